@@ -17,7 +17,7 @@ import plugstream as ps
 from effort import effort, thorough
 from plugstream import Born2D, ring
 from plugstream.cli import main
-from plugstream.images.drawing import Panel, Shades, draw_images
+from plugstream.images.drawing import Panel, Shades, draw_rows
 from plugstream.images.pictures import picture_y_axis
 from plugstream.images.space import ImageSpace
 from plugstream.instruments.born import born_geometry
@@ -105,7 +105,7 @@ def test_a_point_is_drawn_where_it_is(y, above):
     figure = Figure(figsize=(4, 4), layout="constrained")
     canvas = FigureCanvasAgg(figure)
     image = bright(10, 2).numpy()
-    draw_images(figure, [Panel("one", image, Shades.of(image, "permittivity contrast"))], space(y))
+    draw_rows(figure, [[Panel("one", image, Shades.of(image, "permittivity contrast"))]], space(y))
     canvas.draw()
     axes = figure.axes[0]
     x, y_there = (1000 * value for value in place(10, 2))

@@ -19,7 +19,8 @@ from plugstream.denoisers.tv import TV
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.event_log import read_events
 from plugstream.runs.replay import replay
-from plugstream.scans.chunks import ChunkReader, Layout, encode_shard
+from plugstream.scans.chunks import ChunkReader, encode_shard
+from plugstream.scans.layout import Layout
 from plugstream.scans.places import LocalFiles
 from plugstream.solver.monitors import SNR
 from small_run import main, same_run
@@ -33,7 +34,7 @@ def spoil(scan: Path, view: int, value: complex = complex("nan")) -> None:
     layout, views = Layout.parse((scan / "data" / "zarr.json").read_bytes())
     rows = ChunkReader(LocalFiles(scan), "data", layout).read(np.arange(views)).copy()
     rows[view, 3] = value
-    (scan / "data" / layout.file(0)).write_bytes(b"".join(encode_shard(layout, rows, np.nan)))
+    (scan / "data" / layout.file(0)).write_bytes(b"".join(encode_shard(layout, rows)))
 
 
 def first_draw(view: int) -> int:

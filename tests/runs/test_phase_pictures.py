@@ -48,7 +48,7 @@ def test_the_colours_are_those_of_figures_and_of_the_page():
     script = read_asset("picture.js")
     page = re.search(r"cyclic: \[(.*?)\]", script, re.S)
     assert page is not None
-    assert tuple(re.findall(r'"(#\w{6})"', page[1])) == CYCLIC
+    assert bytes.fromhex("".join(re.findall(r'"#(\w{6})"', page[1]))) == CYCLIC
 
 
 def test_a_phase_is_a_number_of_a_colour():

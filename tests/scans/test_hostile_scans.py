@@ -24,9 +24,8 @@ import pytest
 from plugstream import InputError, open_scan
 from plugstream.cli import main
 from plugstream.images.grid import Grid
-from plugstream.scans.bounds import MOST_JSON
 from plugstream.scans.layout import checksum
-from plugstream.scans.places import ZipFiles
+from plugstream.scans.places import MOST_JSON, ZipFiles
 
 LIMITED = """
 import json, os, resource, signal, sys, time

@@ -307,7 +307,7 @@ def test_views_and_bytes_have_quotas(tmp_path):
 def test_a_disk_that_is_nearly_full_waits_for_room(tmp_path, monkeypatch):
     import shutil
 
-    import plugstream.scans.limits as limits
+    import plugstream.scans.journal as limits
 
     usage = shutil.disk_usage(tmp_path)
     scan, full = make_scan(6), threading.Event()

@@ -34,9 +34,8 @@ from plugstream import (
     simulate,
 )
 from plugstream.instruments.born import born_geometry
-from plugstream.scans.layout import Commit, checksum, describe, find_instrument
+from plugstream.scans.layout import Commit, checksum, describe, find_instrument, upgrade_attributes
 from plugstream.scans.scan import hashes
-from plugstream.scans.version3 import upgrade_attributes
 from small_run import main
 
 
@@ -252,7 +251,7 @@ def test_versions_one_and_two_are_refused_in_one_line(scan, tmp_path, version, c
     write_version_three(scan, tmp_path / "old.zarr", {"version": version})
     assert main(["verify", str(tmp_path / "old.zarr")]) == 2
     said = capsys.readouterr().err
-    assert f"version {version}, and this plugstream reads versions 3 and 4; import it anew" in said
+    assert f"version {version}, and this plugstream reads versions 3 and 4; import it again" in said
     assert said.count("\n") == 1
 
 

@@ -208,7 +208,7 @@ __attribute__((target("sse4.2"))) uint32_t add_to_sum(uint32_t sum, const void* 
     return sum;
 }
 
-// A mark, as scans/marks.py describes it, and the checksum of the chunk after it.
+// A mark, as scans/chunks.py describes it, and the checksum of the chunk after it.
 struct Edge {
     uint64_t view, scan;
     uint32_t own, chunk;

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from plugstream.base.errors import InputError
 from plugstream.bridges.likelihoods import Likelihood, read_noise, use_loss
-from plugstream.bridges.physics import Layout, Part, PhysicsModel, Whole, is_deepinv, is_linear, split_views
+from plugstream.bridges.physics import Layout, Part, PhysicsModel, SingleView, is_deepinv, is_linear, split_views
 from plugstream.bridges.stack import warn_of_mismatch
 from plugstream.denoisers import adapters
 from plugstream.denoisers.base import Denoiser
@@ -47,7 +47,7 @@ def from_deepinv(
         d(x) = (1/I) sum_i loss(A_i(x), y_i),
 
     deepinv's own is I times as much, so that its step there is I times its step here. The model goes through A and
-    A_adjoint, and through A_vjp where it is not linear; L is found by products with them. What a view is:
+    A_adjoint, or A_vjp if it is not linear; L is found by products with them. What a view is:
 
     | physics                                   | a view               |
     | ----------------------------------------- | -------------------- |
@@ -58,8 +58,8 @@ def from_deepinv(
     | any other                                 | all of it            |
 
     Images keep deepinv's axes, (B, C, H, W) or (B, C, D, H, W), B and a single channel being independent images here.
-    The two channels of deepinv's MRI are the real and imaginary part of a complex image, (B, H, W), for which denoisers
-    of complex images are taken; `fidelity.model.to_deepinv(image)` has two channels again.
+    The two channels of deepinv's MRI are the real and imaginary part of a complex image, (B, H, W), for denoisers of
+    complex images; `fidelity.model.to_deepinv(image)` has two channels again.
 
         fidelity = ps.from_deepinv(physics, physics(x))
         algorithm = ps.ProximalGradient(fidelity, ps.TV(), sigma=0.02, sampler=ps.Epochs(6))
@@ -99,7 +99,7 @@ def make_deepinv_fidelity(
 ) -> DataFidelity:
     """As `from_deepinv`, with a likelihood that may come with a scale of predictions and data."""
     parts, data = split_views(physics, y, views)
-    first = parts[0].physics if isinstance(parts[0], Whole) else physics
+    first = parts[0].physics if isinstance(parts[0], SingleView) else physics
     shape, kind = _image_of(first, y if first is physics else data[0], image_shape, dtype)
     layout = _layout(physics, shape, kind, complex_images)
     if layout == "complex":
@@ -138,32 +138,30 @@ def _image_of(
             with torch.no_grad():
                 back: Tensor = physics.A_adjoint(y)
         except (RuntimeError, ValueError) as error:  # as torch and deepinv say that shapes do not fit
-            told = str(error).splitlines()[0]
-            raise InputError(f"{type(physics).__name__} cannot take data of {tuple(y.shape)}: {told}") from error
+            reason = str(error).splitlines()[0]
+            raise InputError(f"{type(physics).__name__} cannot take data of {tuple(y.shape)}: {reason}") from error
         shape = tuple(back.shape[1:]) if shape is None else tuple(shape)
         kind = dtype or (real.to_complex() if back.is_complex() else real)
     else:
+        shape = getattr(physics, "img_size", None) if shape is None else shape
         if shape is None:
-            known = getattr(physics, "img_size", None)
-            if known is None:
-                raise InputError(f"{type(physics).__name__} does not tell an image's size; give image_shape=(C, H, W)")
-            shape = tuple(int(size) for size in known)
-        kind = dtype or real
+            raise InputError(f"{type(physics).__name__} does not tell an image's size; give image_shape=(C, H, W)")
+        shape, kind = tuple(int(size) for size in shape), dtype or real
     if len(shape) < 2:
         raise InputError(f"an image has channels and one to three axes more, (C, H, W), not {shape}")
     return shape, kind
 
 
 def _own_images(part: Part, shape: tuple[int, ...], kind: torch.dtype, y: Tensor) -> int:
-    """How many images there are where a Physics has parameters of its own for each; 0 where one may come alone."""
+    """How many images there are if a Physics has parameters of its own for each; 0 if one may come alone."""
     if len(y) == 1:
         return 0
     with torch.no_grad():
         try:
-            made = part.predict(torch.zeros((1, *shape), dtype=kind, device=y.device), [0])[0]
+            data = part.predict(torch.zeros((1, *shape), dtype=kind, device=y.device), [0])[0]
         except (RuntimeError, ValueError):  # as torch and deepinv say that shapes do not fit
             return len(y)
-    return len(y) if len(made) == len(y) else 0
+    return len(y) if len(data) == len(y) else 0
 
 
 def _layout(physics: Any, shape: tuple[int, ...], kind: torch.dtype, complex_images: bool | None) -> Layout:

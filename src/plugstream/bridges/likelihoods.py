@@ -21,7 +21,7 @@ class Likelihood:
     """How predictions A x are compared with y: `factor` times the loss of scale * A x and data_scale * y.
 
     The factor is that of deepinv's function, which steps and weights of priors there go by; ours is the loss alone.
-    weights: of a Gaussian loss whose variance depends on the data: from y to 1 / variance.
+    variance: a and b of a Gaussian loss whose variance is a + b y.
     """
 
     loss: Loss | None = None
@@ -31,11 +31,11 @@ class Likelihood:
     variance: tuple[float, float] | None = None
 
     def weigh(self, data: Tensor) -> Loss | None:
-        """The loss for this data, (views, *data_shape); with a variance of a + b y weights are 1 over it, at most 1."""
+        """The loss for this data, (views, *data_shape); with a variance its weights are 1 over that, at most 1."""
         if self.variance is None:
             return self.loss
-        still, slope = self.variance
-        variance = still + slope * data.clamp_min(0)
+        constant, slope = self.variance
+        variance = constant + slope * data.clamp_min(0)
         least = float(variance.min())
         if not least > 0:
             raise InputError("data without counts has no variance under this noise model; give loss=ps.Poisson()")
@@ -52,23 +52,23 @@ def read_noise(physics: Any) -> Likelihood:
     | `LogPoissonNoise(N0, mu)`              | `Transmission` of mu A x                                  |
     | `PoissonGaussianNoise(gain, sigma)`    | `Gaussian`, weights 1 / (sigma^2 + gain y)                |
 
-    Others, and several of different kinds, are refused, since only whoever knows the noise can choose.
+    Others, and several of different kinds, are refused.
     """
     every = physics if isinstance(physics, list | tuple) else getattr(physics, "physics_list", [physics])
-    found = [_noise(getattr(one, "noise_model", None)) for one in every]
-    if any(one != found[0] for one in found):
+    first, *others = [_noise(getattr(one, "noise_model", None)) for one in every]
+    if any(other != first for other in others):
         raise InputError("the Physics have noise of different kinds; say by loss=... how to compare their data")
-    return found[0]
+    return first
 
 
 def use_loss(physics: Any, loss: Loss) -> Likelihood:
-    """The likelihood of a loss that is given. Where it is of the kind that the noise has, in the noise's units: a
-    `Poisson` with a floor of its own is of counts, A x / gain, as that of the noise is."""
+    """The likelihood of a loss. If it is of the noise's kind it is in the noise's units: a `Poisson` with a floor of
+    its own is of counts, A x / gain, as that of the noise is."""
     try:
-        own = read_noise(physics)
+        noise = read_noise(physics)
     except InputError:
         return Likelihood(loss)
-    return replace(own, loss=loss) if type(own.loss) is type(loss) else Likelihood(loss)
+    return replace(noise, loss=loss) if type(noise.loss) is type(loss) else Likelihood(loss)
 
 
 def _noise(noise: Any) -> Likelihood:

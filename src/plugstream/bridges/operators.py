@@ -6,8 +6,8 @@
 | PyLops    | `matmat`         | `rmatmat`        | `dims`, `dimsd`                 |
 | SCICO     | `op(x)`          | `op.adj(z)`      | `input_shape`, `output_shape`   |
 
-The last is a convention of two calls that a class of one's own meets in a few lines. Arrays go as NumPy's, which on the
-CPU are the tensors' own memory; a GPU's go there and back.
+A class of one's own meets the last convention in a few lines. Arrays are passed as NumPy's, which on the CPU are the
+tensors' own memory; those of a GPU are copied there and back.
 """
 
 from __future__ import annotations
@@ -62,17 +62,15 @@ class OperatorModel(StackedModel):
         device: torch.device | str = "cpu",
         channels: bool = False,
     ) -> None:
-        self._operators = [_read(op, image_shape) for op in _listed(operators)]
+        self._operators = [_read_operator(op, image_shape) for op in _list_operators(operators)]
         if not self._operators:
             raise InputError("from_operators needs at least one operator, one for each view")
-        first = self._operators[0]
-        sizes = [math.prod(op.image_shape) for op in self._operators]
-        shape = first.image_shape if image_shape is None else tuple(image_shape)
-        for number, size in enumerate(sizes):
-            if size != math.prod(shape):
+        shape = self._operators[0].image_shape if image_shape is None else tuple(image_shape)
+        for number, op in enumerate(self._operators):
+            if math.prod(op.image_shape) != math.prod(shape):
                 raise InputError(
-                    f"operator {number} takes {size} values, but an image of {shape} has {math.prod(shape)}; all must "
-                    "be of the same image"
+                    f"operator {number} takes {math.prod(op.image_shape)} values, but an image of {shape} has "
+                    f"{math.prod(shape)}; all must be of the same image"
                 )
         kinds = [_torch_dtype(op.dtype) for op in self._operators]
         single = all(kind.to_real() == torch.float32 for kind in kinds)
@@ -91,10 +89,8 @@ class OperatorModel(StackedModel):
 
     def _predict(self, images: Tensor, views: list[int]) -> list[Tensor]:
         array = images.detach().cpu().numpy()
-        return [
-            self._call(op.apply, array.reshape(-1, *op.image_shape), op)
-            for op in (self._operators[view] for view in views)
-        ]
+        operators = [self._operators[view] for view in views]
+        return [self._call(op.apply, array.reshape(-1, *op.image_shape), op) for op in operators]
 
     def _pull(self, data: list[Tensor], views: list[int]) -> Tensor:
         out = torch.zeros((len(data[0]), *self.image_shape), dtype=self.dtype, device=self.device)
@@ -103,30 +99,24 @@ class OperatorModel(StackedModel):
             array = one.detach().cpu().numpy()
             if not self.dtype.is_complex and op.dtype.kind != "c":
                 array = array.real  # Re(A^T z) = A^T Re z
-            back = self._adjoint(op, array).reshape(out.shape)
+            try:
+                back = self._call(op.adjoint, array, op).reshape(out.shape)
+            except (NotImplementedError, TypeError) as error:
+                # SciPy raises the first for one vector, and for several calls the None that is the adjoint.
+                if isinstance(error, TypeError) and "'NoneType' object is not callable" not in str(error):
+                    raise
+                raise InputError("an operator has no adjoint; give it one, such as rmatvec= of SciPy's") from error
             out += back if self.dtype.is_complex or not back.is_complex() else back.real
         return out
 
-    def _adjoint(self, op: _Operator, array: Numbers) -> Tensor:
-        """The adjoint of an operator; one that was made without it is refused in a line.
-
-        SciPy says so by NotImplementedError for one vector, and for several calls the None in its place.
-        """
-        try:
-            return self._call(op.adjoint, array, op)
-        except (NotImplementedError, TypeError) as error:
-            if isinstance(error, TypeError) and "'NoneType' object is not callable" not in str(error):
-                raise
-            raise InputError("an operator has no adjoint; give it one, such as rmatvec= of SciPy's") from error
-
     def _call(self, function: Callable[[Numbers], Numbers], array: Numbers, op: _Operator) -> Tensor:
-        """A function of an operator; real ones, which need not take complex numbers, take their two parts."""
+        """A function of an operator; a real one, which need not take complex numbers, takes their two parts."""
         if op.dtype.kind != "c" and np.iscomplexobj(array):
-            made = np.asarray(function(array.real)) + 1j * np.asarray(function(array.imag))
+            result = np.asarray(function(array.real)) + 1j * np.asarray(function(array.imag))
         else:
-            made = np.asarray(function(array))
-        # JAX hands out arrays that may not be written to, which torch does not take as they are.
-        return torch.from_numpy(made if made.flags.writeable else made.copy()).to(self.device)
+            result = np.asarray(function(array))
+        # JAX returns arrays that may not be written to, which torch does not take as they are.
+        return torch.from_numpy(result if result.flags.writeable else result.copy()).to(self.device)
 
 
 def from_operators(
@@ -143,22 +133,21 @@ def from_operators(
 
         d(x) = (1/I) sum_i loss(A_i x, y_i),    without a loss 1/2 ||A_i x - y_i||^2,
 
-    with a view for each operator of the list, so that an online step draws a few of them. They may be of different
-    libraries, and their data of different sizes. A PyLops `VStack` is the list of its operators; one operator alone is
-    one view:
+    with a view for each operator of the list. They may be of different libraries, and their data of different sizes. A
+    PyLops `VStack` is the list of its operators; one operator alone is one view:
 
         fidelity = ps.from_operators(operators, y, image_shape=(128, 128))
         algorithm = ps.ProximalGradient(fidelity, ps.TV(), sigma=0.02, sampler=ps.Uniform(6))
 
-    Holds for linear operators. Whether the adjoint is that of the forward map is tried once, and a mismatch is warned
-    of. L comes from products with the operators (`ModelBase.squared_norms`); nobody has to give it.
+    Holds for linear operators. The adjoint is tested once, and a mismatch is a warning. L comes from products with the
+    operators (`ModelBase.squared_norms`).
 
     Arguments:
         operators: one, or a list of them: SciPy's `LinearOperator`, matrices and sparse matrices, PyLops' operators, or
             anything with `op(x)`, `op.adj(z)`, `input_shape` and `output_shape`, as SCICO has them.
         y: the data of each operator, a list or an array with a row for each; of a VStack also as one vector.
-        image_shape: of the image, where the operators do not tell: SciPy's know how many values it has, and no more;
-            (1, n) if not given.
+        image_shape: of the image, if the operators do not tell: SciPy's know only how many values it has; (1, n) if not
+            given.
         loss: such as Poisson() or Huber(0.1); least squares if not given.
         dtype: of images; that of the operators, and real unless they say that they take complex images, if not given.
             With complex data and real images the adjoint is Re(A^H z).
@@ -173,28 +162,26 @@ def from_operators(
     return make_fidelity(model, model.pack(rows), loss)
 
 
-def _listed(operators: Any) -> list[Any]:
+def _list_operators(operators: Any) -> list[Any]:
     """The operators of a list or of a PyLops VStack; one alone is a list of one."""
-    if isinstance(operators, list | tuple):
-        return [one for op in operators for one in _listed(op)]
-    stacked = getattr(operators, "ops", None)
-    if stacked is not None and type(operators).__name__ == "VStack" and hasattr(operators, "matvec"):
-        return [one for op in stacked for one in _listed(op)]
-    return [operators]
+    if type(operators).__name__ == "VStack" and hasattr(operators, "matvec"):
+        operators = getattr(operators, "ops", operators)
+    if not isinstance(operators, list | tuple):
+        return [operators]
+    return [one for op in operators for one in _list_operators(op)]
 
 
 def _rows(y: Any, model: OperatorModel, operators: Any) -> list[Tensor]:
     """The data of each view, in its operator's shape."""
     sizes = [math.prod(shape) for shape in model.data_shapes]
-    several = isinstance(operators, list | tuple)
     if not isinstance(y, list | tuple):
-        whole = as_tensor("the data", y)
-        if model.n_views == 1 and (not several or whole.numel() == sizes[0]):
-            y = [whole]
-        elif whole.ndim == 1 and whole.numel() == sum(sizes):  # as a VStack stacks it
-            y = list(whole.split(sizes))
+        data = as_tensor("the data", y)
+        if model.n_views == 1 and (not isinstance(operators, list | tuple) or data.numel() == sizes[0]):
+            y = [data]
+        elif data.ndim == 1 and data.numel() == sum(sizes):  # as a VStack stacks it
+            y = list(data.split(sizes))
         else:
-            y = list(whole)
+            y = list(data)
     if len(y) != model.n_views:
         raise InputError(f"there are {model.n_views} operators, but the data of {len(y)}; give one for each")
     rows = []
@@ -208,8 +195,8 @@ def _rows(y: Any, model: OperatorModel, operators: Any) -> list[Tensor]:
     return rows
 
 
-def _read(op: Any, image_shape: tuple[int, ...] | None) -> _Operator:
-    """An operator of whichever library it is."""
+def _read_operator(op: Any, image_shape: tuple[int, ...] | None) -> _Operator:
+    """An operator of any of the libraries."""
     if callable(getattr(op, "adj", None)) and callable(op):
         return _scico(op, image_shape)
     if not (callable(getattr(op, "matvec", None)) and callable(getattr(op, "rmatvec", None))):
@@ -232,7 +219,7 @@ def _read(op: Any, image_shape: tuple[int, ...] | None) -> _Operator:
 
 
 def _matrix(op: Any) -> Any:
-    """A matrix, dense or sparse, as SciPy's operator; anything else is refused."""
+    """A matrix, dense or sparse, as SciPy's operator."""
     from scipy.sparse.linalg import aslinearoperator
 
     if isinstance(op, Tensor):
@@ -260,8 +247,8 @@ def _scico(op: Any, image_shape: tuple[int, ...] | None) -> _Operator:
     if hasattr(op, "output_shape") and hasattr(op, "output_dtype"):
         data_shape, output = tuple(int(size) for size in op.output_shape), np.dtype(op.output_dtype)
     else:
-        made = np.asarray(op(np.zeros(shape, kind)))
-        data_shape, output = made.shape, made.dtype
+        result = np.asarray(op(np.zeros(shape, kind)))
+        data_shape, output = result.shape, result.dtype
 
     def each(function: Callable[[Any], Any], dtype: np.dtype[Any]) -> Callable[[Numbers], Numbers]:
         return lambda arrays: np.stack([np.asarray(function(one)) for one in arrays.astype(dtype, copy=False)])

@@ -23,9 +23,8 @@ _TV_TOL = 1e-4
 class ChannelDenoiser(Denoiser):
     """A denoiser of deepinv's, which takes (N, C, *spatial) and sigma, on images as a model of ours has them.
 
-    D(z, sigma) = f(z, sigma) of a module, or prox_{sigma^2 g}(z) of a prior. A complex image is shown as two channels,
-    as deepinv's own algorithms do. Pure, also where the module remembers its last call: each is made on a copy unless
-    it has weights, and those do not.
+    D(z, sigma) = f(z, sigma) of a module, or prox_{sigma^2 g}(z) of a prior. A complex image becomes two channels, as
+    in deepinv's own algorithms. Pure, even if the module remembers its last call: a module without weights is copied.
 
     Arguments: module, deepinv's; model, of the images; prox, whether it is a prior, whose prox is taken.
     """
@@ -40,12 +39,10 @@ class ChannelDenoiser(Denoiser):
 
     @torch.no_grad()
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
-        model = self.model
-        shape = model.image_shape
-        stack = image.reshape(-1, *shape)
-        theirs = stack.unsqueeze(1) if model.layout == "grey" else model.to_deepinv(stack)
+        model, ndim = self.model, len(self.model.image_shape)
+        theirs = model.stack_for_deepinv(image.reshape(-1, *model.image_shape))
         level = torch.as_tensor(sigma, dtype=theirs.dtype, device=theirs.device)
-        level = level.expand(image.shape[: image.ndim - len(shape)]).reshape(-1)
+        level = level.expand(image.shape[: image.ndim - ndim]).reshape(-1)
         module = self.module if self._weights else copy.deepcopy(self.module)
         if self.prox:
             weight = level.square().reshape(-1, *[1] * (theirs.ndim - 1))
@@ -54,8 +51,7 @@ class ChannelDenoiser(Denoiser):
             out = module(theirs, float(level[0]) if len(level.unique()) == 1 else level)
         if not isinstance(out, Tensor) or out.shape != theirs.shape:
             raise InputError(f"{self.describe()} does not keep the shape {tuple(theirs.shape)} of the images")
-        ours = model.from_deepinv(out.squeeze(1) if model.layout == "grey" else out)
-        return ours.reshape(image.shape), None
+        return model.stack_from_deepinv(out).reshape(image.shape), None
 
     def describe(self) -> str:
         return f"deepinv's {type(self.module).__name__}"
@@ -77,33 +73,28 @@ def read_prior(prior: Any, model: PhysicsModel) -> tuple[Denoiser, bool]:
     if prior is None or is_deepinv(prior, "ZeroPrior"):
         return Identity(), True
     if is_deepinv(prior, "PnP"):
-        network = prior.denoiser
-        own = getattr(network, "denoiser", None)  # one of ours that `as_module` made a module of
-        if isinstance(own, Denoiser):
-            return own, False
-        return _their_denoiser(network, model), False
+        module = prior.denoiser
+        ours = getattr(module, "denoiser", None)  # one that `as_module` made a module of
+        return (ours if isinstance(ours, Denoiser) else _read_denoiser(module, model)), False
     if is_deepinv(prior, "TVPrior") and type(prior).__name__ == "TVPrior":
         return _plain_tv(model), True
     if is_deepinv(prior, "RED", "ScorePrior"):
         raise InputError(f"{type(prior).__name__} has no prox; use deepinv's PnP(denoiser), or ps.RED for RED")
     if is_deepinv(prior, "Prior"):
         return ChannelDenoiser(prior, model, prox=True), True
-    return _their_denoiser(prior, model), False
+    return _read_denoiser(prior, model), False
 
 
 def _plain_tv(model: PhysicsModel) -> Denoiser:
-    """TV as deepinv has it: the sum of that of every channel, real and imaginary parts being channels too. Ours of
-    colours and of complex images sees edges that all of them have."""
+    """TV as deepinv has it: summed over channels, real and imaginary parts included. Ours sees edges that all have."""
     each = TV(ndim=len(model.image_shape) - model.channels, tol=_TV_TOL)
     if model.layout == "complex":
         return RealImaginary(each)
     return Channels(each) if model.layout == "channels" else each
 
 
-def _their_denoiser(denoiser: Any, model: PhysicsModel) -> Denoiser:
-    """A denoiser of deepinv's, or anything else that plugstream takes for one."""
-    if is_deepinv(denoiser, "Denoiser"):
-        return ChannelDenoiser(denoiser, model)
-    if isinstance(denoiser, nn.Module):  # of one's own, written for deepinv's images and sigma
+def _read_denoiser(denoiser: Any, model: PhysicsModel) -> Denoiser:
+    """A denoiser of deepinv's, a module written for its images, or anything else that plugstream takes for one."""
+    if is_deepinv(denoiser, "Denoiser") or isinstance(denoiser, nn.Module):
         return ChannelDenoiser(denoiser, model)
     return as_denoiser(denoiser)

@@ -41,15 +41,15 @@ class PnPSGD(_Base):  # type: ignore[misc]
 
         z^k = s^{k-1} - gamma g^k,  g^k the gradient on the views of step k,    x^k = D_sigma(z^k),    and momentum
 
-    (`ProximalGradient`), on the fidelity that `from_deepinv` makes of physics and data. It takes PGD's arguments by
-    PGD's names, so that a script changes by a line,
+    (`ProximalGradient`), on the fidelity of `from_deepinv`. It takes PGD's arguments by PGD's names, so that a script
+    changes by a line,
 
         model = dinv.optim.PGD(prior=prior, data_fidelity=L2(), stepsize=0.5, sigma_denoiser=0.02, max_iter=100)
         model = ps.PnPSGD(prior=prior, data_fidelity=L2(), stepsize=0.5, sigma_denoiser=0.02, max_iter=100)
 
-    and by ours: PnPSGD(ps.BM3D(), 0.02, batch=6, iterations=100), with the step "1/L" found. Where the physics is one
-    view, or with batch=None and few views, it is PnP-FISTA. With a prior that is a convex function g it minimises
-    f(x) + lambda g(x), deepinv's f, the sum over all data.
+    and by ours: PnPSGD(ps.BM3D(), 0.02, batch=6, iterations=100), with the step "1/L" found. With one view, or with
+    batch=None and few views, it is PnP-FISTA. With a prior that is a convex function g it minimises f(x) + lambda g(x),
+    deepinv's f, the sum over all data.
 
     Not for training through: it computes no gradients with respect to its parameters; unfolding is deepinv's.
 
@@ -108,10 +108,12 @@ class PnPSGD(_Base):  # type: ignore[misc]
         **others: Any,
     ) -> None:
         super().__init__()
-        asked = [name for name, value in others.items() if value not in (None, False, "residual")]
-        if asked:
-            raise InputError(f"PnPSGD has no {asked[0]}; unfolding, line searches and the like are deepinv's own PGD's")
-        known = dict(params_algo or {})
+        unknown = [name for name, value in others.items() if value not in (None, False, "residual")]
+        if unknown:
+            raise InputError(
+                f"PnPSGD has no {unknown[0]}; unfolding, line searches and the like are deepinv's own PGD's"
+            )
+        params = params_algo or {}
         if denoiser is not None and prior is not None:
             raise InputError("give a denoiser or a prior, not both")
         if batch is not None and sampler is not None:
@@ -119,18 +121,17 @@ class PnPSGD(_Base):  # type: ignore[misc]
         if loss is not None and data_fidelity is not None:
             raise InputError("give a loss or deepinv's data_fidelity, not both")
         self.prior = prior if denoiser is None else denoiser
-        self.sigma = _schedule(
-            _first(sigma, sigma_denoiser, g_param, known.get("g_param"), known.get("sigma_denoiser"))
-        )
-        self.lam, self.lambda_reg = lam, _first(lambda_reg, known.get("lambda"), known.get("lambda_reg"))
-        self.step_size, self.stepsize = step_size, _schedule(_first(stepsize, known.get("stepsize")))
+        levels = (sigma, sigma_denoiser, g_param, params.get("g_param"), params.get("sigma_denoiser"))
+        self.sigma = _schedule(_first(*levels))
+        self.lam, self.lambda_reg = lam, _first(lambda_reg, params.get("lambda"), params.get("lambda_reg"))
+        self.step_size, self.stepsize = step_size, _schedule(_first(stepsize, params.get("stepsize")))
         self.batch, self.sampler = batch, sampler
         self.momentum, self.gradient, self.restart = momentum, gradient, restart
         self.iterations = iterations if max_iter is None else max_iter
         self.loss, self.data_fidelity, self.views = loss, data_fidelity, views
         self.monitors = tuple(monitors)
-        self.early_stop, self.thres_conv, self.custom_init = early_stop, thres_conv, custom_init
-        self.verbose = verbose
+        self.early_stop, self.thres_conv = early_stop, thres_conv
+        self.custom_init, self.verbose = custom_init, verbose
         self.result: Result[Any] | None = None
 
     @torch.no_grad()
@@ -174,10 +175,9 @@ class PnPSGD(_Base):  # type: ignore[misc]
         c I gamma here, and its lambda is lambda / (c I), so that sigma^2 = gamma lambda stays what it is there."""
         denoiser, is_prox = read_prior(self.prior, fidelity.model)
         times = likelihood.factor * fidelity.n_views
-        step: Any = self.step_size
-        if self.stepsize is not None:
-            own = self.stepsize
-            step = (lambda k: times * own(k)) if callable(own) else times * own
+        step, theirs = self.step_size, self.stepsize
+        if theirs is not None:
+            step = (lambda k: times * theirs(k)) if callable(theirs) else times * theirs
         lam = self.lam if self.lambda_reg is None else self.lambda_reg / times
         if self.sigma is not None:
             lam = None  # deepinv's PnP has a lambda of 1 that nothing goes by
@@ -205,20 +205,21 @@ class PnPSGD(_Base):  # type: ignore[misc]
         batch = n_views // _SHARE if self.batch is None else self.batch
         return All() if batch >= n_views else Epochs(batch)
 
-    def _start(self, given: Start, y: Any, physics: Any, fidelity: Any) -> Tensor:
+    def _start(self, start: Start, y: Any, physics: Any, fidelity: Any) -> Tensor:
         model: PhysicsModel = fidelity.model
-        found = given(y, physics) if callable(given) else given
-        if isinstance(found, dict):
-            found = found["est"]
-        if isinstance(found, list | tuple):
-            found = found[0]
-        if found is None:
-            return model.from_deepinv(physics.A_adjoint(y)) if not model.linear else fidelity.backprojection()
-        return model.from_deepinv(found)
+        image: Any = start(y, physics) if callable(start) else start
+        if isinstance(image, dict):
+            image = image["est"]
+        if isinstance(image, list | tuple):
+            image = image[0]
+        if image is None and model.linear:
+            backprojection: Tensor = fidelity.backprojection()
+            return backprojection
+        return model.from_deepinv(physics.A_adjoint(y) if image is None else image)
 
 
 class _Watch:
-    """Keeps what deepinv's algorithms measure, for each image, and ends the run where it has come to rest."""
+    """Records what deepinv's algorithms measure, for each image, and ends the run once it has come to rest."""
 
     def __init__(self, model: PhysicsModel, truth: Tensor | None, limit: float | None, measure: bool) -> None:
         self.model, self.truth, self.limit, self.measure = model, truth, limit, measure
@@ -230,7 +231,10 @@ class _Watch:
         if last is not None and image is last:
             return False
         self._last = image
-        residual = None if last is None else _relative(image - last, image)
+        residual = None
+        if last is not None:  # ||x^k - x^{k-1}|| / ||x^k|| of each image of a batch, (B, ...) to (B,)
+            change, size = (torch.linalg.vector_norm(x.flatten(1), dim=1) for x in (image - last, image))
+            residual = change / size.clamp_min(1e-12)
         if self.measure:
             if residual is not None:
                 self._add("residual", residual)
@@ -246,15 +250,8 @@ class _Watch:
             row.append(value)
 
 
-def _relative(change: Tensor, image: Tensor) -> Tensor:
-    """||change|| / ||image|| of each image of a batch, (B, ...) to (B,)."""
-    size = torch.linalg.vector_norm(image.flatten(1), dim=1)
-    moved: Tensor = torch.linalg.vector_norm(change.flatten(1), dim=1) / size.clamp_min(1e-12)
-    return moved
-
-
 def _first(*values: Any) -> Any:
-    """The first of these that is given."""
+    """The first value that is not None."""
     return next((value for value in values if value is not None), None)
 
 

@@ -25,10 +25,10 @@ _MISMATCH = 1e-3
 
 
 class StackedModel(ModelBase):
-    r"""One model of many operators, each with measurements of its own of the same image: H_i = A_i, view i.
+    r"""One model of many operators, each measuring the same image: H_i = A_i, view i.
 
-    Where all views have data of one shape, that is `data_shape`. Where they have not, the data of each is a row of the
-    length of the longest, zero beyond its own end; those zeros are predicted, and no loss counts them (`restrict`).
+    If all views have data of one shape, that is `data_shape`. Otherwise the data of each is a row of the length of the
+    longest, zero beyond its own end; those zeros are predicted, and no loss counts them (`restrict`).
 
     A subclass says what its operators do with several images at a time: `_predict` and `_pull`.
 
@@ -47,11 +47,9 @@ class StackedModel(ModelBase):
         *,
         dtype: torch.dtype,
         data_dtype: torch.dtype,
-        device: torch.device | str = "cpu",
-        channels: bool = False,
+        device: torch.device | str,
+        channels: bool,
     ) -> None:
-        if len(data_shapes) == 0:
-            raise InputError("a model needs at least one operator, one for each view")
         self.n_views = len(data_shapes)
         self.image_shape, self.channels = tuple(image_shape), channels
         self.dtype, self.data_dtype, self.device = dtype, data_dtype, torch.device(device)
@@ -127,30 +125,30 @@ class StackedModel(ModelBase):
         return torch.stack(tuple(rows), 1)
 
 
-def warn_of_mismatch(model: StackedModel, view: int = 0, lead: tuple[int, ...] = ()) -> None:
-    r"""Warn where what is given as the adjoint of a view's operator is not its adjoint.
+def warn_of_mismatch(model: StackedModel, lead: tuple[int, ...] = ()) -> None:
+    r"""Warn if the adjoint of the first view's operator is not its adjoint.
 
     <A x, z> = <x, A^H z> holds for all x and z, and is tried on one random pair, z half A x and half noise, so that a
-    wrong factor shows as well as a wrong direction. Where it does not hold, gradients are not those of a function, and
-    L, the distance to a fixed point and its fall mean less than they say.
+    wrong factor shows as well as a wrong direction. Otherwise gradients are not those of a function, and L and the
+    distance to a fixed point mean less than they say.
 
-    Arguments: model; view, the one that is tried; lead, leading axes that an image must have.
+    Arguments: model; lead, leading axes that an image must have.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(*lead, *model.image_shape, generator=generator, dtype=model.dtype).to(model.device)
-    seen = model.forward(x, [view])
-    noise = torch.randn(seen.shape, generator=generator, dtype=seen.dtype).to(model.device)
-    noise = model.restrict(noise, [view])
-    axes = seen.ndim
-    size, other = float(norm(seen, axes)), float(norm(noise, axes))
+    data = model.forward(x, [0])
+    noise = torch.randn(data.shape, generator=generator, dtype=data.dtype).to(model.device)
+    noise = model.restrict(noise, [0])
+    axes = data.ndim
+    size, other = float(norm(data, axes)), float(norm(noise, axes))
     if not (0 < size < math.inf and other > 0):
         return
-    z = seen / size + noise / other
-    there, back = inner(seen, z, axes), inner(x, model.adjoint(z, [view]), x.ndim)
-    off = abs(float(there - back)) / (size * float(norm(z, axes)))
+    z = data / size + noise / other
+    forward, adjoint = inner(data, z, axes), inner(x, model.adjoint(z, [0]), x.ndim)
+    off = abs(float(forward - adjoint)) / (size * float(norm(z, axes)))
     if not off <= _MISMATCH:
         warnings.warn(
-            f"the adjoint of view {view} is not that of its forward map: <A x, z> and <x, A^H z> differ by "
+            f"the adjoint of view 0 is not that of its forward map: <A x, z> and <x, A^H z> differ by "
             f"{100 * off:.2g} %; steps of 1/L may diverge, and the distance to a fixed point is not what it says",
             PlugstreamWarning,
             stacklevel=4,

@@ -49,7 +49,7 @@ def size(text: str) -> int:
 def run(parsed: argparse.Namespace) -> int:
     """Receive a scan from an instrument, view by view."""
     from plugstream.base.display.screen import active_display
-    from plugstream.scans.limits import Limits
+    from plugstream.scans.journal import Limits
     from plugstream.scans.receive import Receiver
 
     load_instrument(parsed)

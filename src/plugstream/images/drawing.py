@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plugstream.base.quantities import Quantity
-from plugstream.images.planes import Plane, cut_planes, is_faint, phase_label, split_parts
+from plugstream.images.planes import Plane, cut_planes, is_faint, phase_label, split_parts, value_span
 from plugstream.images.space import ImageSpace
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ __all__ = [
     "Shades",
     "arrange_panels",
     "draw_curves",
-    "draw_images",
     "draw_rows",
     "encode_figure",
     "figure_size",
@@ -36,14 +35,11 @@ __all__ = [
 ]
 
 INK, BLUE, ORANGE = "#222222", "#1f5fa8", "#c2571a"
-_PANEL = 3.1  # inches of an image's longer side, of many rows of them, and of images that are wide and flat
-_SMALL_PANEL = 2.2
-_WIDE_PANEL = 6.0
-_FLAT = 2.5  # times its height, and images stand one below the other
-_LOW = 0.9  # inches of an image's height below which a colour bar lies below it, since its label would not fit beside
-_LEAST = 0.4  # inches of a row
-_LETTER = 0.07  # inches of a letter of a title
-_LONGEST = 30.0  # times its height, and an image still has one scale in both directions
+# In inches: the longer side of an image, of one in many rows, and of one that is wide and flat; the height below which
+# the colour bar lies below an image, since its label would not fit beside it; the least height of a row; a letter.
+_PANEL, _SMALL_PANEL, _WIDE_PANEL, _LOW, _LEAST, _LETTER = 3.1, 2.2, 6.0, 0.9, 0.4, 0.07
+_FLAT = 2.5  # width over height beyond which images stand one below the other
+_LONGEST = 30.0  # width over height up to which an image has one scale in both directions
 _NOTHING, _CYCLIC = "#808080", "twilight"
 
 
@@ -59,8 +55,7 @@ class Shades:
     @classmethod
     def of(cls, image: NDArray[Any], label: str = "") -> Shades:
         """From the least value, or zero if none is negative, to the largest."""
-        values = image[np.isfinite(image)]
-        low, high = (min(0.0, float(values.min())), float(values.max())) if values.size else (0.0, 1.0)
+        low, high = value_span(image)
         return cls(low, high if high > low else low + 1.0, label)
 
 
@@ -95,62 +90,57 @@ def label_of(space: ImageSpace) -> str:
 def arrange_panels(
     images: Sequence[tuple[str, NDArray[Any]]], space: ImageSpace, scale_by: NDArray[Any] | None = None
 ) -> list[list[Panel]]:
-    """Rows of panels that show images of one space, with their names: all on one scale of colours.
+    """Rows of panels that show images of one space, with their names, all on one scale of colours.
 
     Images of two axes stand side by side, and those that are much wider than high one below the other. Volumes are rows
-    of slices, and channels stand side by side (`cut_planes`).
-    Complex images are drawn as magnitude and below it phase, or beside it where there is one image alone; the phase is
-    grey where the magnitude is next to nothing. A phase that the space calls free is shown as it is in the images:
-    `turn_images` removes the meaningless part first.
+    of slices, and channels stand side by side (`cut_planes`). Complex images are drawn as magnitude and below it phase,
+    or beside it for a single image; the phase is grey where the magnitude is next to nothing. A free phase is drawn as
+    it is in the images: `turn_images` removes the meaningless part first.
 
     Arguments: scale_by, the image whose values the colours span, all of them if not given.
     """
-    label, of = label_of(space), [image for _, image in images] if scale_by is None else [scale_by]
+    label, measured = label_of(space), [image for _, image in images] if scale_by is None else [scale_by]
     waves = any(np.iscomplexobj(image) for _, image in images)
-    spanned = np.concatenate([np.abs(image).ravel() if waves else image.ravel() for image in of])
+    spanned = np.concatenate([np.abs(image).ravel() if waves else image.ravel() for image in measured])
     shades = Shades.of(spanned, f"|{label}|" if waves else label)
     blocks = [[_row(name, row, shades, waves) for row in cut_planes(image, space)] for name, image in images]
     if len(blocks[0][0][0]) > 1:  # rows of slices or channels, one block below the other
         return [row for block in blocks for rows in block for row in rows]
     columns = [[row[0] for row in block[0]] for block in blocks]
-    return (
-        columns
-        if len(columns) == 1 or (not waves and _is_flat(columns[0][0]))
-        else [list(row) for row in zip(*columns, strict=True)]
-    )
+    if len(columns) == 1 or (not waves and _is_flat(columns[0][0])):
+        return columns
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _row(name: str, planes: Sequence[Plane], shades: Shades, waves: bool) -> list[list[Panel]]:
-    """A row of panels, of complex planes two: magnitudes and phases. The first panel of each has the image's name."""
+    """A row of panels, or two for complex planes: magnitudes and phases. The first panel of each has the name."""
     rows: list[list[Panel]] = []
     for number, plane in enumerate(planes):
         parts = split_parts(plane.values.astype(np.complex128 if waves else np.float64))
         for place, (part, values, span) in enumerate(parts):
-            first = ", ".join(word for word in (name, part) if word) if number == 0 else ""
             colours = shades
             if span is not None:
                 values = np.where(is_faint(np.abs(plane.values), shades.high), np.nan, values)
                 colours = Shades(*span, phase_label(plane.space), _CYCLIC)
             if number == 0:
                 rows.append([])
-            # On lines of their own: the name of an image and where a slice lies are too long for one.
+            # On two lines: the name of an image and where a slice lies are too long for one.
+            first = ", ".join(word for word in (name, part) if word) if number == 0 else ""
             title = "\n".join(line for line in (first, plane.title) if line)
             rows[place].append(Panel(title, values, colours, plane.space))
     return rows
 
 
 def with_error(rows: Rows, error: NDArray[Any], space: ImageSpace) -> list[list[Panel]]:
-    """Rows of `arrange_panels` with those of an error, on its own scale: beside images, or below rows of them.
+    """Rows of `arrange_panels` with those of an error, for complex images its magnitude, on its own scale.
 
-    For complex images it is the magnitude of the difference.
+    It stands beside images, or below rows of them.
     """
-    waves = np.iscomplexobj(error)
-    values = np.abs(error) if waves else error
-    finite = np.abs(values[np.isfinite(values)])
+    finite = np.abs(error[np.isfinite(error)])
     most = float(finite.max()) if finite.size and finite.max() > 0 else 1.0
-    shades = Shades(0.0, most, "|error|") if waves else Shades(-most, most, "error", "RdBu_r")
-    name = "|result - truth|" if waves else "result - truth"
-    return _with_map(rows, name, values, shades, space)
+    if np.iscomplexobj(error):
+        return _with_map(rows, "|result - truth|", np.abs(error), Shades(0.0, most, "|error|"), space)
+    return _with_map(rows, "result - truth", error, Shades(-most, most, "error", "RdBu_r"), space)
 
 
 def with_uncertainty(rows: Rows, errors: NDArray[Any], space: ImageSpace) -> list[list[Panel]]:
@@ -161,10 +151,10 @@ def with_uncertainty(rows: Rows, errors: NDArray[Any], space: ImageSpace) -> lis
 
 
 def _with_map(rows: Rows, name: str, values: NDArray[Any], shades: Shades, space: ImageSpace) -> list[list[Panel]]:
-    own = [_row(name, planes, shades, False)[0] for planes in cut_planes(values, space)]
-    if len(own[0]) > 1 or _is_stack(rows):
-        return [*(list(row) for row in rows), *own]
-    return [[*row, *(own[0] if place == 0 else [])] for place, row in enumerate(rows)]
+    panels = [_row(name, planes, shades, False)[0] for planes in cut_planes(values, space)]
+    if len(panels[0]) > 1 or _is_stack(rows):
+        return [*(list(row) for row in rows), *panels]
+    return [[*row, *(panels[0] if place == 0 else [])] for place, row in enumerate(rows)]
 
 
 def _is_flat(panel: Panel) -> bool:
@@ -186,21 +176,22 @@ def _extent(panel: Panel) -> tuple[float, float]:
 def figure_size(rows: Rows) -> tuple[float, float]:
     """Inches that rows of panels take, with their titles, axes and colour bars."""
     widths, heights = _measures(rows)
-    beside, below = 0, 0.0
+    side_bars, below = 0, 0.0
     for place, row in enumerate(rows):
         bars = [n for n in range(len(row)) if _bar_panels(rows, place, n)]
-        low = bool(bars) and _is_low(*_inches(rows, row[bars[0]]))
-        beside = max(beside, 0 if low else len(bars))
-        below += 0.85 if low else 0.0
-    alike = _alike(rows)
-    labels = 0.8 * (1 if alike else len(widths))
+        if bars and _is_low(*_inches(rows, row[bars[0]])):
+            below += 0.85
+        else:
+            side_bars = max(side_bars, len(bars))
+    same_axes = _share_axes(rows)
+    labels = 0.8 * (1 if same_axes else len(widths))
     lines = sum(max(panel.title.count("\n") for panel in row) for row in rows)
-    ticks = 0.75 + 0.42 * (len(rows) - 1) if alike else 0.75 * len(rows)
-    return sum(widths) + 0.85 * beside + labels, sum(heights) + ticks + below + 0.17 * lines
+    ticks = 0.75 + 0.42 * (len(rows) - 1) if same_axes else 0.75 * len(rows)
+    return sum(widths) + 0.85 * side_bars + labels, sum(heights) + ticks + below + 0.17 * lines
 
 
 def _inches(rows: Rows, panel: Panel) -> tuple[float, float]:
-    """Height and width of a panel: all of them have one scale, and the longest side of any is given."""
+    """Height and width of a panel: all of them have one scale, set by the longest side of any."""
     longest = max(max(_extent(one)) for row in rows for one in row)
     side = _WIDE_PANEL if _is_stack(rows) else _PANEL if len(rows) <= 2 else _SMALL_PANEL
     height, width = _extent(panel)
@@ -223,34 +214,30 @@ def _measures(rows: Rows) -> tuple[list[float], list[float]]:
     return [max(pair) for pair in zip(widths, least, strict=True)], [max(_LEAST, height) for height in heights]
 
 
-def _alike(rows: Rows) -> bool:
+def _share_axes(rows: Rows) -> bool:
     """Whether all panels have the same axes, which then need only one label."""
     return all(panel.space == rows[0][0].space for row in rows for panel in row)
 
 
-def draw_images(figure: Any, panels: Sequence[Panel], space: ImageSpace) -> None:
-    """Draw images side by side with axes in the space's unit, y as it says, and a bar for each scale of colours."""
-    draw_rows(figure, [panels], space)
-
-
 def draw_rows(figure: Any, rows: Rows, space: ImageSpace) -> None:
-    """Draw rows of images, each panel with the axes of its own space, or this one if it has none."""
+    """Draw rows of images: axes in the unit of each panel's own space, or of this one if it has none, y as it says, and
+    a bar for each scale of colours."""
     widths, heights = _measures(rows)
-    alike = _alike(rows)
+    same_axes = _share_axes(rows)
     grid = figure.subplots(
-        len(rows), len(widths), squeeze=False, sharey=alike, width_ratios=widths, height_ratios=heights
+        len(rows), len(widths), squeeze=False, sharey=same_axes, width_ratios=widths, height_ratios=heights
     )
     for place, row in enumerate(rows):
         for axes in grid[place][len(row) :]:
             axes.set_visible(False)
         for number, (axes, panel) in enumerate(zip(grid[place], row, strict=False)):
             artist = _draw_panel(axes, panel, panel.space or space, photograph=len(space.spatial) == 2)
-            if not alike or "\n" in row[0].title:  # the first one's is long
+            if not same_axes or "\n" in row[0].title:  # the first one's is long
                 axes.title.set(x=0.0, horizontalalignment="left")
-            if alike and number > 0:
+            if same_axes and number > 0:
                 axes.set_ylabel("")
                 axes.tick_params(labelleft=False)
-            if alike and place + 1 < len(rows) and number < len(rows[place + 1]):
+            if same_axes and place + 1 < len(rows) and number < len(rows[place + 1]):
                 axes.set_xlabel("")
                 axes.tick_params(labelbottom=False)
             height, width = _inches(rows, panel)
@@ -266,10 +253,7 @@ def _ticks(inches: float, room: float) -> int:
 
 
 def _draw_bar(figure: Any, axes: Any, artist: Any, panels: Sequence[Panel], inches: tuple[float, float]) -> None:
-    """The colour bar of some panels: beside the last of them, or below it where its label would be longer than that.
-
-    Arguments: artist, the picture of the last one, in `axes`, which is so many inches high and wide.
-    """
+    """The colour bar of some panels: beside the last of them, drawn as `artist` in `axes`, or below it if it is low."""
     shades, (height, width) = panels[-1].shades, inches
     low = _is_low(height, width)
     if low:
@@ -277,7 +261,10 @@ def _draw_bar(figure: Any, axes: Any, artist: Any, panels: Sequence[Panel], inch
         cax = axes.inset_axes((0.0, -room / height, 1.0, 0.1 / height))
     else:
         cax = axes.inset_axes((1 + 0.14 / max(_LEAST, width), 0.0, 0.15 / max(_LEAST, width), 1.0))
-    ends = _bar_ends(panels, shades)
+    values = np.concatenate([panel.image.ravel() for panel in panels])
+    slack = 0.005 * (shades.high - shades.low)
+    beyond = bool((values < shades.low - slack).any()), bool((values > shades.high + slack).any())
+    ends = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(beyond, "neither")
     bar = figure.colorbar(artist, cax=cax, extend=ends, orientation="horizontal" if low else "vertical")
     bar.ax.tick_params(labelsize=8, color="#666666")
     bar.outline.set_edgecolor("#999999")
@@ -335,29 +322,20 @@ def _bar_panels(rows: Rows, place: int, number: int) -> list[Panel]:
 
     Panels of a row share them, and flat images that stand one below the other.
     """
-    panels, at = ([row[0] for row in rows], place) if _is_stack(rows) else (list(rows[place]), number)
-    shades = panels[at].shades
-    if at + 1 < len(panels) and panels[at + 1].shades == shades:
+    panels, index = ([row[0] for row in rows], place) if _is_stack(rows) else (list(rows[place]), number)
+    shades = panels[index].shades
+    if index + 1 < len(panels) and panels[index + 1].shades == shades:
         return []
     return [panel for panel in panels if panel.shades == shades]
-
-
-def _bar_ends(panels: Sequence[Panel], shades: Shades) -> str:
-    """Whether values lie beyond the ends of the colours, in the words of matplotlib's colour bars."""
-    values = np.concatenate([panel.image.ravel() for panel in panels])
-    slack = 0.005 * (shades.high - shades.low)
-    below, above = bool((values < shades.low - slack).any()), bool((values > shades.high + slack).any())
-    return {(True, True): "both", (True, False): "min", (False, True): "max"}.get((below, above), "neither")
 
 
 def encode_figure(figure: Figure, kind: str = "png", *, dpi: float = 150) -> bytes:
     """The content of a figure's file; the figure does not change.
 
-    `savefig` draws a figure that has a layout twice: first to nowhere, since that is how the layout is computed, and
-    then to the file. Pictures of pixels are drawn once here, after the layout alone, and are the same to the byte.
+    `savefig` draws a figure that has a layout twice: first to nowhere, to compute the layout, and then to the file. A
+    PNG is drawn once here, after the layout alone, and is the same to the byte.
 
-    Arguments: figure, with a layout or without; kind, what the file's name ends with: png, pdf, svg; dpi, its pixels in
-    an inch.
+    Arguments: figure, with a layout or without; kind, the ending of the file: png, pdf, svg; dpi, its pixels an inch.
     """
     file, layout = io.BytesIO(), figure.get_layout_engine()
     if layout is None or kind != "png":  # letters of other formats have sizes of their own

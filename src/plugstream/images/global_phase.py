@@ -1,7 +1,7 @@
 """The global phase of a complex image, removed before images are compared or shown.
 
-Where an instrument records intensities, exp(i t) x explains the data as well as x for every angle t, so that two images
-can be compared only up to such a turn. The turn c, |c| = 1, that brings x closest to a reference r is known:
+If an instrument records intensities, exp(i t) x explains the data as well as x for every angle t, so that images can be
+compared only up to a turn c, |c| = 1. The distance to a reference r,
 
     ||c x - r||^2 = ||x||^2 + ||r||^2 - 2 Re(c <r, x>),  <r, x> = sum conj(r) x,
 
@@ -41,9 +41,9 @@ def align_phase(image: Array, reference: Array, ndim: int = 2) -> Tensor:
 
 
 def find_turn(image: Tensor, reference: Tensor, ndim: int = 2) -> Tensor | None:
-    """The number c of `align_phase` of each image, (...), None where the image or the reference is real.
+    """The number c of `align_phase` of each image, (...), None if the image or the reference is real.
 
-    The sum is in double precision; in single precision a large image would lose digits of a small product.
+    The sum is in double precision: a large image would lose digits of a small product otherwise.
     """
     if not (image.is_complex() and reference.is_complex()):
         return None

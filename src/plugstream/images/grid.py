@@ -62,9 +62,7 @@ class Grid:
         """The grid from JSON; anything else is refused."""
         if not isinstance(value, dict):
             raise InputError(f"grid must have shape, pixel and center, not be {value!r}")
-        (height, width), (pixel,), (x, y) = (
-            _numbers(value, *what) for what in (("shape", 2), ("pixel",), ("center", 2))
-        )
+        (height, width), (pixel,), (x, y) = (_numbers(value, *key) for key in (("shape", 2), ("pixel",), ("center", 2)))
         if not (height.is_integer() and width.is_integer()):
             raise InputError(f"shape must be whole numbers, not {value['shape']!r}")
         return cls((int(height), int(width)), pixel, (x, y))

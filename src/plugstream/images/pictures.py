@@ -17,7 +17,7 @@ from plugstream.base.arrays import Array, as_tensor
 from plugstream.base.errors import InputError, StorageError
 from plugstream.base.files import write_whole
 from plugstream.images.colours import color_phase
-from plugstream.images.planes import Plane, cut_planes, is_faint, split_parts, turn_image
+from plugstream.images.planes import Plane, cut_planes, is_faint, split_parts, turn_image, value_span
 from plugstream.images.space import ImageSpace
 from plugstream.images.tags import CYCLIC_COLOURS, png_tags, points_up, tiff_tags
 
@@ -40,7 +40,7 @@ def load_picture(source: str | Path, size: int | None = None) -> Tensor:
 
     8 and 16-bit pictures become values in [0, 1]; floats stay as they are. Colour is turned to grey, and `size` cuts
     the largest centred square and resamples it to size x size with anti-aliasing. The first row is the picture's top;
-    where the file says that y points up in it, as `save_image` writes it, the rows are those of the image again.
+    if the file says that y points up, as `save_image` writes it, the rows are those of the image again.
     """
     path = Path(source)
     if path.exists():
@@ -62,8 +62,8 @@ def load_picture(source: str | Path, size: int | None = None) -> Tensor:
         raise InputError(f"{source} holds NaN or infinity")
     if size is not None:
         side = min(pixels.shape)
-        top, left = ((n - side) // 2 for n in pixels.shape)
-        pixels = pixels[top : top + side, left : left + side]
+        row, column = ((n - side) // 2 for n in pixels.shape)
+        pixels = pixels[row : row + side, column : column + side]
         if side != size:
             from skimage.transform import resize
 
@@ -81,50 +81,47 @@ def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) 
     """Write an image as stem.npy and stem.tif (float32) and stem.png (8 bits), and return the PNG's range.
 
     The PNG maps the image's least value (or 0, if none is negative) to black and its largest to white. With a `space`,
-    such as `ImageSpace.of(scan)`, TIFF and PNG say how large a pixel is and where the origin is
-    (`plugstream.images.tags`), and with y up the last row of the image is their first. NPY is always the array as it
-    is, and `load_picture` gives that array back from any of the three.
+    such as `ImageSpace.of(scan)`, TIFF and PNG have the size of a pixel and the origin (`plugstream.images.tags`), and
+    with y up the last row of the image is their first. NPY is always the array as it is, and `load_picture` returns
+    that array from any of the three.
 
-    A complex image is stem.npy in complex64, which is all of it, and two pictures each as TIFF and PNG:
-    stem-magnitude and stem-phase, the latter in radians. The TIFFs are the numbers of the array. The PNG of the phase
-    is for the eye: in colours that close from pi to -pi (`plugstream.images.colours`), grey where the magnitude is
-    below 5 % of its largest, and, where the space calls the phase free, turned so that the image's mean is real; by how
-    much its text chunk `plugstream:turned` says. The range is the magnitude's.
+    A complex image is stem.npy in complex64 and two pictures, each as TIFF and PNG: stem-magnitude and stem-phase, the
+    latter in radians. The TIFFs are the numbers of the array. The PNG of the phase is for the eye: in colours that
+    close from pi to -pi (`plugstream.images.colours`), grey where the magnitude is below 5 % of its largest, and, if
+    the space calls the phase free, turned so that the image's mean is real, by the angle in its text chunk
+    `plugstream:turned`. The range is the magnitude's.
 
-    A volume, of a space with three axes, is a stack in the TIFF, and the PNG is its middle slice across the first axis.
-    Channels are a stack too, and their PNGs are stem-channel-0 and so on, up to eight of them.
+    A volume is a stack in the TIFF, and the PNG is its middle slice across the first axis. Channels are a stack too,
+    and their PNGs are stem-channel-0 and so on, up to eight of them.
 
     Arguments: image (*space.shape), (H, W) without a space; stem, path and name without an ending; space.
     """
     stem, image = Path(stem), as_tensor("the image", image)
-    expected = "(H, W)" if space is None else str(space.shape)
     if image.ndim != (2 if space is None else space.ndim):
+        expected = "(H, W)" if space is None else str(space.shape)
         raise InputError(f"an image to save must be {expected}, not {tuple(image.shape)}; save them one by one")
     space = ImageSpace(tuple(image.shape), upwards=False) if space is None else space
+    space.check_shape(tuple(image.shape))
     values = image.detach().cpu().resolve_conj().numpy()
     values = values.astype(np.complex64 if np.iscomplexobj(values) else np.float32)
-    space.check_shape(tuple(image.shape))
     order = -1 if space.upwards else 1
     files = {".npy": _encode(".npy", values)}
     for part, pixels, span in split_parts(values):
-        name, (low, high) = f"-{part}" if part else "", span or _range(pixels)
-        about = _part_space(space, part)
+        name, about, span = f"-{part}" if part else "", _part_space(space, part), span or value_span(pixels)
         stack = np.moveaxis(pixels, 0, 1) if pixels.ndim == 4 else pixels  # TIFF has channels within slices
         files[f"{name}.tif"] = _encode(".tif", stack[..., ::order, :].astype(np.float32), tiff_tags(about))
-        shown, angle = pixels, 0.0
+        visible, angle = pixels, 0.0
         if part == "phase":
             turned, angle = turn_image(values, space)
-            shown = np.where(is_faint(np.abs(values)), np.nan, np.angle(turned))
-        for number, row in enumerate(_planes(shown, about)):
+            visible = np.where(is_faint(np.abs(values)), np.nan, np.angle(turned))
+        for number, row in enumerate(_planes(visible, about)):
             which, plane = f"-channel-{number}" if space.channels else "", row.values[::order]
-            files[f"{name}{which}.png"] = (
-                _encode_phase(plane, row.space, angle)
-                if part == "phase"
-                else _encode_grey(plane, (low, high), row.space)
-            )
+            phase = part == "phase"
+            content = _encode_phase(plane, row.space, angle) if phase else _encode_grey(plane, span, row.space)
+            files[f"{name}{which}.png"] = content
     for end, content in files.items():
         write_whole(stem.with_name(stem.name + end), [content])
-    return _range(np.abs(values) if np.iscomplexobj(values) else values)
+    return value_span(np.abs(values) if np.iscomplexobj(values) else values)
 
 
 def write_grey(path: Path, plane: NDArray[Any], span: tuple[float, float], space: ImageSpace) -> None:
@@ -141,15 +138,9 @@ def _encode_grey(plane: NDArray[Any], span: tuple[float, float], space: ImageSpa
 
 def _encode_phase(plane: NDArray[Any], space: ImageSpace, turned: float) -> bytes:
     """A PNG with a palette: each entry is a phase, and the last one is for pixels without a phase."""
-    from PIL import Image
-
     numbers, colours = color_phase(plane)
-    picture = Image.fromarray(numbers)
-    picture.putpalette(colours.tobytes())
     tags = png_tags(space, (-math.pi, math.pi), colours=CYCLIC_COLOURS, turned=turned)
-    file = io.BytesIO()
-    picture.save(file, format="PNG", **tags)
-    return file.getvalue()
+    return _encode(".png", numbers, tags, colours.tobytes())
 
 
 def _part_space(space: ImageSpace, part: str) -> ImageSpace:
@@ -166,12 +157,7 @@ def _planes(pixels: NDArray[Any], space: ImageSpace) -> list[Plane]:
     return [row[0] for row in rows] if len(space.spatial) == 3 else rows[0]
 
 
-def _range(pixels: NDArray[np.float32]) -> tuple[float, float]:
-    values = pixels[np.isfinite(pixels)]
-    return (min(0.0, float(values.min())), float(values.max())) if values.size else (0.0, 1.0)
-
-
-def _encode(kind: str, pixels: NDArray[Any], tags: dict[str, Any] | None = None) -> bytes:
+def _encode(kind: str, pixels: NDArray[Any], tags: dict[str, Any] | None = None, palette: bytes = b"") -> bytes:
     """The bytes of a file, made in memory, so that a full disk cannot replace an old file with half of a new one."""
     file = io.BytesIO()
     if kind == ".npy":
@@ -179,7 +165,10 @@ def _encode(kind: str, pixels: NDArray[Any], tags: dict[str, Any] | None = None)
     elif kind == ".png":
         from PIL import Image
 
-        Image.fromarray(pixels).save(file, format="PNG", **(tags or {}))
+        picture = Image.fromarray(pixels)
+        if palette:
+            picture.putpalette(palette)
+        picture.save(file, format="PNG", **(tags or {}))
     else:
         import tifffile
 
@@ -229,7 +218,7 @@ def read_picture(path: Path, *, waves: bool = False) -> tuple[NDArray[Any], np.d
 
 
 def check_writable(path: Path, axes: int, stored: np.dtype[Any]) -> None:
-    """Refuse a file that could not hold such a picture, before the picture is made."""
+    """Refuse a file that could not hold a picture of this dtype, before the picture is made."""
     kind = path.suffix.lower()
     if path.exists():
         raise InputError(f"{path} exists already; remove it or choose another name")

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from plugstream.images.space import ImageSpace
 
-__all__ = ["FAINT", "Plane", "cut_planes", "is_faint", "phase_label", "split_parts", "turn_image", "turn_images"]
+__all__ = ["Plane", "cut_planes", "is_faint", "phase_label", "split_parts", "turn_image", "turn_images", "value_span"]
 
 _MOST_CHANNELS = 4
-# The part of the largest magnitude below which a phase is that of noise.
-FAINT = 0.05
+_FAINT = 0.05  # the part of the largest magnitude below which a phase is that of noise
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class Plane:
 def cut_planes(image: NDArray[Any], space: ImageSpace, most_channels: int = _MOST_CHANNELS) -> list[list[Plane]]:
     """The planes that represent an image, in rows.
 
-    An image of two axes is itself, and its first channels a row. A volume is a row of three slices through its middle,
-    across each of its axes, and its channels are such rows.
+    An image of two axes is itself, and its first channels are a row. A volume is a row of three slices through its
+    middle, across each of its axes, with a row for each channel.
 
     Arguments: image (*space.shape), a single one; space.
     """
@@ -45,31 +44,34 @@ def cut_planes(image: NDArray[Any], space: ImageSpace, most_channels: int = _MOS
     if len(space.spatial) == 2:
         flat = replace(space, shape=space.spatial, channels=False)
         return [[Plane(name, part, flat) for name, part in zip(names, parts, strict=True)]]
-    rows = []
+    rows: list[list[Plane]] = []
     for name, volume in zip(names, parts, strict=True):
-        row = []
+        rows.append([])
         for axis, size in enumerate(volume.shape):
-            where = ", ".join(text for text in (name, space.position(axis, size // 2)) if text)
-            row.append(Plane(where, np.take(volume, size // 2, axis), space.section(axis)))
-        rows.append(row)
+            title = ", ".join(text for text in (name, space.position(axis, size // 2)) if text)
+            rows[-1].append(Plane(title, np.take(volume, size // 2, axis), space.section(axis)))
     return rows
 
 
 def split_parts(values: NDArray[Any]) -> list[tuple[str, NDArray[Any], tuple[float, float] | None]]:
-    """Real arrays that show values: themselves, or magnitude and phase in radians; each with its name and fixed range.
-
-    The range is None if it follows from the values.
-    """
+    """Real arrays that show values, each with its name and its fixed range, None if it follows from the values:
+    themselves, or magnitude and phase in radians."""
     if not np.iscomplexobj(values):
         return [("", values, None)]
     return [("magnitude", np.abs(values), None), ("phase", np.angle(values), (-math.pi, math.pi))]
 
 
+def value_span(image: NDArray[Any]) -> tuple[float, float]:
+    """The range of grey values: from the least value, or zero if none is negative, to the largest."""
+    values = image[np.isfinite(image)]
+    return (min(0.0, float(values.min())), float(values.max())) if values.size else (0.0, 1.0)
+
+
 def is_faint(magnitude: NDArray[Any], most: float | None = None) -> NDArray[np.bool_]:
-    """Where a magnitude is next to nothing beside the largest, `most` if that is given: its phase is not shown."""
+    """Where a magnitude is next to nothing beside the largest, `most` if given: its phase is not shown."""
     finite = magnitude[np.isfinite(magnitude)]
     largest = (float(finite.max()) if finite.size else 0.0) if most is None else most
-    return np.asarray(magnitude < FAINT * largest)
+    return np.asarray(magnitude < _FAINT * largest)
 
 
 def phase_label(space: ImageSpace) -> str:
@@ -85,7 +87,7 @@ def turn_image(
     A free phase is turned so that the image is closest to the reference, or, without one, has a real mean that is not
     negative.
 
-    Arguments: image (..., *space.shape), of which the first one tells by how much; space; reference (*space.shape).
+    Arguments: image (..., *space.shape), turned by the angle of the first one; space; reference (*space.shape).
     """
     if not np.iscomplexobj(image) or space.phase != "free":
         return image, 0.0

@@ -18,9 +18,9 @@ _SIGMA, _K1, _K2 = 1.5, 0.01, 0.03
 
 
 def value_range(truth: Tensor, ndim: int = 2) -> Tensor:
-    """The largest less the least value of each true image, (..., *image_shape) to (...); of a complex one, its size."""
-    size = truth.abs() if truth.is_complex() else truth
-    return size.amax(image_axes(ndim)) - (0.0 if truth.is_complex() else size.amin(image_axes(ndim)))
+    """The range of each true image, (..., *image_shape) to (...): largest less least, of a complex one its largest."""
+    axes = image_axes(ndim)
+    return truth.abs().amax(axes) if truth.is_complex() else truth.amax(axes) - truth.amin(axes)
 
 
 def psnr(image: Array, truth: Array, peak: float | None = None, ndim: int = 2, *, phase: Phase = "free") -> Tensor:
@@ -31,7 +31,7 @@ def psnr(image: Array, truth: Array, peak: float | None = None, ndim: int = 2, *
     complex images, as for `plugstream.snr`. Returns (...).
     """
     check_phase(phase)
-    x, target = _alike(image, truth, ndim)
+    x, target = _matching(image, truth, ndim)
     if phase == "free":
         x = align_phase(x, target, ndim)
     top = value_range(target, ndim) if peak is None else torch.as_tensor(_check_peak(peak)).to(target.real)
@@ -51,7 +51,7 @@ def ssim(image: Array, truth: Array, peak: float | None = None) -> Tensor:
     Arguments: image and truth (..., H, W), at least 11 x 11; peak as for `psnr`. Returns (...).
     Reference: Wang, Bovik, Sheikh and Simoncelli, IEEE Trans. Image Process. 13(4), 2004.
     """
-    x, y = _alike(image, truth, 2)
+    x, y = _matching(image, truth, 2)
     if x.is_complex() or y.is_complex():
         raise InputError("SSIM is defined for real images; compare magnitudes or real parts")
     if min(x.shape[-2:]) < WINDOW:
@@ -77,7 +77,7 @@ def _blur(image: Tensor) -> Tensor:
     return stack.reshape(*image.shape[:-2], *stack.shape[-2:])
 
 
-def _alike(image: Array, truth: Array, ndim: int) -> tuple[Tensor, Tensor]:
+def _matching(image: Array, truth: Array, ndim: int) -> tuple[Tensor, Tensor]:
     x = as_tensor("the image", image)
     target = as_tensor("the truth", truth).to(x.device)
     if min(x.ndim, target.ndim) < ndim or x.shape[x.ndim - ndim :] != target.shape[target.ndim - ndim :]:

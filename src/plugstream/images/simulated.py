@@ -83,8 +83,8 @@ def disc(grid: Grid, center: Sequence[float], radius: float, *, lines: int = 64)
     """How much of each pixel a disc covers, from 0 to 1: (H, W).
 
     A model that sums over pixels converges at second order in their size with such averages, and at first order with
-    pixels that are in or out. Each pixel is cut into `lines` columns, of which the covered length is exact: the error
-    is about 1e-4 of a pixel.
+    pixels that are in or out. Each pixel is cut into `lines` columns, whose covered length is exact: the error is
+    about 1e-4 of a pixel.
 
     Arguments: grid; center, x and y in metres; radius in metres.
     """

@@ -5,27 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from plugstream.base.errors import InputError
 
 __all__ = ["ImageSpace", "read_space"]
 
 _UNITS = {"m": 1.0, "mm": 1e-3, "µm": 1e-6, "nm": 1e-9}
-
-
-class _Instrument(Protocol):
-    @property
-    def image(self) -> ImageSpace: ...
-
-
-class _Scan(Protocol):
-    """The parts of a scan that a space needs."""
-
-    @property
-    def instrument(self) -> _Instrument: ...
-    @property
-    def provenance(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -41,9 +27,9 @@ class ImageSpace:
         upwards: whether the first of the last two axes points up where it is shown, as y does in physics; the rows of a
             photograph go down. Only pictures differ by this: arrays, NPY files and scans are the same.
         quantity, value_unit: what a value is, such as "permittivity contrast", and its unit, "" if it has none.
-        phase: of complex values, "measured" where the data tell x from exp(i t) x for every angle t, and "free" where
-            they do not, as where intensities are recorded without a reference. A free phase is taken out before images
-            are compared with a truth or shown (`plugstream.images.global_phase`); files of numbers keep it.
+        phase: of complex values, "measured" if the data tell x from exp(i t) x for every angle t, and "free" if they do
+            not, as with intensities recorded without a reference. A free phase is taken out before images are compared
+            with a truth or shown (`plugstream.images.global_phase`); files of numbers keep it.
     """
 
     shape: tuple[int, ...]
@@ -90,9 +76,12 @@ class ImageSpace:
         return len(self.shape)
 
     @classmethod
-    def of(cls, scan: _Scan) -> ImageSpace:
-        """The space of a scan's image; y is drawn upwards unless the scan's provenance says `"y_axis": "down"`."""
-        return replace(scan.instrument.image, upwards=_y_axis(scan.provenance) != "down")
+    def of(cls, scan: Any) -> ImageSpace:
+        """The space of a scan's image; y points up unless its provenance, or its sender's, has "y_axis": "down"."""
+        sender = scan.provenance.get("instrument")
+        nested = sender.get("y_axis") if isinstance(sender, Mapping) else None
+        space: ImageSpace = scan.instrument.image
+        return replace(space, upwards=scan.provenance.get("y_axis", nested) != "down")
 
     def content(self) -> dict[str, Any]:
         """The space as an event stores it; `read_space` reads it."""
@@ -119,7 +108,7 @@ class ImageSpace:
         )
 
     def position(self, axis: int, index: int) -> str:
-        """The position of an index of a spatial axis, in words: "z = 1.5 mm", or "z = 12" if the spacing is unknown."""
+        """Where an index of a spatial axis lies, in words: "z = 1.5 mm", or "z = 12" if the spacing is unknown."""
         if self.spacing is None or self.origin is None:
             return f"{self.axes[axis]} = {index}"
         unit, size = self.scale()
@@ -127,8 +116,8 @@ class ImageSpace:
 
     def extent_size(self) -> tuple[float, float]:
         """Height and width of the last two axes in `unit`, or in pixels if their spacing is unknown."""
-        left, right, low, high = self._edges()
-        return high - low, right - left
+        first, last, low, high = self._edges()
+        return high - low, last - first
 
     def pixel(self) -> tuple[float, float] | None:
         """Height and width of a pixel of the last two axes in metres, None if unknown."""
@@ -143,10 +132,8 @@ class ImageSpace:
         return self.spacing[0] * _UNITS[self.unit]
 
     def scale(self) -> tuple[str, float]:
-        """The unit to draw the last two axes in and its size in `unit`.
-
-        The largest that keeps the outermost coordinate above one; pixels where the spacing is not known.
-        """
+        """The unit to draw the last two axes in and its size in `unit`: the largest that keeps the outermost coordinate
+        above one; pixels if the spacing is unknown."""
         if self.spacing is None:
             return "pixels", 1.0
         if self.unit not in _UNITS:
@@ -159,15 +146,14 @@ class ImageSpace:
     def extent(self) -> tuple[float, float, float, float]:
         """Outer edges of the first and last pixels in the unit of `scale`: left, right, bottom and top as drawn."""
         size = self.scale()[1]
-        left, right, low, high = (edge / size for edge in self._edges())
-        return (left, right, low, high) if self.upwards else (left, right, high, low)
+        first, last, low, high = (edge / size for edge in self._edges())
+        return (first, last, low, high) if self.upwards else (first, last, high, low)
 
     def zero(self) -> tuple[float, float]:
         """Row and column of x = 0, y = 0 in a picture of the image, counted from 0 at its upper left."""
-        height = self.shape[-2]
         (y, x), (dy, dx) = self._corner()
         row = -y / dy
-        return (height - 1 - row if self.upwards else row), -x / dx
+        return (self.shape[-2] - 1 - row if self.upwards else row), -x / dx
 
     def _corner(self) -> tuple[tuple[float, float], tuple[float, float]]:
         """The position of the first pixel of the last two axes, and the distance to the next."""
@@ -190,10 +176,3 @@ def read_space(content: Mapping[str, Any]) -> ImageSpace:
         return ImageSpace(**values)
     except TypeError:
         raise InputError(f"there is no image with the space {dict(content)}") from None
-
-
-def _y_axis(provenance: Mapping[str, Any]) -> Any:
-    """Which way y points, according to the scan or the instrument that sent it."""
-    instrument = provenance.get("instrument")
-    nested = instrument.get("y_axis") if isinstance(instrument, Mapping) else None
-    return provenance.get("y_axis", nested)

@@ -1,7 +1,7 @@
 """Metadata of an image in PNG and TIFF: the scale, the origin, which way y points, the quantity.
 
 TIFF: XResolution and YResolution in pixels a centimetre, and the description of ImageJ with the same unit, xorigin,
-yorigin and, where y points up, inverty=true, so that ImageJ, Fiji and whoever reads the tags show physical positions.
+yorigin and, where y points up, inverty=true, so that ImageJ and Fiji show physical positions.
 PNG: pHYs in pixels a metre (whole, so rounded), and text chunks `plugstream:...` with the exact numbers.
 """
 

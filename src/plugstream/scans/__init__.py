@@ -14,8 +14,8 @@ if TYPE_CHECKING:
         import_hdf5 as import_hdf5,
         import_npz as import_npz,
     )
+    from plugstream.scans.journal import Limits as Limits
     from plugstream.scans.keys import make_keys as make_keys
-    from plugstream.scans.limits import Limits as Limits
     from plugstream.scans.receive import Receiver as Receiver
     from plugstream.scans.scan import MemoryScan as MemoryScan
     from plugstream.scans.send import ScanSender as ScanSender, send_scan as send_scan

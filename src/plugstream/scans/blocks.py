@@ -1,13 +1,13 @@
-"""A block of a volume's slices as a scan of its own: of every view the rows that see it, read once and kept in memory.
+"""A block of a volume's slices as a scan of its own: the rows of every view that see it, read once into memory.
 
-The measurements of a view are one chunk with one checksum, and a block needs a few rows of each. So all of a scan is
-read once, with its own checksums, and of the rows of every block a checksum is taken then (`sum_rows`). After that a
-block reads its own rows alone, as bytes from the middle of each chunk, and compares them with that.
+A view is one chunk with one checksum, and a block needs a few rows of it. So the scan is read once in full, and
+`sum_rows` takes a checksum of the rows of every block. After that a block reads and checks its own rows alone, as bytes
+from the middle of each chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,34 +30,30 @@ _PORTION = 32 << 20
 
 
 def sum_rows(scan: StoredScan, rows: Sequence[slice], views: Tensor) -> tuple[NDArray[np.uint32], dict[int, str]]:
-    """Read these views whole, with their checksums, and take the crc32c of some rows of each.
+    """Read these views in full, with their checksums, and take the crc32c of the rows of each block.
 
-    Arguments: rows, of each block, along the first axis of a view's data; views (B,).
-    Returns (B, blocks), and what is wrong with the views that are damaged, by their numbers: their sums say nothing.
+    Arguments: rows of each block, along the first axis of a view's data; views (B,).
+    Returns (B, blocks), and what is wrong with damaged views, by their numbers: their sums say nothing.
     """
     sums = np.zeros((len(views), len(rows)), dtype=np.uint32)
     bad: dict[int, str] = {}
-    done, mask = 0, scan.instrument.find_mask(scan.columns)
-    for some in views.split(_views_at_once(scan)):
-        report("reading every view", done, len(views))
+    mask = scan.instrument.find_mask(scan.columns)
+    for numbers in _portions(scan, views, "reading every view"):
         try:
-            data = scan.read(some)
+            data = scan.read(views[numbers])
         except DamagedError as error:
             bad.update(error.views)
-            good = torch.tensor([view not in error.views for view in some.tolist()])
-            data = torch.zeros((len(some), *scan.instrument.data_shape))
-            if bool(good.any()):
-                whole = scan.read(some[good])
-                data = data.to(whole.dtype)
-                data[good] = whole
-        values = data.numpy()
-        for number in not_finite(values, None if mask is None else mask[some.numpy()]):
-            bad.setdefault(int(some[number]), "it holds NaN or infinity")
-        for number, view in enumerate(values):
+            numbers = np.array([n for n in numbers if int(views[n]) not in error.views], dtype=np.int64)
+            if len(numbers) == 0:
+                continue
+            data = scan.read(views[numbers])
+        values, portion = data.numpy(), views[numbers].numpy()
+        for row in not_finite(values, None if mask is None else mask[portion]):
+            bad.setdefault(int(portion[row]), "it holds NaN or infinity")
+        for number, view in zip(numbers, values, strict=True):
             for block, part in enumerate(rows):
                 content = np.ascontiguousarray(view[part]).tobytes()
-                sums[done + number, block] = int.from_bytes(crc32c(content), "little")
-        done += len(some)
+                sums[number, block] = int.from_bytes(crc32c(content), "little")
     return sums, bad
 
 
@@ -69,13 +65,10 @@ def read_block(
     Arguments: block, of the scan's instrument; sums (B,), of its rows in these views, from `sum_rows`; views (B,),
     those that are not damaged; truth, of these slices.
     """
-    shape = block.instrument.data_shape
-    data = torch.empty((len(views), *shape), dtype=torch.from_numpy(np.empty(0, scan.dtype)).dtype)
-    done = 0
-    for some in views.split(_views_at_once(scan)):
-        report("reading the rows of a block", done, len(views))
-        data[done : done + len(some)] = scan.read_rows(some, block.rows, sums[done : done + len(some)])
-        done += len(some)
+    shape = (len(views), *block.instrument.data_shape)
+    data = torch.empty(shape, dtype=torch.from_numpy(np.empty(0, scan.dtype)).dtype)
+    for numbers in _portions(scan, views, "reading the rows of a block"):
+        data[numbers] = scan.read_rows(views[numbers], block.rows, sums[numbers])
     columns = block_columns(scan, block, views)
     try:
         return MemoryScan(data, block.instrument, truth, scan.provenance, columns)
@@ -86,8 +79,7 @@ def read_block(
 
 
 def block_columns(scan: StoredScan, block: Block, views: Tensor) -> dict[str, NDArray[Any]]:
-    """The columns of a block in these views: those of the scan, of what has a value for each datum its rows alone."""
-    step = _views_at_once(scan)
+    """The columns of a block in these views: those of the scan, and only its rows of those with a value a datum."""
     columns: dict[str, Any] = {}
     for column in scan.instrument.columns:
         if column.name not in scan.columns:
@@ -96,11 +88,17 @@ def block_columns(scan: StoredScan, block: Block, views: Tensor) -> dict[str, ND
         if column.name in block.columns:
             columns[column.name] = block.columns[column.name][views.numpy()]
         elif column.shape[:1] == scan.instrument.data.shape[:1]:  # a value for each datum
-            columns[column.name] = np.concatenate([rows[some.numpy()][:, block.rows] for some in views.split(step)])
+            portions = [rows[views[numbers].numpy()][:, block.rows] for numbers in _portions(scan, views)]
+            columns[column.name] = np.concatenate(portions)
         else:
             columns[column.name] = rows[views.numpy()]
     return columns
 
 
-def _views_at_once(scan: StoredScan) -> int:
-    return max(1, _PORTION // max(1, scan.nbytes // max(1, scan.n_views)))
+def _portions(scan: StoredScan, views: Tensor, stage: str = "") -> Iterator[NDArray[np.int64]]:
+    """Positions in `views` of portions that take little memory."""
+    step = max(1, _PORTION // max(1, scan.nbytes // max(1, scan.n_views)))
+    for start in range(0, len(views), step):
+        if stage:
+            report(stage, start, len(views))
+        yield np.arange(start, min(start + step, len(views)))

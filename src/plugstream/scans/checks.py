@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,14 +15,16 @@ from plugstream.images.space import ImageSpace
 from plugstream.instruments.base import Columns, Instrument
 
 __all__ = [
-    "check_agreement",
     "check_columns",
     "check_continuation",
+    "check_data_shape",
     "check_finite",
     "check_truth",
     "check_views",
-    "convert_data",
-    "name_rows",
+    "convert_numbers",
+    "count_views",
+    "data_bytes",
+    "fixed_arrays",
     "not_finite",
     "truth_dtype",
 ]
@@ -30,43 +33,51 @@ __all__ = [
 def check_views(
     instrument: Instrument,
     data: ArrayLike,
+    rows: Sequence[ArrayLike | None],
     columns: Mapping[str, ArrayLike | None],
     first: int,
     dtype: str | None = None,
 ) -> dict[str, NDArray[Any]]:
     """The columns of views as a scan has them, data first; views that no scan can have are refused.
 
-    Arguments: instrument; data (B, *data_shape); columns by name; first, the number of the first of these views; dtype
-    of the data, the instrument's usual one if not given.
+    Arguments: instrument; data (B, *data_shape); rows, the first columns that the instrument declares; columns by name;
+    first, the number of the first of these views; dtype of the data, the instrument's usual one if not given.
     """
-    rows = {name: np.asarray(values) for name, values in columns.items() if values is not None}
-    checked = check_columns(instrument, rows, None)
+    declared = [column.name for column in instrument.columns]
+    if len(rows) > len(declared):
+        raise InputError(
+            f"{instrument.name} has the columns {', '.join(declared) or '(none)'}, and {len(rows)} were given"
+        )
+    named = {**dict(zip(declared, rows, strict=False)), **columns}
+    checked = check_columns(instrument, {name: np.asarray(v) for name, v in named.items() if v is not None}, None)
     instrument.check_plausible(checked)
     values = np.asarray(data)
-    count = len(next(iter(checked.values()))) if checked else len(values) if values.ndim else 0
-    check_agreement(values.shape, instrument, count)
-    values = convert_data(values, dtype or instrument.data.dtypes[0])
+    check_data_shape(values.shape, instrument, count_views(checked, values))
+    values = convert_numbers("data", values, np.dtype(dtype or instrument.data.dtypes[0]))
     check_finite(values, instrument.find_mask(checked), first)
-    return {
-        "data": values,
-        **{column.name: checked[column.name] for column in instrument.columns if column.name in checked},
-    }
+    return {"data": values, **{name: checked[name] for name in declared if name in checked}}
 
 
-def name_rows(instrument: Instrument, rows: Sequence[ArrayLike | None]) -> dict[str, ArrayLike | None]:
-    """Columns that were given without names: the first ones that the instrument declares."""
-    names = [column.name for column in instrument.columns]
-    if len(rows) > len(names):
-        raise InputError(
-            f"{instrument.name} has the columns {', '.join(names) or '(none)'}, and {len(rows)} were given"
-        )
-    return dict(zip(names, rows, strict=False))
+def count_views(columns: Mapping[str, Any], data: NDArray[Any]) -> int:
+    """The views that the columns have, or without columns the data."""
+    return len(next(iter(columns.values()))) if columns else len(data) if data.ndim else 0
+
+
+def fixed_arrays(instrument: Instrument) -> dict[str, NDArray[Any]]:
+    """The fixed arrays that an instrument has, by name."""
+    values = {array.name: getattr(instrument, array.name) for array in instrument.arrays}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def data_bytes(instrument: Instrument, dtype: str | np.dtype[Any]) -> int:
+    """Bytes of a view's measurements."""
+    return math.prod(instrument.data_shape) * np.dtype(dtype).itemsize
 
 
 def check_continuation(instrument: Instrument, scan: str, before: Iterable[str], columns: Iterable[str]) -> None:
     """Refuse views that a scan cannot go on with: with another column of a choice, or without one that it needs.
 
-    Arguments: scan, for messages; before, the columns of its views so far; columns of those that come.
+    Arguments: scan, for messages; before, the columns of its views so far; columns of the next ones.
     """
     earlier, now = set(before), set(columns)
     for column in instrument.columns:
@@ -79,9 +90,9 @@ def check_continuation(instrument: Instrument, scan: str, before: Iterable[str],
 
 
 def check_columns(instrument: Instrument, columns: Columns, views: int | None) -> dict[str, Any]:
-    """The columns as they are stored, each of its declared dtype and shape, and of as many views as the others.
+    """The columns as they are stored, each of its declared dtype and shape, and all of the same number of views.
 
-    Arguments: columns in memory or on a disk; views, how many there must be, None for as many as the first column has.
+    Arguments: columns in memory or on a disk; views, how many there must be, None for those of the first column.
     """
     declared = {column.name: column for column in instrument.columns}
     if unknown := [name for name in columns if name not in declared]:
@@ -120,13 +131,8 @@ def _convert(name: str, rows: NDArray[Any], dtype: str) -> NDArray[Any]:
     return values
 
 
-def convert_data(data: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Measurements in the dtype that they are stored in; where they would become others they are refused."""
-    return convert_numbers("data", data, np.dtype(dtype))
-
-
 def convert_numbers(name: str, values: NDArray[Any], target: np.dtype[Any]) -> NDArray[Any]:
-    """Numbers of another dtype, which may be less precise, but is no other kind, and holds them."""
+    """Numbers as another dtype, which may be less precise, but must be of no lesser kind and hold them."""
     if values.dtype == target:
         return np.ascontiguousarray(values)
     order = {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}
@@ -136,11 +142,11 @@ def convert_numbers(name: str, values: NDArray[Any], target: np.dtype[Any]) -> N
         span, low, high = np.iinfo(target), int(values.min()), int(values.max())
         if low < span.min or high > span.max:
             raise InputError(f"{name} has values from {low} to {high}, which {target} cannot hold")
-    with np.errstate(over="ignore"):  # what it cannot hold becomes infinite, and is refused by who calls
+    with np.errstate(over="ignore"):  # what it cannot hold becomes infinite, which the caller refuses
         return np.ascontiguousarray(values, dtype=target)
 
 
-def check_agreement(shape: tuple[int, ...], instrument: Instrument, views: int) -> None:
+def check_data_shape(shape: tuple[int, ...], instrument: Instrument, views: int) -> None:
     """Refuse data of another shape than the instrument's views have."""
     want = instrument.data_shape
     if shape != (views, *want):
@@ -151,20 +157,21 @@ def check_agreement(shape: tuple[int, ...], instrument: Instrument, views: int) 
 
 
 def truth_dtype(image: ImageSpace) -> np.dtype[Any]:
-    """What a true image is stored as."""
+    """The dtype in which a true image is stored."""
     return np.dtype(np.complex64 if image.is_complex else np.float32)
 
 
-def check_truth(truth: NDArray[Any], image: ImageSpace) -> None:
-    """Refuse a true image that cannot be one."""
+def check_truth(truth: NDArray[Any], image: ImageSpace) -> NDArray[Any]:
+    """The true image as it is stored; what cannot be one is refused."""
     if truth.shape != image.shape:
         raise InputError(f"the scan's true image is {truth.shape}, but its images are {image.shape}")
     if truth.dtype.kind not in ("fiuc" if image.is_complex else "fiu") or not np.isfinite(truth).all():
         raise InputError(f"the scan's true image must be of {'' if image.is_complex else 'real, '}finite numbers")
+    return np.asarray(truth, dtype=truth_dtype(image))
 
 
 def not_finite(data: NDArray[Any], mask: NDArray[Any] | None) -> list[int]:
-    """The rows (views, *shape) that hold NaN or infinity where the mask says that they count; integers hold none."""
+    """The views of data (views, *shape) that hold NaN or infinity where the mask says that they count."""
     if data.dtype.kind not in "fc" or data.size == 0:
         return []
     wrong = ~np.isfinite(data)
@@ -174,10 +181,7 @@ def not_finite(data: NDArray[Any], mask: NDArray[Any] | None) -> list[int]:
 
 
 def check_finite(data: NDArray[Any], mask: Rows | None = None, first: int = 0) -> None:
-    """Refuse NaN and infinity in (views, *shape), except where the mask is False, naming the view.
-
-    `first` is the number of the first view, where data and mask are of a part of the scan.
-    """
+    """Refuse NaN and infinity in (views, *shape), except where the mask is False, naming the view from `first` on."""
     if bad := not_finite(data, None if mask is None else mask[:]):
         raise InputError(
             f"view {first + bad[0]} of the scan holds NaN or infinity; mask those data or leave the view out"

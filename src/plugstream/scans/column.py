@@ -1,4 +1,4 @@
-"""The arrays of a scan on the disk: those that grow view by view, and those that are known at once."""
+"""The arrays of a scan on the disk: those that grow view by view, and those that are complete at once."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.files import sync_folder, write_whole
-from plugstream.scans.chunks import ChunkReader, Layout, encode_shard
-from plugstream.scans.layout import fill_text, fill_value
-from plugstream.scans.marks import Marks
+from plugstream.scans.chunks import ChunkReader, Marks, encode_shard
+from plugstream.scans.layout import Layout
 from plugstream.scans.places import LocalFiles
 
 __all__ = ["ColumnWriter", "write_array"]
 
 
 class ColumnWriter:
-    """One array with a row for each view; full shards are written at once, and the last one by `flush`.
-
-    Arguments: folder of the array; its layout; marks of its chunks, if they have them; attributes for zarr.json.
-    """
+    """One array with a row for each view; full shards are written at once, and the last one by `flush`."""
 
     def __init__(
         self, folder: Path, layout: Layout, marks: Marks | None, attributes: Mapping[str, Any] | None = None
@@ -54,7 +50,7 @@ class ColumnWriter:
 
     def write_length(self) -> None:
         if self._length != self.views:
-            text = self.layout.metadata(self.views, fill_text(self.layout.dtype), self._attributes)
+            text = self.layout.metadata(self.views, self._attributes)
             self.folder.mkdir(exist_ok=True)
             write_whole(self.folder / "zarr.json", [text])
             sync_folder(self.folder)
@@ -63,26 +59,25 @@ class ColumnWriter:
     def _write(self, *, full_only: bool) -> None:
         rows = np.concatenate(self._tail)
         first = self.views - len(rows)  # a whole number of shards
-        fill = fill_value(self.layout.dtype)
         while len(rows) >= self.layout.shard or (len(rows) and not full_only):
-            some, rows = rows[: self.layout.shard], rows[self.layout.shard :]
+            shard = rows[: self.layout.shard]
             path = self.folder / self.layout.file(first // self.layout.shard)
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, encode_shard(self.layout, some, fill, self._marks, first))
+            write_whole(path, encode_shard(self.layout, shard, self._marks, first))
             sync_folder(path.parent)
-            first += len(some)
+            first += len(shard)
             self._written = first
-            if len(some) < self.layout.shard:
-                rows = some
+            if len(shard) < self.layout.shard:
                 break
+            rows = rows[self.layout.shard :]
         sync_folder(self.folder / "c")
         self._tail = [rows] if len(rows) else []
 
 
 def write_array(folder: Path, values: NDArray[Any], marks: Marks | None, attributes: Mapping[str, Any]) -> None:
-    """Write an array that is known at once, as one chunk."""
+    """Write a complete array, as one chunk."""
     layout = Layout(values.dtype, values.shape[1:], len(values), len(values))
     path = folder / layout.file(0)
     path.parent.mkdir(parents=True)
-    write_whole(path, encode_shard(layout, values, 0, marks))
-    write_whole(folder / "zarr.json", [layout.metadata(len(values), fill_text(values.dtype), attributes)])
+    write_whole(path, encode_shard(layout, values, marks))
+    write_whole(folder / "zarr.json", [layout.metadata(len(values), attributes)])

@@ -1,9 +1,8 @@
 """Who is connected to a receiver: not too many at once, none that only fills the memory, and always room for files.
 
-ZeroMQ accepts connections by itself, without a limit, until the process has no file descriptors left, and then a scan
-cannot be written either; and it gathers the parts of a message until the last has come, however many they are. But it
-tells of each connection by a monitor, with its descriptor, so that one can be shut down from outside; to ZeroMQ that
-looks as if the peer had gone.
+ZeroMQ accepts connections without a limit, until the process has no file descriptors left to write a scan, and gathers
+the parts of a message until the last has come, however many they are. But its monitor reports each connection with its
+descriptor, so that one can be shut down from outside; to ZeroMQ that looks as if the peer had gone.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import socket as tcp
 import struct
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -22,7 +22,7 @@ from plugstream.base.errors import InputError
 __all__ = ["ConnectionLimiter", "is_crowded", "is_full"]
 
 _SPARE = 32  # descriptors that are kept for a scan's files when everything else is taken
-_OTHERS = 64  # descriptors for the libraries, the socket itself and the scan
+_OTHER_FILES = 64  # descriptors for the libraries, the socket itself and the scan
 _STRANGER_BYTES = 4 * (8 << 20)  # what a connection may send before it has begun a scan
 _RECEIVED = 128  # where Linux' struct tcp_info has tcpi_bytes_received
 _LOOK = 0.1  # seconds between two looks at what strangers have sent
@@ -31,22 +31,21 @@ _LOOK = 0.1  # seconds between two looks at what strangers have sent
 class ConnectionLimiter:
     """The connections of a bound ZeroMQ socket: the oldest of too many are shut down, but never the owner's.
 
-    Whoever comes is let in at first, so that in a crowd the instrument can come back too; it stays once it has begun
-    the scan, and others leave when newer ones come. A connection that has not begun a scan and sends more than 32 MB is
-    shut down, too (on Linux).
+    Everybody is let in at first, so that in a crowd the instrument can come back; it stays once it has begun the scan,
+    and others leave when newer ones come. On Linux, a stranger that sends more than 32 MB is shut down too.
 
-    Arguments: zmq, the module; socket, not bound yet; most, connections at once, None for 32, or fewer where the
-    process may not open as many files; counts, to count `crowded` and `unauthorised` ones in.
+    Arguments: zmq, the module; socket, not bound yet; most, connections at once, None for 32, or fewer if the process
+    may not open as many files; counts, to count `crowded`, `oversized` and `unauthorised` ones in.
     """
 
     def __init__(self, zmq: Any, socket: Any, most: int | None, counts: Counter[str]) -> None:
-        room = _most_files() - _SPARE - _OTHERS
+        room = _most_files() - _SPARE - _OTHER_FILES
         if most is not None and most < 2:
             raise InputError(f"at least 2 connections are needed, so that a sender can come back, not {most}")
         if room < (most or 2):
             raise InputError(
                 f"{most or 2} connections need more files than this process may open; allow more with: ulimit -n "
-                f"{(most or 2) + _SPARE + _OTHERS}"
+                f"{(most or 2) + _SPARE + _OTHER_FILES}"
             )
         self.most = min(32, room) if most is None else most
         self.owner: int | None = None  # the descriptor of the connection that is never shut down for others
@@ -61,49 +60,38 @@ class ConnectionLimiter:
         self._reserve()
 
     def bound(self, address: str) -> None:
-        """Tell where the socket listens, by which its connections are known."""
+        """Say where the socket listens, by which its connections are recognised."""
         self._port = int(address.rsplit(":", 1)[1])
 
     def look(self) -> None:
         """See who came and went, and shut down those that are too many or send too much."""
         zmq = self._zmq
         while self.monitor.poll(0):
-            head = self.monitor.recv_multipart()[0]
-            event, handle = struct.unpack("=HI", head)
-            if event == zmq.EVENT_ACCEPTED:
-                self._inside.pop(handle, None)
-                self._inside[handle] = None
-            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            event, handle = struct.unpack("=HI", self.monitor.recv_multipart()[0])
+            if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 self._counts["unauthorised"] += 1
-            else:
-                self._inside.pop(handle, None)
-                if handle == self.owner:
-                    self.owner = None
-        strangers = [handle for handle in self._inside if handle != self.owner]
-        for handle in strangers[: max(0, len(self._inside) - self.most)]:
-            self._counts["crowded"] += 1
-            self._shut(handle)
+                continue
+            self._inside.pop(handle, None)
+            if event == zmq.EVENT_ACCEPTED:
+                self._inside[handle] = None
+            elif handle == self.owner:
+                self.owner = None
+        self._shut(self._strangers()[: max(0, len(self._inside) - self.most)], "crowded")
         now = time.monotonic()
         if now - self._looked > _LOOK:
             self._looked = now
-            for handle in [handle for handle in self._inside if handle != self.owner]:
-                if self._received(handle) > _STRANGER_BYTES:
-                    self._counts["oversized"] += 1
-                    self._shut(handle)
+            large = [h for h in self._strangers() if self._borrow(h, _received) > _STRANGER_BYTES]
+            self._shut(large, "oversized")
 
     def make_room(self) -> None:
-        """When there are no descriptors left: free those that were kept, and shut down everybody but the owner."""
+        """When there are no descriptors left: free the spare ones, and shut down everybody but the owner."""
         self.look()
-        for handle in [handle for handle in self._inside if handle != self.owner]:
-            self._counts["crowded"] += 1
-            self._shut(handle)
-        for handle in self._spare:
-            os.close(handle)
-        self._spare = []
+        self._shut(self._strangers(), "crowded")
+        self._free_spare()
         time.sleep(0.05)  # in which ZeroMQ closes them
 
     def restore(self) -> None:
-        """Keep descriptors for the next time."""
+        """Reserve descriptors for the next time."""
         self.look()
         with suppress(OSError):  # not yet, then
             self._reserve()
@@ -114,53 +102,44 @@ class ConnectionLimiter:
             self.monitor.recv_multipart()
         self._socket.disable_monitor()
         self.monitor.close(0)
-        for handle in self._spare:
-            os.close(handle)
-        self._spare = []
+        self._free_spare()
 
     def _reserve(self) -> None:
         while len(self._spare) < _SPARE:
             self._spare.append(os.open(os.devnull, os.O_RDONLY))
 
-    def _shut(self, handle: int) -> None:
-        self._inside.pop(handle, None)
-        with self._connection(handle) as connection:
-            if connection is not None:
-                connection.shutdown(tcp.SHUT_RDWR)
+    def _free_spare(self) -> None:
+        while self._spare:
+            os.close(self._spare.pop())
 
-    def _received(self, handle: int) -> int:
-        """Bytes that came over a connection; 0 where the system does not tell."""
-        with self._connection(handle) as connection:
-            if connection is not None and hasattr(tcp, "TCP_INFO"):
-                told = connection.getsockopt(tcp.IPPROTO_TCP, tcp.TCP_INFO, _RECEIVED + 8)
-                if len(told) == _RECEIVED + 8:
-                    return int(struct.unpack_from("=Q", told, _RECEIVED)[0])
-        return 0
+    def _strangers(self) -> list[int]:
+        return [handle for handle in self._inside if handle != self.owner]
 
-    def _connection(self, handle: int) -> _SocketLoan:
-        return _SocketLoan(handle, self._port)
+    def _shut(self, handles: list[int], reason: str) -> None:
+        for handle in handles:
+            self._counts[reason] += 1
+            self._inside.pop(handle, None)
+            self._borrow(handle, lambda connection: connection.shutdown(tcp.SHUT_RDWR))
 
-
-class _SocketLoan:
-    """A descriptor of ZeroMQ's as a socket, for an instant; None if it is no connection of this port any more."""
-
-    def __init__(self, handle: int, port: int | None) -> None:
-        self._handle, self._port = handle, port
-        self._socket: tcp.socket | None = None
-
-    def __enter__(self) -> tcp.socket | None:
+    def _borrow(self, handle: int, use: Callable[[tcp.socket], Any]) -> Any:
+        """Use a descriptor of ZeroMQ's as a socket, for an instant; 0 if it is no connection of this port any more."""
+        connection: tcp.socket | None = None
         try:
-            self._socket = tcp.socket(fileno=self._handle)
-            if self._socket.getsockname()[1] == self._port:
-                return self._socket
+            connection = tcp.socket(fileno=handle)
+            return use(connection) if connection.getsockname()[1] == self._port else 0
         except (OSError, IndexError, TypeError):  # closed meanwhile, or a file by now
-            pass
-        return None
+            return 0
+        finally:
+            if connection is not None:
+                connection.detach()
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        if self._socket is not None:
-            self._socket.detach()
-        return kind is not None and issubclass(kind, OSError)
+
+def _received(connection: tcp.socket) -> int:
+    """Bytes that came over a connection; 0 where the system does not tell."""
+    if not hasattr(tcp, "TCP_INFO"):
+        return 0
+    info = connection.getsockopt(tcp.IPPROTO_TCP, tcp.TCP_INFO, _RECEIVED + 8)
+    return int(struct.unpack_from("=Q", info, _RECEIVED)[0]) if len(info) == _RECEIVED + 8 else 0
 
 
 def is_crowded(error: BaseException) -> bool:
@@ -169,23 +148,20 @@ def is_crowded(error: BaseException) -> bool:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether something failed because the disk, or what somebody may have of it, is full."""
+    """Whether something failed because the disk, or the quota on it, is full."""
     return _comes_of(error, errno.ENOSPC, errno.EDQUOT)
 
 
-def _comes_of(error: BaseException, *numbers: int) -> bool:
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in numbers:
-            return True
-        cause = cause.__cause__
-    return False
+def _comes_of(error: BaseException | None, *numbers: int) -> bool:
+    while error is not None and not (isinstance(error, OSError) and error.errno in numbers):
+        error = error.__cause__
+    return error is not None
 
 
 def _most_files() -> int:
     """How many files this process may open."""
     try:
         import resource
-    except ImportError:  # Windows, where it is the limit of its C library
+    except ImportError:  # Windows, where its C library sets the limit
         return 512
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

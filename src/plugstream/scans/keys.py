@@ -22,9 +22,8 @@ from typing import Any
 
 from plugstream.base.errors import InputError, StorageError
 from plugstream.base.files import AT_ONCE, NEW_FILE, sync_folder
-from plugstream.scans.stream import zmq_module
 
-__all__ = ["ClientKeys", "Gate", "ServerKeys", "make_keys"]
+__all__ = ["ClientKeys", "Gate", "ServerKeys", "make_keys", "zmq_module"]
 
 _LINE = re.compile(
     r'^\s*(public-key|secret-key|server-key)\s*=\s*"([0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40})"\s*$', re.M
@@ -34,9 +33,18 @@ _MOST_BYTES = 4096
 _MOST_CLIENTS = 1000
 
 
+def zmq_module() -> Any:
+    """pyzmq, or one line that says how to get it."""
+    try:
+        import zmq
+    except ImportError:
+        raise InputError("streaming needs pyzmq; install it with: pip install 'plugstream[live]'") from None
+    return zmq
+
+
 @dataclass(frozen=True)
 class ServerKeys:
-    """What a receiver needs: its own pair, and the public keys that are let in, each with its name."""
+    """What a receiver needs: its own pair, and the public keys of its clients, each with a name."""
 
     public: str
     secret: str = field(repr=False)
@@ -86,36 +94,26 @@ def make_keys(folder: str | Path, client: str = "instrument") -> list[Path]:
             f"a client is named by 1 to 40 letters, digits, _ and -, and not 'server'; not {client[:60]!r}"
         )
     zmq = _curve()
-    secret, known = folder / f"{client}.key", folder / "clients" / f"{client}.pub"
-    for path in (secret, known):
+    server, secret, allowed = folder / "server.key", folder / f"{client}.key", folder / "clients" / f"{client}.pub"
+    for path in (secret, allowed):
         if path.is_symlink() or path.exists():
             raise InputError(f"{path} exists already, and keys are never written over; choose another --client")
-    server = folder / "server.key"
     new = not (server.is_symlink() or server.exists())
     try:
-        if not new:
-            public = _read(server, "public-key", "secret-key")["public-key"]
+        public = "" if new else _read(server, "public-key", "secret-key")["public-key"]
         folder.mkdir(mode=0o700, exist_ok=True)
-        known.parent.mkdir(mode=0o755, exist_ok=True)
+        allowed.parent.mkdir(mode=0o755, exist_ok=True)
         if new:
             public, private = (part.decode() for part in zmq.curve_keypair())
-            _write(
-                server,
-                0o600,
-                "The secret key of a plugstream receiver: whoever has it can pose as the receiver.",
-                public,
-                private,
-            )
+            _write(server, "The secret key of a plugstream receiver: whoever has it can pose as it.", public, private)
         mine, private = (part.decode() for part in zmq.curve_keypair())
-        _write(secret, 0o600, "The secret key of a plugstream sender: whoever has it is let in.", mine, private, public)
-        _write(
-            known, 0o644, "The public key of a plugstream sender that is let in; remove it to shut that one out.", mine
-        )
-        for place in (folder, known.parent):
-            sync_folder(place)
+        _write(secret, "The secret key of a plugstream sender: whoever has it is let in.", mine, private, public)
+        _write(allowed, "The public key of a plugstream sender that is let in; remove it to shut it out.", mine)
+        sync_folder(folder)
+        sync_folder(allowed.parent)
     except OSError as error:
         raise StorageError(f"cannot write keys to {folder}: {error.strerror or error}") from error
-    return [server, secret, known] if new else [secret, known]
+    return [server, secret, allowed] if new else [secret, allowed]
 
 
 class Gate:
@@ -129,7 +127,7 @@ class Gate:
         self.socket.bind("inproc://zeromq.zap.01")
 
     def answer(self) -> None:
-        """Answer all questions that there are."""
+        """Answer all pending questions."""
         while self.socket.poll(0):
             frames = self.socket.recv_multipart()
             cut = frames.index(b"") + 1 if b"" in frames else len(frames)
@@ -156,24 +154,24 @@ def _curve() -> Any:
     return zmq
 
 
-def _write(path: Path, mode: int, comment: str, public: str, secret: str = "", server: str = "") -> None:
-    rows = [("public-key", public), ("secret-key", secret), ("server-key", server)]
+def _write(path: Path, comment: str, public: str, secret: str = "", server: str = "") -> None:
+    mode = 0o600 if secret else 0o644
+    keys = {"public-key": public, "secret-key": secret, "server-key": server}
     lines = [f"#   {comment}", "metadata", f'    name = "{path.stem}"', "curve"]
-    lines += [f'    {name} = "{value}"' for name, value in rows if value]
+    lines += [f'    {name} = "{value}"' for name, value in keys.items() if value]
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NEW_FILE, mode)
     with os.fdopen(handle, "w", encoding="ascii") as file:
         if hasattr(os, "fchmod"):
-            os.fchmod(file.fileno(), mode)  # whatever the umask is
+            os.fchmod(handle, mode)  # whatever the umask is
         file.write("\n".join(lines) + "\n")
         file.flush()
-        os.fsync(file.fileno())
+        os.fsync(handle)
 
 
 def _read(path: Path, *names: str) -> dict[str, str]:
-    """The keys of a file; one that others may read, although it holds a secret, is refused."""
+    """The keys in a file; one that holds a secret and that others may read is refused."""
     try:
-        handle = os.open(path, os.O_RDONLY | AT_ONCE)
-        with os.fdopen(handle, "rb") as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | AT_ONCE), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise InputError(f"{path} is not a file of keys")

@@ -1,4 +1,4 @@
-"""What a scan says of itself: the attributes of its Zarr group, and the record of how much of it counts."""
+"""What a scan says of itself: the attributes of its Zarr group, the layout of its arrays, and how much of it counts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,34 +15,42 @@ from plugstream.base.errors import InputError
 from plugstream.base.text import printable
 from plugstream.instruments.base import Column, Instrument, instrument_of
 from plugstream.instruments.declarations import Size
-from plugstream.scans.bounds import parse_json
-from plugstream.scans.chunks import Layout
-from plugstream.scans.places import crc32c
+from plugstream.scans.peek import VERSION_3_INSTRUMENT
+from plugstream.scans.places import CRC, crc32c, parse_json
 
 __all__ = [
+    "FARTHEST",
     "FORMAT",
     "VERSION",
     "VERSIONS",
     "Commit",
+    "Layout",
     "array_attributes",
     "checksum",
     "describe",
-    "fill_text",
-    "fill_value",
     "find_instrument",
     "is_packed",
-    "row_layout",
+    "upgrade_attributes",
 ]
 
 FORMAT = "plugstream-scan"
 VERSION = 4
-VERSIONS = (3, 4)
-"""Those that are read."""
+VERSIONS = (3, 4)  # that are read
 
-# Rows of a few numbers, such as positions or the four vectors of a view's X-rays: many to a file, which is written
-# again until it is full.
-_ROWS_A_FILE = 4096
-_FEW_BYTES = 96
+_FEW_BYTES = 96  # of a row of a few numbers, such as positions or the four vectors of a view's X-rays
+_TIME_3 = "exp(-i w t)"  # the convention of version 3
+FARTHEST = 2**62  # no file is as long
+_MOST_CHUNK, _MOST_VIEW = 1 << 28, 1 << 31  # bytes of a chunk of several views, and of one
+_MOST_CHUNKS = 1 << 16  # in a shard, whose index is read at once
+_TYPES = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16")
+_TYPES += ("float32", "float64", "complex64", "complex128")
+_BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
+_CRC32C = {"name": "crc32c"}
+# What may be in an array's zarr.json; another name is of a Zarr that we do not know, or was damaged.
+_MEMBERS = {
+    *("zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs"),
+    *("attributes", "dimension_names", "storage_transformers"),
+}
 
 
 @dataclass(frozen=True)
@@ -62,27 +71,22 @@ class Commit:
         content = parse_json(text, "commit.json")
         if not isinstance(content, dict):
             raise InputError("commit.json is not a JSON object")
-        said = content.pop("crc32c", None)
-        if said != checksum(content):
+        if content.pop("crc32c", None) != checksum(content):
             raise InputError("commit.json fails its checksum")
-        views, complete = content.get("views"), content.get("complete")
-        arrays: Any = content.get("arrays")
-        named = isinstance(arrays, list) and all(isinstance(name, str) for name in arrays)
-        if type(views) is not int or views < 0 or type(complete) is not bool or not named:
+        views, complete, arrays = (content.get(name) for name in ("views", "complete", "arrays"))
+        listed = isinstance(arrays, list) and all(isinstance(name, str) for name in arrays)
+        if type(views) is not int or views < 0 or type(complete) is not bool or arrays is None or not listed:
             raise InputError(f"commit.json must tell views, complete and arrays, but says {str(content)[:200]}")
         return cls(views, complete, tuple(arrays))
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """The crc32c of something that JSON can write, in one spelling: keys sorted, no spaces."""
+    """The crc32c of what JSON can write, in one spelling: keys sorted, no spaces."""
     return crc32c(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hex()
 
 
 def describe(instrument: Instrument, provenance: Mapping[str, Any], scan_id: str, dtype: str) -> dict[str, Any]:
-    """The attributes of a scan's group: everything that is needed to understand its arrays.
-
-    Arguments: instrument; provenance; scan_id, 32 hexadecimal digits; dtype of the data.
-    """
+    """The attributes of a scan's group: everything that is needed to understand its arrays."""
     data, image = instrument.data, instrument.image
     attributes = {
         "format": FORMAT,
@@ -117,7 +121,7 @@ def describe(instrument: Instrument, provenance: Mapping[str, Any], scan_id: str
 
 
 def array_attributes(axes: tuple[Size, ...], unit: str, meaning: str) -> dict[str, Any]:
-    """What an array tells of itself to whoever finds it."""
+    """What an array says of itself."""
     return {"axes": list(axes), "unit": unit, "meaning": meaning}
 
 
@@ -133,7 +137,7 @@ def _make_writable(value: Any) -> Any:
 
 
 def find_instrument(attributes: Mapping[str, Any]) -> type[Instrument]:
-    """The instrument that the attributes name; one that is not known, or other units or conventions, are refused.
+    """The instrument that the attributes name; an unknown one, and other units or conventions, are refused.
 
     What `declarations` and `conventions` do not mention is as the instrument declares it.
     """
@@ -141,22 +145,20 @@ def find_instrument(attributes: Mapping[str, Any]) -> type[Instrument]:
     if not isinstance(name, str):
         raise InputError(f"instrument must be a name, not {str(name)[:40]!r}")
     cls = instrument_of(name)
-    told = attributes.get("declarations", {})
-    for declared, section in (
-        ([cls.data], {"data": told.get("data", {})}),
-        (cls.columns, told.get("columns", {})),
-        (cls.arrays, told.get("arrays", {})),
-        (cls.attributes, told.get("attributes", {})),
-    ):
-        for one in declared:
-            label = getattr(one, "name", "data")
-            said = section.get(label, {}).get("unit", one.unit)
-            if said != one.unit:
-                raise InputError(f"the unit of {label} is {said!r}, and only {one.unit!r} is understood")
-    for subject, meant in cls.conventions.items():
-        said = attributes.get("conventions", {}).get(subject, meant)
-        if said != meant:
-            raise InputError(f"the convention of {subject} is {str(said)[:80]!r}, and only {meant!r} is understood")
+    declarations = attributes.get("declarations", {})
+    declared: list[tuple[str, str, dict[str, Any]]] = [("data", cls.data.unit, declarations.get("data", {}))]
+    for section in ("columns", "arrays", "attributes"):
+        stored = declarations.get(section, {})
+        declared += [(entry.name, entry.unit, stored.get(entry.name, {})) for entry in getattr(cls, section)]
+    for label, unit, entry in declared:
+        if entry.get("unit", unit) != unit:
+            raise InputError(f"the unit of {label} is {entry['unit']!r}, and only {unit!r} is understood")
+    for subject, convention in cls.conventions.items():
+        stored = attributes.get("conventions", {}).get(subject, convention)
+        if stored != convention:
+            raise InputError(
+                f"the convention of {subject} is {str(stored)[:80]!r}, and only {convention!r} is understood"
+            )
     return cls
 
 
@@ -166,18 +168,135 @@ def is_packed(column: Column) -> bool:
     return len(fixed) == len(column.shape) and math.prod(fixed) * np.dtype(column.dtype).itemsize <= _FEW_BYTES
 
 
-def row_layout(dtype: str, row: tuple[int, ...], views_per_shard: int, *, packed: bool = False) -> Layout:
-    """How an array with a row for each view lies on disk: a chunk a view, so that damage costs one view."""
-    if packed:
-        return Layout(np.dtype(dtype), row, _ROWS_A_FILE, _ROWS_A_FILE)
-    return Layout(np.dtype(dtype), row, 1, views_per_shard)
+def upgrade_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a group of version 3, which knew one instrument, as version 4 has them.
+
+    Another kind, other units or conventions are refused; what is not mentioned is as version 3 wrote it.
+    """
+    kind, time = VERSION_3_INSTRUMENT, attributes.get("conventions", {}).get("time", _TIME_3)
+    for name, stored, expected in (
+        ("kind", attributes.get("kind", kind), kind),
+        ("the unit of lengths", attributes.get("units", {}).get("length", "m"), "m"),
+        ("the convention of time", time[: len(_TIME_3)] if isinstance(time, str) else time, _TIME_3),
+    ):
+        if stored != expected:
+            raise InputError(f"{name} is {stored!r}, and only {expected!r} is understood")
+    for name in ("wavelength", "background_permittivity"):
+        if type(attributes.get(name)) not in (int, float):
+            raise InputError(f"{name} must be a number, not {attributes.get(name)!r}")
+    values = {
+        "wavelength": attributes["wavelength"],
+        "background": attributes["background_permittivity"],
+        "grid": attributes.get("grid"),
+        "far_field": attributes.get("far_field", False),
+    }
+    same = {name: attributes[name] for name in ("format", "version", "id", "provenance") if name in attributes}
+    return {**same, "instrument": kind, "attributes": values, "marks": False}
 
 
-def fill_value(dtype: np.dtype[Any]) -> Any:
-    """What a chunk that was never written would read as: nothing that could be taken for data, where there is such."""
-    return np.nan if dtype.kind in "fc" else False if dtype.kind == "b" else 0
+@dataclass(frozen=True)
+class Layout:
+    """How an array (views, *row) lies in files: `chunk` views a chunk, `shard` views a file; no index if `sharded` is
+    False, where a file is a chunk."""
+
+    dtype: np.dtype[Any]
+    row: tuple[int, ...]
+    chunk: int
+    shard: int
+    sharded: bool = True
+
+    @cached_property
+    def chunk_bytes(self) -> int:
+        return self.chunk * self.dtype.itemsize * math.prod(self.row)
+
+    @property
+    def view_bytes(self) -> int:
+        return self.chunk_bytes // self.chunk
+
+    @cached_property
+    def index_bytes(self) -> int:
+        return 16 * (self.shard // self.chunk) + CRC
+
+    @property
+    def fill(self) -> Any:
+        """What a chunk that was never written reads as: nothing that could be taken for data, if the dtype has that."""
+        return np.nan if self.dtype.kind in "fc" else False if self.dtype.kind == "b" else 0
+
+    def file(self, shard: int) -> str:
+        """The name of a shard's file within its array."""
+        return "/".join(["c", str(shard), *["0"] * len(self.row)])
+
+    def metadata(self, views: int, attributes: Mapping[str, Any]) -> bytes:
+        """zarr.json of the array at this many views."""
+        codecs = [_BYTES if self.dtype.itemsize > 1 else {"name": "bytes"}, _CRC32C]
+        sharding = {
+            "chunk_shape": [self.chunk, *self.row],
+            "codecs": codecs,
+            "index_codecs": [_BYTES, _CRC32C],
+            "index_location": "end",
+        }
+        content = {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": [views, *self.row],
+            "data_type": self.dtype.name,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [self.shard, *self.row]}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": {"f": "NaN", "c": ["NaN", "NaN"]}.get(self.dtype.kind, self.fill),
+            "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+            "attributes": dict(attributes),
+            "storage_transformers": [],
+        }
+        return json.dumps(content, indent=1).encode()
+
+    @classmethod
+    def parse(cls, text: bytes) -> tuple[Layout, int]:
+        """The layout that zarr.json describes, and the number of views; an array stored in another way is refused."""
+        content = parse_json(text, "zarr.json")
+        views, *row = map(_size, content["shape"])
+        shard, *rest = map(_size, content["chunk_grid"]["configuration"]["chunk_shape"])
+        if content["data_type"] not in _TYPES:
+            raise InputError(f"numbers of the type {str(content['data_type'])[:40]!r} are not known")
+        dtype, codecs = np.dtype(content["data_type"]), content["codecs"]
+        chunk, sharded = shard, codecs[0]["name"] == "sharding_indexed"
+        if sharded:
+            configuration = codecs[0]["configuration"]
+            chunk, *inner = map(_size, configuration["chunk_shape"])
+            rest = inner if rest == row else rest
+            codecs = configuration["codecs"] if len(codecs) == 1 else []
+            members = {"chunk_shape", "codecs", "index_codecs", "index_location"}
+            if _plain(configuration["index_codecs"]) != [_BYTES, _CRC32C] or not members >= set(configuration):
+                raise InputError("the index of a shard must be little-endian bytes with crc32c and nothing else")
+            if configuration.get("index_location", "end") != "end":
+                raise InputError("the index of a shard must be at its end")
+        allowed = [[_BYTES, _CRC32C], *([[{"name": "bytes"}, _CRC32C]] if dtype.itemsize == 1 else [])]
+        if _plain(codecs) not in allowed:
+            names = [codec["name"] for codec in codecs]
+            raise InputError(f"chunks must be little-endian bytes with crc32c and nothing else, not {names}")
+        (keys,) = _plain([content["chunk_key_encoding"]])
+        if keys not in ({"name": "default"}, {"name": "default", "configuration": {"separator": "/"}}):
+            raise InputError("chunks must be named c/0/0 and so on")
+        usual = content["zarr_format"] == 3 and content["node_type"] == "array" and "fill_value" in content
+        if not usual or content["chunk_grid"]["name"] != "regular" or set(content) - _MEMBERS:
+            raise InputError("zarr.json is not that of a Zarr v3 array")
+        if rest != row or min(views, *row, 0) < 0 or min(chunk, shard) < 1 or shard % chunk:
+            raise InputError(f"chunks of {[chunk, *rest]} in shards of {shard} views do not hold whole views of {row}")
+        if content.get("storage_transformers"):
+            raise InputError("storage transformers are not supported")
+        layout = cls(dtype, tuple(row), chunk, shard, sharded)
+        if layout.chunk_bytes > (_MOST_CHUNK if chunk > 1 else _MOST_VIEW) or shard // chunk > _MOST_CHUNKS:
+            size = f"{layout.chunk_bytes / 1e9:.3g} GB"
+            raise InputError(f"chunks of {size}, {shard // chunk} of them a shard, are larger than any of a scan")
+        return layout, views
 
 
-def fill_text(dtype: np.dtype[Any]) -> Any:
-    """The fill value as JSON of Zarr has it."""
-    return {"f": "NaN", "c": ["NaN", "NaN"], "b": False}.get(dtype.kind, 0)
+def _size(value: Any) -> int:
+    """A whole number that can be the size of an axis."""
+    if type(value) is not int or not 0 <= value < FARTHEST:
+        raise InputError(f"an axis has the size {str(value)[:40]}")
+    return value
+
+
+def _plain(codecs: list[Any]) -> list[dict[str, Any]]:
+    """The codecs in one spelling: an empty configuration is left out."""
+    return [{key: value for key, value in codec.items() if (key, value) != ("configuration", {})} for codec in codecs]

@@ -8,14 +8,14 @@ from typing import Any
 
 from plugstream.base.errors import InputError
 from plugstream.base.files import load_json
-from plugstream.scans.keys import ClientKeys
-from plugstream.scans.stream import one_line, zmq_module
-from plugstream.scans.sums import Sums
+from plugstream.scans.keys import ClientKeys, zmq_module
+from plugstream.scans.parts import Sums
+from plugstream.scans.stream import one_line
 
 __all__ = ["BehindError", "Link"]
 
-_RETRY = 0.5  # seconds without an answer until the receiver is asked where it is
-_LAST_LOOK = 0.1  # seconds in which an answer is looked for before it gives up
+_RETRY = 0.5  # seconds without an answer until the receiver is asked which views it has
+_LAST_LOOK = 0.1  # seconds to wait for an answer before giving up
 _UNDER_WAY = 0.1  # seconds in which it may ask for the same message because of others that were under way
 _GOODBYE = 500  # milliseconds for the last message to leave
 _ANSWER_BYTES = 1 << 12
@@ -28,13 +28,13 @@ class BehindError(InputError):
 class Link:
     """Sends the messages of a scan, and again what was lost, until the receiver has acknowledged them.
 
-    Message 0 begins the scan, and the answer says where to go on: so it is sent first, and whenever nothing was heard
-    for half a second although something is under way, because messages or answers were lost, the connection broke, or
-    the receiver was restarted. The answer also has a checksum of all views that the receiver has; if that is not the
-    one of the views that were sent, it is another scan. Not for several threads at once.
+    Message 0 begins the scan, and the answer says where to go on. It is sent first, and again whenever half a second
+    passes without an answer while something is under way: messages or answers were lost, the connection broke, or the
+    receiver was restarted. The answer also has a checksum of all views that the receiver has; if it is not that of the
+    views that were sent, it is another scan. Not for several threads at once.
 
     Arguments: address; begin, message 0; window, how many messages may be under way without an acknowledgement;
-    timeout, seconds without anything new being acknowledged after which to give up; keys, if the receiver wants some.
+    timeout, seconds without a new acknowledgement after which to give up; keys, if the receiver wants some.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Link:
         self._acked = -1  # as `safe`, but -1 until the receiver has said where it is since the last begin
         self._next = 0  # the sequence to send next
         self._beyond = 0  # the first sequence that was never sent
-        self._asked = (-1, 0.0)  # which sequence was asked for again, and when
+        self._request = (-1, 0.0)  # which sequence was asked for again, and when
         self._reason = ""
         self._news = self._tried = time.monotonic()
         self._context = zmq.Context()
@@ -60,12 +60,11 @@ class Link:
         options = {zmq.IMMEDIATE: 1, zmq.LINGER: 0, zmq.SNDHWM: window + 2, zmq.MAXMSGSIZE: 1 << 16}
         options |= {zmq.HEARTBEAT_IVL: 2000, zmq.HEARTBEAT_TIMEOUT: 6000, zmq.RECONNECT_IVL: 50}
         options |= {zmq.IPV6: "[" in address}
+        if keys is not None:
+            options |= {zmq.CURVE_SERVERKEY: keys.server.encode(), zmq.CURVE_PUBLICKEY: keys.public.encode()}
+            options |= {zmq.CURVE_SECRETKEY: keys.secret.encode()}
         for option, value in options.items():
             self._socket.setsockopt(option, value)
-        if keys is not None:
-            self._socket.setsockopt_string(zmq.CURVE_SERVERKEY, keys.server)
-            self._socket.setsockopt_string(zmq.CURVE_PUBLICKEY, keys.public)
-            self._socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.secret)
         try:
             self._socket.connect(address)
         except zmq.ZMQError as error:
@@ -74,12 +73,12 @@ class Link:
 
     @property
     def greeted(self) -> bool:
-        """Whether the receiver has said where it is."""
+        """Whether the receiver has said which views it has."""
         return self.safe >= 0
 
     @property
     def last(self) -> int:
-        """The sequence of the last message that there is."""
+        """The sequence of the last message."""
         return max(self.safe, 0) + len(self._waiting)
 
     @property
@@ -99,13 +98,12 @@ class Link:
         self._waiting.append(frames)
         if checksum is not None:
             self._sums.append(checksum)
-        if self._send_what_is_due():
-            self._tried = time.monotonic()
+        self._send_due()
 
     def pump(self, wait: float) -> None:
         """Send what may be sent, listen for at most `wait` seconds, and take the answers.
 
-        It gives up after it has listened: where this process was stopped for long, the answers lie here already.
+        It gives up only after listening: if this process was stopped for long, the answers may be here already.
         """
         now = time.monotonic()
         if self.greeted and not self._waiting:
@@ -113,8 +111,7 @@ class Link:
         late = now - self._news > self.timeout
         if now - self._tried > _RETRY:
             self._acked, self._next, self._tried = -1, 0, now
-        if self._send_what_is_due():
-            self._tried = now
+        self._send_due()
         if self._socket.poll(int(1000 * (max(wait, _LAST_LOOK) if late else wait))):
             acked, safe = self._acked, self.safe
             while self._socket.poll(0):
@@ -143,43 +140,42 @@ class Link:
             return not self.greeted or bool(self._waiting)
         return self._acked >= 0 and self._next <= self.last and self._next - self._acked <= self.window
 
-    def _send_what_is_due(self) -> bool:
-        before = self._next
+    def _send_due(self) -> None:
         while self._may_send():
             frames = self._begin if self._next == 0 else self._waiting[self._next - self.safe - 1]
             try:
                 self._socket.send_multipart(frames, self._zmq.NOBLOCK)
             except self._zmq.Again:  # not connected, or the receiver is behind
                 break
+            self._tried = time.monotonic()
             self.again += self._next < self._beyond
             self._next += 1
             self._beyond = max(self._beyond, self._next)
-        return self._next > before
 
     def _listen(self) -> None:
         try:
             answer = load_json(self._socket.recv_multipart()[-1], most_bytes=_ANSWER_BYTES)
-            kind, sequence, reason = answer["type"], answer["sequence"], " ".join(str(answer.get("reason", "")).split())
+            kind, sequence = answer["type"], answer["sequence"]
+            reason = one_line(" ".join(str(answer.get("reason", "")).split()))
         except (ValueError, KeyError, TypeError, AttributeError):
             return  # not an answer of ours
         if type(sequence) is not int:
             return
-        reason = one_line(reason)
         if kind == "refuse":
             raise InputError(f"{self.address} refuses the scan: {reason}")
         if kind == "conflict":
             raise InputError(f"{self.address} has something else of this scan: {reason}")
         if kind == "ack" and sequence >= 0:
-            self._acknowledged(sequence, answer)
+            self._acknowledge(sequence, answer)
         elif kind == "nak" and 0 <= sequence <= self._next:
             now, self._reason = time.monotonic(), reason
-            if self._asked[0] != sequence or now - self._asked[1] > _UNDER_WAY:
-                self._asked = (sequence, now)
-                # 0 is wanted where the receiver does not know this sender; what it had, it will say again.
+            if self._request[0] != sequence or now - self._request[1] > _UNDER_WAY:
+                self._request = (sequence, now)
+                # 0 is wanted if the receiver does not know this sender; it will say again what it has.
                 self._next = sequence if sequence > self.safe else 0
                 self._acked = min(self._acked, sequence - 1) if self._next else -1
 
-    def _acknowledged(self, sequence: int, answer: dict[str, Any]) -> None:
+    def _acknowledge(self, sequence: int, answer: dict[str, Any]) -> None:
         views, complete, total = (answer.get(name) for name in ("views", "complete", "crc32c"))
         if type(views) is int and type(complete) is bool and sequence == views + complete:
             if not self.greeted:
@@ -194,7 +190,7 @@ class Link:
             if not self.greeted:
                 self.safe = sequence
         elif not self.greeted:
-            return  # what is not an answer to begin does not say where it is
+            return  # only an answer to begin says where the receiver is
         if sequence > self.last:
             raise InputError(f"{self.address} has {sequence} views of this scan, more than were sent to it")
         if sequence >= self.safe and sequence > self._acked:
@@ -206,21 +202,18 @@ class Link:
     def _check(self, views: int, total: object) -> None:
         """Refuse a receiver whose views are not those that were sent to it."""
         first, before = self._before
-        if type(total) is not int or before < 0 or not first <= views <= first + len(self._sums):
-            return
-        if self._sums.total(views, first, before) != total:
+        comparable = type(total) is int and before >= 0 and first <= views <= first + len(self._sums)
+        if comparable and self._sums.total(views, first, before) != total:
             raise InputError(
                 f"{self.address} has other views than were sent to it under the name of this scan; choose another name"
             )
 
     def _give_up(self) -> str:
-        if not self.greeted and not self._reason:
-            who = ", with these keys" if self._keys is not None else ", and give --key if it wants one"
+        if self.greeted or self._reason:
+            why = f" ({self._reason})" if self._reason else ""
             return (
-                f"nobody answered at {self.address} for {self.timeout:g} s; start 'plugstream acquire' there first{who}"
+                f"{self.address} acknowledged nothing new for {self.timeout:g} s{why}; start 'plugstream acquire' "
+                "there with the same scan, and this command again: it goes on after the last view that is safe"
             )
-        why = f" ({self._reason})" if self._reason else ""
-        return (
-            f"{self.address} acknowledged nothing new for {self.timeout:g} s{why}; start 'plugstream acquire' there "
-            "with the same scan, and this command again: it goes on after the last view that is safe"
-        )
+        who = ", with these keys" if self._keys is not None else ", and give --key if it wants one"
+        return f"nobody answered at {self.address} for {self.timeout:g} s; start 'plugstream acquire' there first{who}"

@@ -1,13 +1,17 @@
-"""Where the files of a scan lie: a folder, a zip, or whatever fsspec reaches; how checked bytes are had from there."""
+"""Where the files of a scan lie: a folder, a zip, or whatever fsspec reaches; and how checked bytes are read there.
+
+A scan may come from anybody and may be damaged, so sizes and numbers are bounded before memory is used for them.
+"""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
@@ -18,49 +22,40 @@ from numpy.typing import NDArray
 from plugstream import _native
 from plugstream.base.errors import InputError
 from plugstream.base.files import NOT_PLAIN, NOT_PLAIN_ERRORS, open_plain
-from plugstream.scans.bounds import MOST_JSON, check_json_size
 
 __all__ = [
     "CHUNK_FAULTS",
     "CRC",
     "Files",
     "LocalFiles",
-    "MarkedArray",
     "Piece",
     "ZarrFiles",
     "ZipFiles",
     "crc32c",
+    "parse_json",
     "read_bytes",
 ]
 
 CRC = 4  # bytes of a checksum
+MOST_JSON = 16 << 20  # bytes of zarr.json or commit.json; provenance may be long, but not as long as this
+_MOST_DIGITS = 400  # of a number in JSON; no double needs more
 _BLOCK = 1 << 20
-_UNPACKED = 64 << 20  # of a compressed file of a zip, up to which it is kept unpacked
+_UNPACKED = 64 << 20  # a compressed file of a zip up to this size is kept unpacked
 _MOST_RATIO = 200  # to which a zip may shrink a scan beyond that; measurements hardly shrink at all
 _TOGETHER = 4 << 20  # pieces that lie one after another are read at once, up to so many bytes
 _FATES = {0: "", -1: "its chunk is cut short", -2: "its chunk fails its checksum", -3: NOT_PLAIN}
 CHUNK_FAULTS = (_FATES[-1], _FATES[-2])  # what is wrong with the bytes, and not with the file
-
 
 Edges = NDArray[np.uint8] | None
 """What stands before pieces and after them."""
 
 
 class Piece(NamedTuple):
-    """Bytes with their crc32c behind them, and where they are wanted."""
+    """Bytes with their crc32c behind them, and the row of the array that they go to."""
 
     name: str  # of the file
     offset: int  # within it, or below zero from its end
-    row: int  # of the array that is filled
-
-
-class MarkedArray(NamedTuple):
-    """What tells where each view of an array lies, if its shards are as we write them, and what its mark has to say."""
-
-    name: str
-    after: str  # what a file's name has after the number of its shard
-    views_per_shard: int
-    scan: bytes  # the first eight bytes of the scan's id
+    row: int
 
 
 class Files(Protocol):
@@ -73,101 +68,116 @@ class Files(Protocol):
         """Bytes of a file, 0 if it is not there."""
 
     def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8], edges: Edges = None) -> list[str]:
-        """Fill rows of `out` (rows, bytes), each with a piece, and say of each piece what is wrong, "" if nothing.
+        """Fill rows of `out` (rows, bytes), each with a piece, and return what is wrong with each, "" if nothing.
 
-        It is fastest for pieces in the order of files and offsets. With `edges` (pieces, before + 4) there are `before`
-        more bytes in front of each piece, where its offset then is; they are put there, with its checksum after them.
+        It is fastest for pieces in the order of files and offsets. With `edges` (pieces, before + 4) the offset of each
+        piece is that of `before` more bytes in front of it; they go to `edges`, followed by the piece's checksum.
         """
 
     def part(self, name: str, offset: int, count: int) -> bytes:
         """So many bytes of a file, fewer where it ends; an offset below zero is from its end."""
 
     @property
-    def apart(self) -> bool:
-        """Whether a part of a file costs no more than its own bytes."""
+    def seekable(self) -> bool:
+        """Whether reading a part of a file costs no more than its own bytes."""
+
+
+def _read_pieces(files: Files, pieces: Sequence[Piece], out: NDArray[np.uint8], edges: Edges = None) -> list[str]:
+    """`Files.read` by `Files.part`."""
+    faults: list[str] = []
+    before = 0 if edges is None else edges.shape[1] - CRC
+    size, stride = out.shape[1], before + out.shape[1] + CRC
+    for run in _runs(pieces, stride):
+        try:
+            content = files.part(run[0].name, run[0].offset, len(run) * stride)
+        except Exception as error:  # an I/O error of the disk or of a distant store, of whatever kind
+            faults += [_failure(piece.name, error) for piece in run]
+            continue
+        for number, piece in enumerate(run):
+            chunk = content[number * stride : (number + 1) * stride]
+            if len(chunk) < stride:
+                faults.append(_FATES[-1])
+            elif crc32c(chunk[before : before + size]) != chunk[before + size :]:
+                faults.append(_FATES[-2])
+            else:
+                out[piece.row] = np.frombuffer(chunk, np.uint8, size, before)
+                if edges is not None:
+                    edges[len(faults)] = np.frombuffer(chunk[:before] + chunk[before + size :], np.uint8)
+                faults.append("")
+    return faults
 
 
 class LocalFiles:
     """Files of a folder. Only plain files and folders within it count: links, pipes and devices are refused.
 
-    `direct` reads past the system's page cache, where the native reader serves and the file system can do it. A scan
-    larger than memory gains nothing from that cache, since a view that is drawn at random is hardly ever in it, and
-    pays for it: copying into it and out of it is processor time that an iteration lacks.
+    `direct` reads past the system's page cache, where the native reader and the file system can do it. A scan larger
+    than memory gains nothing from that cache, since a view drawn at random is hardly ever in it, and pays for copying
+    into it and out of it with processor time that an iteration lacks.
     """
 
-    apart = True
+    seekable = True
 
     def __init__(self, folder: Path, *, direct: bool = False) -> None:
         self.folder, self.direct = folder, direct
         self._root = os.fspath(folder)
-        self._folders: set[str] = {""}  # that are known to be folders, and no links
+        self._folders: set[str] = {""}  # those seen to be folders, and no links
         self._native = getattr(_native.load(), "read_pieces", None)
         self._native_views = getattr(_native.load(), "read_views", None)
 
     def load(self, name: str) -> bytes:
         with self._open(name) as file:
-            check_json_size(name, os.fstat(file.fileno()).st_size)
+            _check_json_size(name, os.fstat(file.fileno()).st_size)
             return _read_up_to(file, MOST_JSON)
 
     def size(self, name: str) -> int:
         try:
             self._check_folders(name)
-            found = os.lstat(f"{self._root}/{name}")
+            status = os.lstat(f"{self._root}/{name}")
         except OSError:
             return 0
-        return found.st_size if stat.S_ISREG(found.st_mode) else 0
-
-    def check_plain(self, name: str) -> None:
-        """Refuse a folder with anything but plain files and folders in it, before another program reads it."""
-        self._check_folders(f"{name}/")
-        for folder, names, files in os.walk(f"{self._root}/{name}"):
-            for entry in (*names, *files):
-                mode = os.lstat(f"{folder}/{entry}").st_mode
-                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                    raise OSError(errno.EINVAL, NOT_PLAIN, f"{folder}/{entry}")
+        return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
     def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8], edges: Edges = None) -> list[str]:
         if self._native is None:
-            return _read(pieces, out, self.part, edges)
-        paths, unreachable = {}, {}
+            return _read_pieces(self, pieces, out, edges)
+        unreachable = {}
         for name in {piece.name for piece in pieces}:
             try:
                 self._check_folders(name)
-                paths[name] = os.fsencode(f"{self._root}/{name}")
             except OSError as error:
                 unreachable[name] = _failure(name, error)
-        if unreachable:
-            there = [number for number, piece in enumerate(pieces) if piece.name in paths]
-            some = None if edges is None else edges[there]
-            rest = iter(self.read([pieces[number] for number in there], out, some))
-            if edges is not None and some is not None:
-                edges[there] = some
-            return [next(rest) if piece.name in paths else unreachable[piece.name] for piece in pieces]
-        fates = np.empty(len(pieces), dtype=np.int32)
-        offsets = np.array([piece.offset for piece in pieces], dtype=np.int64)
-        rows = np.array([piece.row for piece in pieces], dtype=np.int64)
-        beside = np.empty((len(pieces), CRC), dtype=np.uint8) if edges is None else edges
-        self._native([paths[piece.name] for piece in pieces], offsets, rows, out, beside, fates, direct=self.direct)
-        said = [_FATES.get(fate, "") for fate in fates.tolist()]
-        for number in np.flatnonzero(fates > 0).tolist():
-            code = int(fates[number])
-            what = OSError(code, NOT_PLAIN if code in NOT_PLAIN_ERRORS else os.strerror(code))
-            said[number] = _failure(pieces[number].name, what)
-        return said
+        faults = [unreachable.get(piece.name, "") for piece in pieces]
+        numbers = [number for number, fault in enumerate(faults) if not fault]
+        paths = [os.fsencode(f"{self._root}/{pieces[number].name}") for number in numbers]
+        offsets, rows = (np.array([pieces[n][field] for n in numbers], dtype=np.int64) for field in (1, 2))
+        fates = np.empty(len(numbers), dtype=np.int32)
+        margins = np.empty((len(numbers), CRC if edges is None else edges.shape[1]), dtype=np.uint8)
+        self._native(paths, offsets, rows, out, margins, fates, direct=self.direct)
+        if edges is not None:
+            edges[numbers] = margins
+        for number, fate in zip(numbers, fates.tolist(), strict=True):
+            if fate > 0:
+                text = NOT_PLAIN if fate in NOT_PLAIN_ERRORS else os.strerror(fate)
+                faults[number] = _failure(pieces[number].name, OSError(fate, text))
+            elif fate:
+                faults[number] = _FATES.get(fate, "")
+        return faults
 
-    def read_views(self, views: NDArray[np.int64], out: NDArray[np.uint8], array: MarkedArray) -> bool:
-        """Fill rows of `out`, each with a view, from where a shard has it if it is as we write it, without an index.
+    def read_views(
+        self, views: NDArray[np.int64], out: NDArray[np.uint8], array: str, suffix: str, shard: int, scan: bytes
+    ) -> bool:
+        """Fill rows of `out`, each with a view, from where our shards have it, without reading an index.
 
-        Checksum and mark of each view are looked at: what is found there is that view of that scan, or it is not
-        taken. False if any of them was not found so, and then `out` may hold anything; also where this cannot be done.
+        Checksum and mark of each view are checked, so that it is that view of that scan. False if any of them was not
+        there, and then `out` may hold anything; also where this cannot be done.
+
+        Arguments: array, its name; suffix, what a file's name has after the number of its shard; shard, views in one;
+        scan, the first eight bytes of its id.
         """
         if self._native_views is None:
             return False
         root = os.fsencode(self._root)
-        found: bool = self._native_views(
-            root, array.name, array.after, array.views_per_shard, array.scan, views, out, direct=self.direct
-        )
-        return found
+        return bool(self._native_views(root, array, suffix, shard, scan, views, out, direct=self.direct))
 
     def part(self, name: str, offset: int, count: int) -> bytes:
         with self._open(name) as file:
@@ -205,7 +215,7 @@ class ZipFiles:
         except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
             raise InputError(f"{path} is not a scan: neither a folder nor a zip file ({error})") from error
         if any(m.flag_bits & 1 or m.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for m in members):
-            raise InputError(f"{path} is encrypted, or compressed by another method than deflate; zip it anew")
+            raise InputError(f"{path} is encrypted, or compressed by another method than deflate; zip it again")
         unpacked, packed = sum(member.file_size for member in members), path.stat().st_size
         if unpacked > _UNPACKED + _MOST_RATIO * packed:
             raise InputError(
@@ -217,20 +227,19 @@ class ZipFiles:
         tops = {name.split("/")[0] for name in names if name.count("/") == 1 and name.endswith("/zarr.json")}
         self.prefix = f"{tops.pop()}/" if "zarr.json" not in names and len(tops) == 1 else ""
         self.path, self._members = path, names
-        self.apart = all(member.compress_type == zipfile.ZIP_STORED for member in members)
+        self.seekable = all(member.compress_type == zipfile.ZIP_STORED for member in members)
         self._unpacked: tuple[str, bytes] = ("", b"")
 
     def load(self, name: str) -> bytes:
         size = self._member(name).file_size
-        check_json_size(name, size)
+        _check_json_size(name, size)
         return self.part(name, 0, size)
 
     def size(self, name: str) -> int:
         member = self._members.get(self.prefix + name)
         return 0 if member is None else member.file_size
 
-    def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8], edges: Edges = None) -> list[str]:
-        return _read(pieces, out, self.part, edges)
+    read = _read_pieces
 
     def _member(self, name: str) -> zipfile.ZipInfo:
         if self.prefix + name not in self._members:
@@ -246,17 +255,17 @@ class ZipFiles:
             # Before the content is a header of 30 bytes, the name again, and whatever else; their lengths are at 26.
             file.seek(member.header_offset)
             lengths = np.frombuffer(file.read(30).ljust(30)[26:], "<u2").tolist()
-            said = file.read(lengths[0]).decode("utf-8" if member.flag_bits & 0x800 else "cp437", errors="replace")
-            if said != member.orig_filename:
+            stored = file.read(lengths[0]).decode("utf-8" if member.flag_bits & 0x800 else "cp437", errors="replace")
+            if stored != member.orig_filename:
                 raise OSError(f"the zip is damaged where {name} should be")
             file.seek(lengths[1], os.SEEK_CUR)
             if member.compress_type == zipfile.ZIP_STORED:
                 file.seek(offset, os.SEEK_CUR)
                 return file.read(max(0, min(count, member.file_size - offset)))
-            whole = member.file_size <= _UNPACKED  # or else only what is asked for, however long that takes
-            first, end = (0, member.file_size) if whole else (offset, min(offset + count, member.file_size))
+            small = member.file_size <= _UNPACKED  # or else only what is asked for, however long that takes
+            first, end = (0, member.file_size) if small else (offset, min(offset + count, member.file_size))
             content = _inflate(file, member.compress_size, first, end)
-        if whole:
+        if small:
             self._unpacked = (name, content)
         return content[offset - first : offset - first + count]
 
@@ -264,7 +273,8 @@ class ZipFiles:
 class ZarrFiles:
     """Files of a Zarr store: anything that fsspec reaches."""
 
-    apart = True
+    seekable = True
+    read = _read_pieces
 
     def __init__(self, store: Any) -> None:
         self.store = store
@@ -273,7 +283,7 @@ class ZarrFiles:
         from zarr.abc.store import RangeByteRequest
 
         content = self._get(name, RangeByteRequest(0, MOST_JSON + 1))
-        check_json_size(name, len(content))
+        _check_json_size(name, len(content))
         return content
 
     def size(self, name: str) -> int:
@@ -284,9 +294,6 @@ class ZarrFiles:
         except Exception:  # whatever a distant store raises for a file that is not there
             return 0
 
-    def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8], edges: Edges = None) -> list[str]:
-        return _read(pieces, out, self.part, edges)
-
     def part(self, name: str, offset: int, count: int) -> bytes:
         from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
@@ -296,10 +303,10 @@ class ZarrFiles:
         from zarr.core.buffer import default_buffer_prototype
         from zarr.core.sync import sync
 
-        found = sync(self.store.get(name, default_buffer_prototype(), part))
-        if found is None:
+        content = sync(self.store.get(name, default_buffer_prototype(), part))
+        if content is None:
             raise FileNotFoundError(2, "No such file", name)
-        return bytes(found.to_bytes())
+        return bytes(content.to_bytes())
 
 
 def _read_up_to(file: FileIO, count: int) -> bytes:
@@ -312,20 +319,38 @@ def _read_up_to(file: FileIO, count: int) -> bytes:
 
 def _inflate(file: IO[bytes], packed: int, first: int, last: int) -> bytes:
     """Bytes `first` to `last` of what the next `packed` bytes of a file unpack to, with little more in memory."""
-    stream, done, parts = zlib.decompressobj(-zlib.MAX_WBITS), 0, []
-    waiting = b""
-    while done < last and not stream.eof:
+    stream, position, parts, waiting = zlib.decompressobj(-zlib.MAX_WBITS), 0, [], b""
+    while position < last and not stream.eof:
         if not waiting:
             waiting = file.read(min(packed, _BLOCK))
             packed -= len(waiting)
             if not waiting:
                 break
-        some = stream.decompress(waiting, min(_BLOCK, last - done))
+        block = stream.decompress(waiting, min(_BLOCK, last - position))
         waiting = stream.unconsumed_tail
-        if done + len(some) > first:
-            parts.append(some[max(0, first - done) :])
-        done += len(some)
+        parts.append(block[max(0, first - position) :])
+        position += len(block)
     return b"".join(parts)
+
+
+def parse_json(text: bytes, name: str) -> Any:
+    """The JSON in the file `name`; numbers of hundreds of digits, and lists nested without end, are refused."""
+    _check_json_size(name, len(text))
+
+    def number(digits: str, kind: type) -> Any:
+        if len(digits) > _MOST_DIGITS:
+            raise InputError(f"{name} has a number of {len(digits)} digits, which is none that a scan has")
+        return kind(digits)
+
+    try:
+        return json.loads(text, parse_int=lambda d: number(d, int), parse_float=lambda d: number(d, float))
+    except RecursionError:
+        raise InputError(f"{name} has lists within lists without end") from None
+
+
+def _check_json_size(name: str, size: int) -> None:
+    if size > MOST_JSON:
+        raise InputError(f"{name} has {size / 1e6:.0f} MB, but at most {MOST_JSON / 1e6:.0f} MB are read")
 
 
 def crc32c(content: bytes | NDArray[np.uint8]) -> bytes:
@@ -342,33 +367,6 @@ def read_bytes(files: Files, name: str, offset: int, count: int) -> tuple[bytes,
     except Exception as error:  # an I/O error of the disk or of a distant store, of whatever kind
         return b"", _failure(name, error)
     return content, "" if len(content) == count else _FATES[-1]
-
-
-def _read(
-    pieces: Sequence[Piece], out: NDArray[np.uint8], part: Callable[[str, int, int], bytes], edges: Edges = None
-) -> list[str]:
-    """`Files.read` by a function that gives a part of a file, or less of it where the file ends."""
-    said: list[str] = []
-    before = 0 if edges is None else edges.shape[1] - CRC
-    size, stride = out.shape[1], before + out.shape[1] + CRC
-    for run in _runs(pieces, stride):
-        try:
-            content = part(run[0].name, run[0].offset, len(run) * stride)
-        except Exception as error:  # an I/O error of the disk or of a distant store, of whatever kind
-            said += [_failure(piece.name, error) for piece in run]
-            continue
-        for number, piece in enumerate(run):
-            one = content[number * stride : (number + 1) * stride]
-            if len(one) < stride:
-                said.append(_FATES[-1])
-            elif crc32c(one[before : before + size]) != one[before + size :]:
-                said.append(_FATES[-2])
-            else:
-                out[piece.row] = np.frombuffer(one, np.uint8, size, before)
-                if edges is not None:
-                    edges[len(said)] = np.frombuffer(one[:before] + one[before + size :], np.uint8)
-                said.append("")
-    return said
 
 
 def _runs(pieces: Sequence[Piece], stride: int) -> Iterator[list[Piece]]:

@@ -5,39 +5,28 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from torch import Tensor
 
 from plugstream.base.errors import InputError
+from plugstream.scans.scan import Scan
 
 __all__ = ["Prefetcher"]
-
-
-class Readable(Protocol):
-    """What reads measurements by view."""
-
-    @property
-    def n_views(self) -> int: ...
-    def read(self, views: Tensor | None = None) -> Tensor: ...
 
 
 class Prefetcher:
     """A scan that is read by a few threads while the last batch is still being worked on.
 
     `expect` says which batches will be asked for, and `read` returns them when they are there; one that was not
-    expected is read at once. The most recent `keep` of those that were expected and not asked for stay in memory, so
-    that it holds a few batches, whatever the size of the scan. An error of a thread is raised by `read`.
+    expected is read at once. The last `keep` expected batches stay in memory until they are asked for, whatever the
+    size of the scan. An error of a thread is raised by `read`.
 
-    Arguments:
-        scan: anything with `read(views)`, such as a `StoredScan`.
-        threads: that read.
-        keep: batches in memory.
-        pin: read into pinned memory, from which a GPU copies by itself.
+    Arguments: scan, anything with `read(views)`, such as a `StoredScan`; threads that read; keep, batches in memory;
+    pin, read into pinned memory, from which a GPU copies by itself.
     """
 
-    def __init__(self, scan: Readable, *, threads: int = 2, keep: int = 6, pin: bool = False) -> None:
+    def __init__(self, scan: Scan, *, threads: int = 2, keep: int = 6, pin: bool = False) -> None:
         if threads < 1 or keep < 1:
             raise InputError(f"reading ahead needs at least one thread and one batch, not {threads} and {keep}")
         self.scan = scan
@@ -73,9 +62,7 @@ class Prefetcher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _read(self, views: Tensor | None) -> Tensor:
@@ -83,7 +70,7 @@ class Prefetcher:
         return data.pin_memory() if self.pin else data
 
     def _key(self, views: Tensor) -> bytes:
-        for key, (known, _) in self._coming.items():
-            if known is views:  # as a rule: a batch is announced several times before it is asked for
+        for key, (batch, _) in self._coming.items():
+            if batch is views:  # as a rule: a batch is announced several times before it is asked for
                 return key
         return views.cpu().numpy().tobytes()

@@ -9,16 +9,16 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from plugstream.base.errors import InputError, StorageError
 from plugstream.scans.connection_limiter import ConnectionLimiter, is_crowded, is_full
-from plugstream.scans.journal import Journal
-from plugstream.scans.keys import Gate, ServerKeys
-from plugstream.scans.limits import Limits
+from plugstream.scans.journal import Journal, Limits
+from plugstream.scans.keys import Gate, ServerKeys, zmq_module
 from plugstream.scans.parts import MOST_BYTES
-from plugstream.scans.stream import Message, RefusedError, reply, zmq_module
+from plugstream.scans.stream import Message, RefusedError, reply
 
 __all__ = ["Receiver", "check_address"]
 
@@ -47,9 +47,9 @@ class Receiver:
     for again; a repeated one is acknowledged again if it is what is on the disk, and is a conflict otherwise. Nothing
     is unpickled, nothing is allocated because a message claims a size, and no message ends the receiver.
 
-    A scan belongs to whoever began it: it is continued, also by a later Receiver, for whoever knows the token that came
-    with its first message, and with keys has the same key. Nobody else is told its name. Without `keys` anybody who
-    reaches the address may begin one, so it listens on this machine alone; `remote` needs keys.
+    A scan belongs to whoever began it: only whoever knows the token of its first message, and with keys has the same
+    key, can continue it, also with a later Receiver. Nobody else learns its name. Without `keys` anybody who reaches
+    the address may begin one, so it listens on this machine alone; `remote` needs keys.
 
     Arguments: out, a new scan, or one that an earlier Receiver did not finish; listen, an address such as
     tcp://127.0.0.1:5577, with port * for a free one; remote, to allow addresses that other machines reach; keys, a
@@ -72,46 +72,47 @@ class Receiver:
                 "--remote lets other machines in, so it needs keys to tell who they are; make them with 'plugstream "
                 "keys FOLDER', and give --keys FOLDER"
             )
-        known = None if keys is None else ServerKeys.load(keys)
+        server_keys = None if keys is None else ServerKeys.load(keys)
         self.out, limits = Path(out), limits or Limits()
         self.counts: Counter[str] = Counter()
         self._owner: _Peer | None = None
         self._heard: _Peer | None = None
         self._greeted = self._dismissed = False
-        self._asked = (-1, 0.0)
-        self._told: set[str] = set()
-        self._journal = Journal(self.out, limits, self.counts)
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._gate: Gate | None = None
-        self._limiter: ConnectionLimiter | None = None
-        try:
-            self._listen(listen, known, limits)
-        except BaseException:
-            self.close()
-            raise
+        self._request = (-1, 0.0)  # which sequence was last asked for, and when
+        self._reported: set[str] = set()
+        with ExitStack() as closing:
+            self._journal = Journal(self.out, limits, self.counts)
+            closing.callback(self._journal.close)
+            context = zmq.Context()
+            closing.callback(context.term)
+            self._gate = None if server_keys is None else Gate(context, server_keys)
+            if self._gate is not None:
+                closing.callback(self._gate.close)
+            self._socket = context.socket(zmq.ROUTER)
+            closing.callback(self._socket.close)
+            self._set_options(listen, server_keys)
+            self._limiter = ConnectionLimiter(zmq, self._socket, limits.connections, self.counts)
+            closing.callback(self._limiter.close)
+            try:
+                self._socket.bind(listen)
+            except zmq.ZMQError as error:
+                raise StorageError(f"cannot listen on {listen}: {error.strerror}") from error
+            self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+            self._limiter.bound(self.address)
+            self._poller = zmq.Poller()
+            for socket in (self._socket, self._limiter.monitor, *([] if self._gate is None else [self._gate.socket])):
+                self._poller.register(socket, zmq.POLLIN)
+            self._closing = closing.pop_all()
 
-    def _listen(self, address: str, keys: ServerKeys | None, limits: Limits) -> None:
+    def _set_options(self, address: str, keys: ServerKeys | None) -> None:
         zmq = self._zmq
         options = {zmq.MAXMSGSIZE: MOST_BYTES, zmq.RCVHWM: 2 * _BATCH, zmq.SNDHWM: 1000, zmq.LINGER: 500}
         options |= {zmq.HEARTBEAT_IVL: 2000, zmq.HEARTBEAT_TIMEOUT: 6000, zmq.IPV6: "[" in address}
         options |= {zmq.HANDSHAKE_IVL: _HANDSHAKE, zmq.BACKLOG: 128}
         if keys is not None:
-            self._gate = Gate(self._context, keys)
-            options |= {zmq.CURVE_SERVER: 1}
-            self._socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.secret)
+            options |= {zmq.CURVE_SERVER: 1, zmq.CURVE_SECRETKEY: keys.secret.encode()}
         for option, value in options.items():
             self._socket.setsockopt(option, value)
-        self._limiter = ConnectionLimiter(zmq, self._socket, limits.connections, self.counts)
-        try:
-            self._socket.bind(address)
-        except zmq.ZMQError as error:
-            raise StorageError(f"cannot listen on {address}: {error.strerror}") from error
-        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._limiter.bound(self.address)
-        self._poller = zmq.Poller()
-        for socket in (self._socket, self._limiter.monitor, *([] if self._gate is None else [self._gate.socket])):
-            self._poller.register(socket, zmq.POLLIN)
 
     @property
     def scan(self) -> str | None:
@@ -131,25 +132,24 @@ class Receiver:
     def run(self, *, timeout: float | None = None, progress: Callable[[int], None] | None = None) -> None:
         """Receive until the end of the scan, and until the sender knows of it.
 
-        The acknowledgement of the end may be lost with its connection, and nobody would be there to repeat it. So it
-        is repeated until the sender says goodbye, or says nothing for some seconds.
+        The acknowledgement of the end may be lost with its connection, so it is repeated until the sender says goodbye,
+        or nothing for some seconds.
 
         Arguments: timeout, seconds of listening without any message after which to give up; progress, called with the
         number of committed views when it has grown.
         """
         if timeout is not None and not timeout > 0:
             raise InputError(f"the timeout must be a number of seconds > 0, not {timeout}")
-        quiet = 0.0  # only while we listen: where the disk is slow, or we were stopped, messages may lie here unread
+        quiet = 0.0  # only while we listen: if the disk is slow, or we were stopped, messages may wait unread
         while not self.finished:
             begun, before = time.monotonic(), self.committed
             if not self._wait(_SLICE):
                 quiet += min(time.monotonic() - begun, _SLICE)
                 if timeout is not None and quiet >= timeout:
-                    there = f"{self.committed} views are in {self.out}, and the same command goes on after them"
-                    raise InputError(
-                        f"nothing was received for {timeout:g} s; "
-                        + (there if self._journal.begun else f"no scan was begun at {self.address}")
-                    )
+                    state = f"no scan was begun at {self.address}"
+                    if self._journal.begun:
+                        state = f"{self.committed} views are in {self.out}, and the same command goes on after them"
+                    raise InputError(f"nothing was received for {timeout:g} s; {state}")
                 continue
             self._take_batch()
             quiet = 0.0
@@ -163,15 +163,9 @@ class Receiver:
 
     def close(self) -> None:
         """Close the socket and the scan; views that were committed stay, and a later Receiver goes on after them."""
-        self._journal.close()
-        if self._limiter is not None:
-            self._limiter.close()
-        self._socket.close()
-        if self._gate is not None:
-            self._gate.close()
-        self._context.term()
+        self._closing.close()
 
-    def __enter__(self) -> Receiver:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -179,7 +173,6 @@ class Receiver:
 
     def _wait(self, seconds: float) -> bool:
         """Whether a message came within that time; meanwhile connections are let in and shut out."""
-        assert self._limiter is not None
         ready = dict(self._poller.poll(int(1000 * seconds)))
         if self._gate is not None:
             self._gate.answer()
@@ -218,21 +211,23 @@ class Receiver:
             frame = self._socket.recv()
             if len(frames) < _PARTS:
                 frames.append(frame)
-        handle, key = self._property(first, self._zmq.SRCFD), self._property(first, "User-Id")
-        return _Peer(first.bytes, -1 if handle is None else handle, key or ""), frames
+        handle, key = self._property(first, self._zmq.SRCFD, -1), self._property(first, "User-Id", "")
+        return _Peer(first.bytes, handle, key), frames
 
-    def _property(self, frame: Any, what: Any) -> Any:
-        """What ZeroMQ knows of a message; None where it is of a protocol so old that it knows nothing."""
+    def _property(self, frame: Any, name: Any, default: Any) -> Any:
+        """What ZeroMQ knows of a message; the default if its protocol is so old that it knows nothing."""
         try:
-            return frame.get(what)
+            return frame.get(name)
         except self._zmq.ZMQError:
-            return None
+            return default
 
     def _take(self, peer: _Peer, frames: list[bytes]) -> None:
         try:
             message = Message.parse(frames)
             if message.kind == "begin":
-                self._begin(peer, message)
+                self._journal.begin(message, peer.key)
+                self._owner = self._heard = peer
+                self._greeted, self._limiter.owner = True, peer.handle
             elif message.kind not in ("view", "end", "bye"):
                 raise RefusedError("mistyped", f"there is no message of type {message.kind[:20]!r}")
             elif peer != self._owner or not self._journal.is_of(message, peer.key):
@@ -246,7 +241,7 @@ class Receiver:
                 self._heard = peer
         except RefusedError as refused:
             self._answer(peer, refused)
-        except InputError as error:  # what a message has wrong is a RefusedError, so this is of the disk
+        except InputError as error:  # of the disk: what is wrong with a message is a RefusedError
             if not is_full(error):
                 raise
             self._wait_for_room(peer)
@@ -255,15 +250,8 @@ class Receiver:
             self._journal.reopen()  # half of a view may have been added
             self._answer(peer, RefusedError("failed", "the receiver failed at this message, and its log says why"))
 
-    def _begin(self, peer: _Peer, message: Message) -> None:
-        assert self._limiter is not None
-        self._journal.begin(message, peer.key)
-        self._owner = self._heard = peer
-        self._greeted = True
-        self._limiter.owner = peer.handle
-
     def _answer(self, peer: _Peer, refused: RefusedError) -> None:
-        """Say why a message was not used; whoever does not know the scan is told nothing of it."""
+        """Say why a message was not used; whoever does not know the scan learns nothing about it."""
         self.counts[refused.kind] += 1
         if refused.kind in ("foreign", "quota", "implausible"):  # which sending again does not change
             self._send(peer, "refuse", 0, str(refused))
@@ -272,12 +260,16 @@ class Receiver:
         elif refused.kind == "conflicting":
             self._send(peer, "conflict", self._journal.safe, str(refused))
         else:
-            wanted, now = self._journal.wanted, time.monotonic()
+            sequence, now = self._journal.next_sequence, time.monotonic()
             # All that follows a lost message is early; asking once for the lost one is enough.
-            if refused.kind in ("early", "waiting") and self._asked[0] == wanted and now - self._asked[1] < _PATIENCE:
+            if (
+                refused.kind in ("early", "waiting")
+                and self._request[0] == sequence
+                and now - self._request[1] < _PATIENCE
+            ):
                 return
-            self._asked = (wanted, now)
-            self._send(peer, "nak", wanted, str(refused))
+            self._request = (sequence, now)
+            self._send(peer, "nak", sequence, str(refused))
 
     def _send(self, peer: _Peer, kind: str, sequence: int, reason: str = "", **more: Any) -> None:
         # A ROUTER drops what is for a sender that is gone or does not listen; it will ask.
@@ -287,8 +279,8 @@ class Receiver:
         """Say once where we failed, so that an error of ours is not hidden behind a stranger's message."""
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
-        if where not in self._told:
-            self._told.add(where)
+        if where not in self._reported:
+            self._reported.add(where)
             _log.error(
                 "a message was not used, because plugstream failed at %s: %.200r; please report it", where, error
             )
@@ -296,18 +288,16 @@ class Receiver:
     def _wait_for_room(self, peer: _Peer) -> None:
         """The disk is full: go on after the last commit, and ask for what did not fit until somebody makes room.
 
-        What must stay free is looked at before a view is written, but a commit writes its shard beside the one before,
-        which on a small disk is more than that.
+        The quota does not prevent this: a commit writes its shard beside the old one, which takes more than a view.
         """
         self._journal.reopen()
-        if "full" not in self._told:
-            self._told.add("full")
+        if "full" not in self._reported:
+            self._reported.add("full")
             _log.warning("the disk of %s is full: views are asked for again until there is room on it", self.out)
         self._answer(peer, RefusedError("waiting", "the receiver's disk is full; make room"))
 
     def _make_room(self, error: InputError) -> None:
         """No file can be opened: shut everybody out but the owner, and go on after the last commit."""
-        assert self._limiter is not None
         for _ in range(20):
             self._limiter.make_room()
             try:
@@ -322,11 +312,11 @@ class Receiver:
 
 
 def check_address(address: str, *, remote: bool) -> None:
-    """Refuse an address that is not TCP, or that other machines reach without that being asked for."""
-    found = re.fullmatch(r"tcp://(\[[^\]]+\]|[^:\[\]/]+):(\d{1,5}|\*)", address)
-    if not found or (found[2] != "*" and int(found[2]) > 65535):
+    """Refuse an address that is not TCP, or, unless `remote`, one that other machines can reach."""
+    match = re.fullmatch(r"tcp://(\[[^\]]+\]|[^:\[\]/]+):(\d{1,5}|\*)", address)
+    if not match or (match[2] != "*" and int(match[2]) > 65535):
         raise InputError(f"cannot read the address {address!r}; write tcp://HOST:PORT, such as tcp://127.0.0.1:5577")
-    host = found[1].strip("[]")
+    host = match[1].strip("[]")
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:  # a name, an interface or *

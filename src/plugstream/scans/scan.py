@@ -19,12 +19,14 @@ from plugstream.base.errors import InputError
 from plugstream.instruments._parts import InstrumentLike, instrument_parts
 from plugstream.instruments.base import Columns, Instrument
 from plugstream.scans.checks import (
-    check_agreement,
     check_columns,
+    check_data_shape,
     check_finite,
     check_truth,
-    convert_data,
-    truth_dtype,
+    convert_numbers,
+    count_views,
+    data_bytes,
+    fixed_arrays,
 )
 
 __all__ = ["MemoryScan", "Scan", "fingerprint", "hashes", "stored_dtype", "view_bytes"]
@@ -61,9 +63,9 @@ class Scan(Protocol):
 class MemoryScan:
     """A scan held in memory: data (views, *data_shape), its instrument and columns, and the true image if it is known.
 
-    Data and truth may be tensors or NumPy arrays. Data is held as a tensor on the CPU: in its own dtype if the
-    instrument has that, a tensor of complex128 as it is, and otherwise in the instrument's usual dtype. The truth is an
-    array of float32, or complex64 where the image is complex.
+    Data and truth may be tensors or NumPy arrays. Data becomes a tensor on the CPU: in its own dtype if the instrument
+    has that, a tensor of complex128 as it is, and otherwise in the instrument's usual dtype. The truth becomes an array
+    of float32, or complex64 if the image is complex.
 
     Arguments: data; instrument, or a geometry, which has the columns too; truth; provenance; columns by name, a
     row for each view.
@@ -93,18 +95,17 @@ class MemoryScan:
         else:
             values = as_tensor("the scan's data", data).detach().cpu().numpy()
         checked = check_columns(device, {**rows, **(columns or {})}, None)
-        views = len(next(iter(checked.values()))) if checked else len(values) if values.ndim else 0
-        check_agreement(values.shape, device, views)
+        check_data_shape(values.shape, device, count_views(checked, values))
         if truth is not None:
-            check_truth(truth, device.image)
+            truth = check_truth(truth, device.image)
         wide = isinstance(data, Tensor) and data.dtype == torch.complex128
         if not wide and values.dtype.name not in device.data.dtypes:
-            values = convert_data(values, device.data.dtypes[0])
+            values = convert_numbers("data", values, np.dtype(device.data.dtypes[0]))
         check_finite(values, device.find_mask(checked))
         set_once = object.__setattr__  # as the __init__ of a frozen dataclass does
         set_once(self, "data", torch.from_numpy(values))
         set_once(self, "instrument", device)
-        set_once(self, "truth", None if truth is None else np.asarray(truth, dtype=truth_dtype(device.image)))
+        set_once(self, "truth", truth)
         set_once(self, "provenance", {} if provenance is None else provenance)
         set_once(self, "columns", checked)
 
@@ -123,45 +124,41 @@ class MemoryScan:
 def hashes(scan: Scan, views: int) -> dict[str, str]:
     """What tells a scan from others, by name: hashes of its geometry and, in parts, of its first `views` views.
 
-    Of a scan of up to 64 MB every view counts, of a larger one the first view of each of 16 parts. A part that is
-    damaged has no entry, and views that come later have none, so that neither makes it another scan.
+    Of a scan of up to 64 MB every view counts, of a larger one the first view of each of 16 parts. Neither a damaged
+    part nor a later view makes it another scan: they have no entry.
     """
     instrument, columns = scan.instrument, scan.columns
-    place = json.dumps([instrument.name, instrument.values()], sort_keys=True).encode()
-    arrays = [getattr(instrument, array.name) for array in instrument.arrays]
-    found = {
-        "the geometry of the scan": _hash(place, *(np.ascontiguousarray(a) for a in arrays if a is not None)),
-    }
-    whole = views * view_bytes(scan) <= _WHOLE_BYTES
+    header = json.dumps([instrument.name, instrument.values()], sort_keys=True).encode()
+    arrays = map(np.ascontiguousarray, fixed_arrays(instrument).values())
+    entries = {"the geometry of the scan": _hash(header, *arrays)}
+    small = views * view_bytes(scan) <= _WHOLE_BYTES
     for part in np.array_split(np.arange(views), min(_PARTS, views)):
-        some = part if whole else part[:1]
+        sample = part if small else part[:1]
         try:
-            data = scan.read(torch.from_numpy(some)).numpy()
+            data = scan.read(torch.from_numpy(sample)).numpy()
             mask = instrument.find_mask(columns)
-            check_finite(data, None if mask is None else mask[some])
-        except InputError:  # damaged, or of NaN, which is damage that came before the checksum
+            check_finite(data, None if mask is None else mask[sample])
+        except InputError:  # damaged, or NaN, which is damage from before the checksum
             continue
-        rows = [data, *(columns[column.name][some] for column in instrument.columns if column.name in columns)]
-        name = f"view {some[0]} of the scan" if len(some) == 1 else f"one of views {some[0]} to {some[-1]} of the scan"
-        found[name] = _hash(*map(np.ascontiguousarray, rows))
-    return found
+        rows = [data, *(columns[column.name][sample] for column in instrument.columns if column.name in columns)]
+        first, last = sample[0], sample[-1]
+        name = f"view {first} of the scan" if first == last else f"one of views {first} to {last} of the scan"
+        entries[name] = _hash(*map(np.ascontiguousarray, rows))
+    return entries
 
 
 def stored_dtype(scan: Scan) -> str:
-    """What the measurements are on a disk or on their way: their own dtype if the instrument has it."""
-    known = scan.instrument.data.dtypes
-    return scan.dtype.name if scan.dtype.name in known else known[0]
+    """The dtype of measurements on a disk or on their way: their own if the instrument has it."""
+    dtypes = scan.instrument.data.dtypes
+    return scan.dtype.name if scan.dtype.name in dtypes else dtypes[0]
 
 
 def view_bytes(scan: Scan) -> int:
     """Bytes of a view with all of its columns."""
     instrument = scan.instrument
-    sizes = [
-        math.prod(instrument.row_shape(column)) * np.dtype(column.dtype).itemsize
-        for column in instrument.columns
-        if column.name in scan.columns
-    ]
-    return math.prod(instrument.data_shape) * scan.dtype.itemsize + sum(sizes)
+    columns = [column for column in instrument.columns if column.name in scan.columns]
+    sizes = [math.prod(instrument.row_shape(column)) * np.dtype(column.dtype).itemsize for column in columns]
+    return data_bytes(instrument, scan.dtype) + sum(sizes)
 
 
 def fingerprint(scan: Scan) -> str:

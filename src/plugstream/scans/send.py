@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 import secrets
 import threading
@@ -11,24 +10,20 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.instruments._parts import InstrumentLike, instrument_parts
-from plugstream.instruments.base import Column
-from plugstream.scans.checks import check_continuation, check_views, name_rows
-from plugstream.scans.keys import ClientKeys
+from plugstream.scans.checks import check_continuation, check_views
+from plugstream.scans.keys import ClientKeys, zmq_module
 from plugstream.scans.layout import is_packed
 from plugstream.scans.link import BehindError, Link
-from plugstream.scans.parts import check_sizes, checksum_of
+from plugstream.scans.parts import Part, check_sizes, checksum_of, read_sums, view_of
 from plugstream.scans.receive import check_address
 from plugstream.scans.scan import Scan, hashes, stored_dtype
-from plugstream.scans.stream import Name, begin, bye, end, view, zmq_module
-from plugstream.scans.sums import read_sums, view_of
+from plugstream.scans.stream import Name, begin, bye, end, view
 
 __all__ = ["ScanSender", "check_sending", "send_scan"]
 
@@ -39,19 +34,18 @@ _PUMP = 0.05  # seconds between two looks at the answers while the instrument me
 class ScanSender:
     """Send a scan as it is measured to `plugstream acquire`: append views, and say when there will be no more.
 
-    As a `ScanWriter`, but over the network. `append` returns once a view is on its way; a thread sends it again until
-    the receiver says that it is on its disk: when messages are lost, the connection breaks, or the receiver is stopped
-    and started again. `flush` waits until all views are safe, and so does leaving a `with` block
-    without an error. What goes wrong is raised by the next call.
+    A `ScanWriter` over the network. `append` returns once a view is on its way; a thread sends it again until the
+    receiver has it on its disk, even if messages are lost, the connection breaks, or the receiver is restarted. `flush`
+    waits until all views are safe, and so does leaving a `with` block without an error. The next call raises what went
+    wrong.
 
         with ScanSender("tcp://127.0.0.1:5577", instrument) as sender:
             for data, angle in measure():
                 sender.append(data[None], angle=[angle])
             sender.finish()
 
-    A scan is known by its name, and belongs to whoever knows its token. Both are random if not given; a program that
-    keeps `sender.name` and `sender.token` can go on with the scan after it was itself restarted, with the view
-    `sender.committed`.
+    A scan is known by its name, and belongs to whoever knows its token. Both are random if not given; a restarted
+    program that kept `sender.name` and `sender.token` can go on with view `sender.committed`.
 
     Arguments:
         address: where `plugstream acquire` listens, such as tcp://127.0.0.1:5577.
@@ -61,8 +55,8 @@ class ScanSender:
         name: 1 to 64 letters, digits, dots and dashes. token: a secret of 16 to 128 characters.
         key: a NAME.key file that `plugstream keys` made, for a receiver that has keys.
         window: views that may be under way without an acknowledgement.
-        most_bytes: of views that are kept in memory until they are acknowledged; beyond that `append` waits.
-        timeout: seconds without anything new being acknowledged after which it gives up.
+        most_bytes: of views in memory that are not acknowledged; beyond that `append` waits.
+        timeout: seconds without a new acknowledgement after which it gives up.
     """
 
     def __init__(
@@ -92,9 +86,9 @@ class ScanSender:
         self._finished = self._closed = False
         self._lock = threading.RLock()
         self._news = threading.Event()
+        self._thread: threading.Thread | None = None
         first = begin(self._name, self.instrument, provenance or {}, dtype=self.dtype)
         self._link = Link(address, first, window=window, timeout=timeout, keys=keys)
-        self._thread: threading.Thread | None = None
         try:
             while not self._link.greeted:
                 self._pump(_PUMP)
@@ -106,7 +100,7 @@ class ScanSender:
 
     @property
     def name(self) -> str:
-        """What the scan is known by."""
+        """The name of the scan."""
         return self._name.scan
 
     @property
@@ -134,16 +128,20 @@ class ScanSender:
 
         Arguments: as of `ScanWriter.append`. A bad view is refused with nothing sent.
         """
-        self._check_open()
-        named = {**name_rows(self.instrument, rows), **columns}
-        values = check_views(self.instrument, data, named, self._appended, self.dtype)
+        if self._ended:
+            raise InputError(f"the scan {self.name} is finished; no view can be added")
+        self._check_usable()
+        values = check_views(self.instrument, data, rows, columns, self._appended, self.dtype)
         self._check_columns(values)
         for index in range(len(values["data"])):
             while self._link.waiting >= self._most:
                 self._pump(_PUMP)
-            self._push({name: some[index] for name, some in values.items()})
+            self._push({name: column[index] for name, column in values.items()})
         self._pump(0.0)
-        self._start_thread()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._keep_going, name=f"plugstream {self.name}", daemon=True)
+            self._thread.start()
+        self._news.set()
 
     def flush(self) -> None:
         """Wait until every view is safe on the receiver's disk."""
@@ -175,46 +173,34 @@ class ScanSender:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         try:
             if kind is None and not self._closed:
                 self.flush()
         finally:
             self.close()
 
-    def _check_open(self) -> None:
-        if self._ended:
-            raise InputError(f"the scan {self.name} is finished; no view can be added")
+    def _check_usable(self) -> None:
         if self._error is not None:
             raise self._error
         if self._closed:
             raise InputError(f"the sender of {self.name} is closed; make another to go on")
 
     def _check_columns(self, columns: Iterable[str]) -> None:
-        """Refuse views with other columns than those before; the first ones tell how large a view is."""
-        names = set(columns) - {"data"}
-        if self._before is not None:
-            check_continuation(self.instrument, f"the scan {self.name}", self._before, names)
-        new = names - (self._before or set())
-        if self._before is None or new:
+        """Refuse views with other columns than those before; new columns tell how large a view is."""
+        names, before = set(columns) - {"data"}, self._before
+        if before is not None:
+            check_continuation(self.instrument, f"the scan {self.name}", before, names)
+        if before is None or names - before:
             check_sizes(self.instrument, self.dtype, sorted(names))
-            known = {
-                c.name: math.prod(self.instrument.row_shape(c)) * np.dtype(c.dtype).itemsize
-                for c in self._counted(names)
-            }
-            each = math.prod(self.instrument.data_shape) * np.dtype(self.dtype).itemsize + sum(known.values())
+            declared = self.instrument.columns
+            possible = [c.name for c in declared if not is_packed(c) and (c.choice is None or c.name in names)]
+            each = sum(part.nbytes for part in Part.of_view(self.instrument, self.dtype, possible))
             self._most = max(self._window, self._most_bytes // (each + _MESSAGE))
-        self._before = (self._before or set()) | names
-
-    def _counted(self, names: set[str]) -> list[Column]:
-        """Columns that a view may have, and that take room."""
-        declared = self.instrument.columns
-        return [c for c in declared if not is_packed(c) and (c.choice is None or c.name in names)]
+        self._before = (before or set()) | names
 
     def _push(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Have a view sent, which is known to be one."""
+        """Send a view that has been checked."""
         with self._lock:
             self._link.push(view(self._name, self._appended, columns), checksum_of(self.instrument, columns))
             self._appended += 1
@@ -226,23 +212,14 @@ class ScanSender:
                 self._ended = True
 
     def _pump(self, wait: float) -> None:
-        """Send and listen; what is wrong once stays so."""
+        """Send and listen; an error stays."""
         with self._lock:
-            if self._error is not None:
-                raise self._error
-            if self._closed:
-                raise InputError(f"the sender of {self.name} is closed; make another to go on")
+            self._check_usable()
             try:
                 self._link.pump(wait)
             except InputError as error:
                 self._error = error
                 raise
-
-    def _start_thread(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._keep_going, name=f"plugstream {self.name}", daemon=True)
-            self._thread.start()
-        self._news.set()
 
     def _keep_going(self) -> None:
         """Send again and listen while the program does something else."""
@@ -269,22 +246,18 @@ def send_scan(
 ) -> int:
     """Send a scan to `plugstream acquire` by a `ScanSender`, and return how many messages had to be sent again.
 
-    View v is sent no sooner than v / rate seconds after the first, and no more than `window` views are under way
-    without an acknowledgement. A scan that was sent in part goes on where it was, also after this program was
-    restarted: what the receiver has is compared with the scan by checksums.
+    View v is sent no sooner than v / rate seconds after the first. A scan that was sent in part goes on where it was,
+    also after a restart of this program: what the receiver has is compared with the scan by checksums. Returns when the
+    end of the scan is acknowledged. Holds for scans whose views have at most 8 MB a column.
 
-    Holds for scans whose views have at most 8 MB a column. Returns when the end of the scan is acknowledged; gives up
-    with one line when nothing new is acknowledged for `timeout` seconds.
-
-    Arguments: scan; address such as tcp://127.0.0.1:5577; name, the scan's identifier, its fingerprint if not given, so
-    that the same scan sent again goes on and another is refused; token, the secret that makes it ours, a hash of the
-    scan's contents if not given; key, a file that `plugstream keys` made; rate in views a second, as fast as they are
-    taken if not given; window; timeout; progress, called with the number of views acknowledged.
+    Arguments: scan; name, its fingerprint if not given, so that the same scan sent again goes on and another is
+    refused; token, a hash of the scan's contents if not given; rate in views a second, as fast as they are taken if not
+    given; progress, called with the number of views acknowledged; the others as for `ScanSender`.
     """
     check_sending(address, rate=rate, timeout=timeout, key=key)
     dtype = stored_dtype(scan)
     check_sizes(scan.instrument, dtype, tuple(scan.columns))
-    content = repr((scan.n_views, hashes(scan, scan.n_views))).encode()  # whoever has all of the scan makes these again
+    content = repr((scan.n_views, hashes(scan, scan.n_views))).encode()  # the same for the same scan
     name = name or hashlib.sha256(content).hexdigest()[:16]
     token = token or hashlib.sha256(b"plugstream token of " + content).hexdigest()[:32]
     again = 0
@@ -311,14 +284,14 @@ def send_scan(
 
 def _send_rest(scan: Scan, sender: ScanSender, rate: float | None, progress: Callable[[int], None] | None) -> None:
     """Send the views that the receiver does not have, and the end."""
-    link, first, told = sender._link, sender.committed, -1
+    link, first, reported = sender._link, sender.committed, -1
 
     def pump(wait: float) -> None:
-        nonlocal told
+        nonlocal reported
         sender._pump(wait)
-        if progress is not None and sender.committed > told:
-            told = sender.committed
-            progress(told)
+        if progress is not None and sender.committed > reported:
+            reported = sender.committed
+            progress(reported)
 
     if first > scan.n_views or (link.complete and first != scan.n_views):
         raise InputError(f"{link.address} has {first} views of scan {sender.name}, more than are sent")
@@ -343,7 +316,7 @@ def _send_rest(scan: Scan, sender: ScanSender, rate: float | None, progress: Cal
 def check_sending(
     address: str, *, rate: float | None, timeout: float, key: str | Path | None = None
 ) -> ClientKeys | None:
-    """Refuse what `send_scan` would refuse whatever the scan is, before there is one; returns the keys."""
+    """Refuse what `send_scan` would refuse for any scan, before there is one; returns the keys."""
     zmq_module()
     check_address(address, remote=True)
     if re.search(r":(\*|0+)$", address):

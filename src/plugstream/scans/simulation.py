@@ -33,10 +33,9 @@ def simulate(
 ) -> MemoryScan:
     """Measure a known image: y_i = H_i x + e_i, with white Gaussian noise at an exact input SNR.
 
-    Arguments: model; image is the truth; instrument and columns that the model was built from, which a Born model has
-    with it; snr in dB, infinity for none; seed of the noise; y_axis, which way y points in pictures of it: "down" where
-    the image is a photograph, whose first row is its top. The scan keeps the truth, so that a reconstruction can be
-    judged against it.
+    Arguments: model; image, the truth, which the scan keeps; instrument and columns that the model was built from,
+    which a Born model has with it; snr in dB, infinity for no noise; seed of the noise; y_axis, which way y points in
+    pictures of it: "down" if the image is a photograph, whose first row is its top.
     """
     if y_axis not in ("up", "down"):
         raise InputError(f"the y axis points up or down, not {y_axis!r}")
@@ -53,29 +52,16 @@ def simulate(
     mask = device.find_mask(rows)
     data = add_noise(clean, snr, seed=seed, mask=None if mask is None else torch.from_numpy(mask[:]))
     usual = getattr(torch, device.data.dtypes[0])
-    provenance = {"snr_db": snr if math.isfinite(snr) else None, "seed": seed, "y_axis": y_axis}
-    return MemoryScan(
-        data=data.to(usual) if usual.is_floating_point or usual.is_complex else data,
-        instrument=device,
-        truth=image.detach(),
-        provenance={"made_by": "plugstream simulate", **provenance},
-        columns=rows,
-    )
+    settings = {"snr_db": snr if math.isfinite(snr) else None, "seed": seed, "y_axis": y_axis}
+    data = data.to(usual) if usual.is_floating_point or usual.is_complex else data
+    return MemoryScan(data, device, image.detach(), {"made_by": "plugstream simulate", **settings}, rows)
 
 
 def measure(experiment: Experiment, model: Model, options: Any) -> MemoryScan:
-    """The scan of a simulated experiment, with the noise of its instrument.
-
-    Arguments: model of the experiment's views; options of the instrument's `simulation`.
-    """
+    """The scan of a simulated experiment, with noise by the options of its instrument's `simulation`."""
     report(f"simulating {experiment.n_views} views")
     image = torch.from_numpy(experiment.truth).to(device=model.device, dtype=model.dtype)
     clean, columns = experiment.instrument.bring_to_scale(model.forward(image).cpu(), experiment.columns)
     data = experiment.instrument.add_noise(clean, columns, options)
-    return MemoryScan(
-        data=data,
-        instrument=experiment.instrument,
-        truth=experiment.truth,
-        provenance={"made_by": "plugstream simulate", **experiment.provenance},
-        columns=columns,
-    )
+    provenance = {"made_by": "plugstream simulate", **experiment.provenance}
+    return MemoryScan(data, experiment.instrument, experiment.truth, provenance, columns)

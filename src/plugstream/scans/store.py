@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,22 @@ from plugstream.base.errors import DamagedError, InputError
 from plugstream.base.progress import report
 from plugstream.base.rows import Rows
 from plugstream.instruments.base import Column, Columns, instrument_of
-from plugstream.scans.bounds import parse_json
-from plugstream.scans.checks import check_agreement, check_columns, check_truth, not_finite
-from plugstream.scans.chunks import ChunkReader, Layout
-from plugstream.scans.layout import FORMAT, VERSION, VERSIONS, Commit, checksum, find_instrument, is_packed
-from plugstream.scans.marks import Marks
-from plugstream.scans.places import Files, LocalFiles, ZarrFiles, ZipFiles
-from plugstream.scans.rows import StoredRows
+from plugstream.scans.checks import check_columns, check_data_shape, check_truth, not_finite
+from plugstream.scans.chunks import ChunkReader, Marks
+from plugstream.scans.layout import (
+    FORMAT,
+    VERSION,
+    VERSIONS,
+    Commit,
+    Layout,
+    checksum,
+    find_instrument,
+    is_packed,
+    upgrade_attributes,
+)
+from plugstream.scans.places import Files, LocalFiles, ZarrFiles, ZipFiles, parse_json
+from plugstream.scans.rows import StoredRows, name_damage
 from plugstream.scans.scan import MemoryScan
-from plugstream.scans.version3 import upgrade_attributes
 
 __all__ = ["StoredScan", "open_scan", "read_attributes"]
 
@@ -44,7 +52,7 @@ _BLOCK_BYTES = 32 << 20
 # Masks and fields of all views are kept in memory up to this many bytes, and otherwise read with the data.
 _ROWS_IN_MEMORY = 64 << 20
 _NOT_FINITE = "it holds NaN or infinity"
-# What an array claims to have is believed up to this many bytes, and beyond as far as its files bear it out.
+# What an array claims is believed up to this many bytes, and beyond that if its files bear it out.
 _BELIEVED = 64 << 20
 # A folder with more than this part of the machine's memory is read past the page cache, which could not hold it.
 _CACHED_PART = 0.5
@@ -54,8 +62,8 @@ _memory = machine_memory
 def open_scan(path: str | Path, *, direct: bool | None = None) -> StoredScan:
     """Open a scan without reading its measurements; whatever does not agree with itself is refused.
 
-    Holds for scans of versions 3 and 4, and for those that are still being written: `StoredScan.refresh` then looks
-    for more views.
+    Holds for scans of versions 3 and 4, also while they are being written: `StoredScan.refresh` then looks for more
+    views.
 
     Arguments: path, a folder, a zip file of one, or an address that fsspec knows, such as s3://bucket/scan.zarr;
     direct, whether the measurements in a folder are read past the system's page cache, by default if they are larger
@@ -83,8 +91,7 @@ def open_scan(path: str | Path, *, direct: bool | None = None) -> StoredScan:
 class StoredScan:
     """A scan on disk; it holds what the instrument needs, and reads measurements when they are asked for.
 
-    Threads may share it. `columns`, `complete` and the number of views are as they were when it was opened, or at the
-    last `refresh`.
+    Threads may share it. `columns`, `complete` and the number of views are those of the last `refresh`.
     """
 
     def __init__(self, where: str, files: Files, attributes: Mapping[str, Any], *, direct: bool | None = None) -> None:
@@ -119,7 +126,7 @@ class StoredScan:
 
     @property
     def columns(self) -> Columns:
-        """Of the views that there are; a scan has none before its first commit, and then this is refused."""
+        """What the views have besides data; refused before the first commit, since there are no views."""
         if self.n_views == 0:
             raise InputError(f"the scan {self.path} has no views yet; wait for its first ones")
         return self._columns
@@ -132,10 +139,10 @@ class StoredScan:
     @property
     def nbytes(self) -> int:
         """Bytes of the measurements."""
-        return self.n_views * self._data.layout.chunk_bytes // self._data.layout.chunk
+        return self.n_views * self._data.layout.view_bytes
 
     def refresh(self) -> bool:
-        """Look at the commit record again: True if there are more views than before, or the scan was finished."""
+        """Read the commit record again: True if there are more views than before, or the scan was finished."""
         commit = self._commit = Commit.parse(self._files.load("commit.json"))
         if commit.views < self.n_views:
             raise InputError(f"commit.json speaks of {commit.views} views, but there were {self.n_views}")
@@ -149,29 +156,31 @@ class StoredScan:
 
     def read(self, views: Tensor | None = None) -> Tensor:
         """The measurements of these views, (B, *data_shape), on the CPU, all for None, each chunk checked."""
-        wanted = np.arange(self.n_views) if views is None else torch.as_tensor(views).cpu().numpy()
-        if len(wanted) and not (wanted.min() >= 0 and wanted.max() < self.n_views):
-            raise InputError(f"the scan has views 0 to {self.n_views - 1}, not {wanted.min()} to {wanted.max()}")
-        if self._spoiled and (bad := {v: self._spoiled[v] for v in wanted.tolist() if v in self._spoiled}):
+        numbers = np.arange(self.n_views) if views is None else torch.as_tensor(views).cpu().numpy()
+        if len(numbers) and not (numbers.min() >= 0 and numbers.max() < self.n_views):
+            raise InputError(f"the scan has views 0 to {self.n_views - 1}, not {numbers.min()} to {numbers.max()}")
+        if self._spoiled and (bad := {v: self._spoiled[v] for v in numbers.tolist() if v in self._spoiled}):
             raise DamagedError(self.path, bad)
         if views is not None:
             for rows in self._on_disk():
-                rows.ahead(wanted)
-        try:
-            data = self._data.read(wanted) if views is None else self._data.read_batch(wanted)
-            return torch.from_numpy(data)
-        except DamagedError as error:
-            raise DamagedError(self.path, error.views) from None
+                rows.ahead(numbers)
+        with self._naming_scan():
+            return torch.from_numpy(self._data.read(numbers) if views is None else self._data.read_batch(numbers))
 
     def read_rows(self, views: Tensor, rows: slice, sums: NDArray[np.uint32]) -> Tensor:
-        """Rows of the measurements of these views, (B, rows, ...): of each a part of its bytes, where that can be read.
+        """Rows of the measurements of these views, (B, rows, ...), reading only their bytes where that is possible.
 
         Arguments: rows, along the first axis of a view's data; sums, their crc32c (`plugstream.scans.blocks`).
         """
-        if not self._files.apart:
+        if not self._files.seekable:
             return self.read(views)[:, rows].clone()
-        try:
+        with self._naming_scan():
             return torch.from_numpy(self._data.read_part(views.numpy(), rows, sums))
+
+    @contextmanager
+    def _naming_scan(self) -> Iterator[None]:
+        try:
+            yield
         except DamagedError as error:
             raise DamagedError(self.path, error.views) from None
 
@@ -190,22 +199,22 @@ class StoredScan:
             raise DamagedError(self.path, bad)
 
     def damaged(self, first: int = 0) -> dict[int, str]:
-        """Read every view from `first` on, and say what is wrong with those that cannot be used: {view: what}."""
-        bad = {view: what for view, what in self._spoiled.items() if view >= first}
+        """Read every view from `first` on, and say what is wrong with those that cannot be used: {view: fault}."""
+        bad = {view: fault for view, fault in self._spoiled.items() if view >= first}
         mask = self.instrument.find_mask(self.columns)
         for views in self.blocks(first):
             report("reading every view", int(views[0]), self.n_views)
             numbers = np.setdiff1d(views.numpy(), list(self._spoiled))
             for rows in self._on_disk():
-                numbers, _ = _what_can_be_read(rows.__getitem__, numbers, bad)
-            numbers, data = _what_can_be_read(self._data.read, numbers, bad)
+                numbers, _ = _read_good(rows.__getitem__, numbers, bad)
+            numbers, data = _read_good(self._data.read, numbers, bad)
             wrong = not_finite(data, None if mask is None else mask[numbers])
             bad.update(dict.fromkeys(numbers[wrong].tolist(), _NOT_FINITE))
         return bad
 
     @property
     def unmarked(self) -> int:
-        """Of how many views the data was found to carry no marks, so that one swapped for another is not noticed."""
+        """How many views that were read carry no marks, so that one swapped for another is not noticed."""
         shard, last = self._data.layout.shard, self.n_views
         return sum(max(0, min(last, (number + 1) * shard) - number * shard) for number in self._data.unmarked)
 
@@ -213,15 +222,15 @@ class StoredScan:
         """Views from `first` on, in blocks that take little memory and whole shards."""
         shard = self._data.layout.shard
         layouts = [self._data.layout, *(rows.reader.layout for rows in self._on_disk())]
-        a_view = sum(layout.chunk_bytes // layout.chunk for layout in layouts)
-        step = max(1, _BLOCK_BYTES // (shard * a_view)) * shard
+        view_bytes = sum(layout.view_bytes for layout in layouts)
+        step = max(1, _BLOCK_BYTES // (shard * view_bytes)) * shard
         while first < self.n_views:
             end = min(self.n_views, (first // step + 1) * step)
             yield torch.arange(first, end)
             first = end
 
     def _extend(self, views: int) -> None:
-        """Read positions of the new views, and masks and fields if they are small; data is left where it is."""
+        """Read positions of the new views, and masks and fields if they are small; data stays where it is."""
         layout, length = self._layout("data")
         if length < views:
             raise InputError(f"commit.json speaks of {views} views, but there are {length}")
@@ -234,19 +243,19 @@ class StoredScan:
             layout, length = self._layout(name)
             if layout.dtype != np.dtype(column.dtype):
                 raise InputError(f"{name} is {layout.dtype}, but must be {column.dtype}")
-            there, before = min(views, length), self._rows.get(name)
-            large = not is_packed(column) and there * layout.chunk_bytes // layout.chunk > _ROWS_IN_MEMORY
-            self._check_claim(name, layout, there, in_memory=not large)
+            count, before = min(views, length), self._rows.get(name)
+            large = not is_packed(column) and count * layout.view_bytes > _ROWS_IN_MEMORY
+            self._check_claim(name, layout, count, in_memory=not large)
             if isinstance(before, StoredRows):
-                rows[name] = before.grown(there)
+                rows[name] = before.grown(count)
             elif large:
-                rows[name] = StoredRows(self._reader(name, layout), self.path, there)
+                rows[name] = StoredRows(self._reader(name, layout), self.path, count)
             else:
-                held = np.empty((0, *layout.row), dtype=layout.dtype) if before is None else before[:]
-                new = self._new_rows(self._reader(name, layout), np.arange(len(held), there), held, column)
-                rows[name] = np.concatenate([held, new])
+                old = np.empty((0, *layout.row), dtype=layout.dtype) if before is None else before[:]
+                new = self._new_rows(self._reader(name, layout), np.arange(len(old), count), old, column)
+                rows[name] = np.concatenate([old, new])
         columns = check_columns(self.instrument, rows, views)
-        check_agreement((views, *self._data.layout.row), self.instrument, views)
+        check_data_shape((views, *self._data.layout.row), self.instrument, views)
         self._rows, self._columns, self.n_views = rows, columns, views
         if isinstance(self._files, LocalFiles):
             self._files.direct = self.nbytes > _CACHED_PART * _memory() if self._direct is None else self._direct
@@ -254,10 +263,10 @@ class StoredScan:
     def _check_claim(self, name: str, layout: Layout, rows: int, *, in_memory: bool) -> None:
         """Refuse an array that claims far more than its files could hold, or than this machine could.
 
-        Files are looked at, a few of each array, once it claims so much that memory could be short, and again when it
-        has doubled. Many of them may be missing: that is damage, which is told view by view.
+        A few files of an array are looked at once it claims so much that memory could be short, and again when it has
+        doubled. Many of them may be missing: that is damage, which is reported view by view.
         """
-        claimed, memory = rows * layout.chunk_bytes // layout.chunk, machine_memory()
+        claimed, memory = rows * layout.view_bytes, machine_memory()
         if rows > memory // 64 or (in_memory and claimed > memory // 2):
             raise InputError(
                 f"{name} claims {rows} rows of {claimed / 1e9:.3g} GB in all, more than fits this machine's memory"
@@ -265,11 +274,11 @@ class StoredScan:
         if max(claimed, 8 * rows) <= _BELIEVED or rows <= 2 * self._believed.get(name, 0):
             return
         shards = -(-rows // layout.shard)
-        some = np.unique(np.linspace(0, shards - 1, 17).astype(np.int64)).tolist()
-        there = sum(self._files.size(f"{name}/{layout.file(shard)}") for shard in some) / len(some) * shards
-        if 8 * there + _BELIEVED < claimed:
+        sample = np.unique(np.linspace(0, shards - 1, 17).astype(np.int64)).tolist()
+        stored = sum(self._files.size(f"{name}/{layout.file(shard)}") for shard in sample) / len(sample) * shards
+        if 8 * stored + _BELIEVED < claimed:
             raise InputError(
-                f"{name} claims {rows} rows, {claimed / 1e9:.3g} GB, but its files have about {there / 1e6:.3g} MB"
+                f"{name} claims {rows} rows, {claimed / 1e9:.3g} GB, but its files have about {stored / 1e6:.3g} MB"
             )
         self._believed[name] = rows
 
@@ -279,23 +288,22 @@ class StoredScan:
     def _new_rows(
         self, reader: ChunkReader, views: NDArray[np.int64], before: NDArray[Any], column: Column
     ) -> NDArray[Any]:
-        """Rows of views; one that is damaged spoils its view, and not the scan.
+        """Rows of views; a damaged one spoils its view, not the scan.
 
-        In its place is that of another view, or a mask of nothing: the view will not be read. Where no view has a
-        place, the scan is refused.
+        It gets the row of another view, or an empty mask, since the view will not be read. If there is no other row,
+        the scan is refused.
         """
         try:
             return reader.read(views)
         except DamagedError as error:
             good = np.setdiff1d(views, list(error.views))
-            whole = reader.read(good)
-            other = np.zeros((1, *reader.layout.row), bool) if column.covers else [*before[:1], *whole[:1]]
+            rows = reader.read(good)
+            other = np.zeros((1, *reader.layout.row), bool) if column.covers else [*before[:1], *rows[:1]]
             if len(other) == 0:
                 raise
-            what = reader.name.removesuffix("s").replace("_", " ")
-            self._spoiled.update({view: f"its {what} is damaged: {why}" for view, why in error.views.items()})
+            self._spoiled.update({view: name_damage(reader.name, fault) for view, fault in error.views.items()})
             out = np.repeat(other[:1], len(views), axis=0)
-            out[np.searchsorted(views, good)] = whole
+            out[np.searchsorted(views, good)] = rows
             return out
 
     def _has(self, name: str) -> bool:
@@ -311,7 +319,7 @@ class StoredScan:
             raise InputError(f"{name} cannot be read: {error}") from error
 
     def _array(self, name: str) -> NDArray[Any]:
-        """A whole array."""
+        """A complete array."""
         layout, length = self._layout(name)
         self._check_claim(name, layout, length, in_memory=True)
         try:
@@ -335,23 +343,23 @@ def read_attributes(where: str | Path, files: Files) -> dict[str, Any]:
         raise InputError(f"{where} is a Zarr group, but not a {FORMAT}; make one with 'plugstream import'")
     version = attributes.get("version")
     if type(version) is not int or version not in VERSIONS:
-        hint = (
-            "" if type(version) is not int else "; use a newer plugstream" if version > VERSION else "; import it anew"
-        )
-        number, known = repr(version)[:40], " and ".join(map(str, VERSIONS))
-        raise InputError(f"{where} is a scan of version {number}, and this plugstream reads versions {known}{hint}")
-    said = attributes.pop("crc32c", None)
-    if said is not None and said != checksum(attributes):
+        hint = ""
+        if type(version) is int:
+            hint = "; use a newer plugstream" if version > VERSION else "; import it again"
+        number, versions = repr(version)[:40], " and ".join(map(str, VERSIONS))
+        raise InputError(f"{where} is a scan of version {number}, and this plugstream reads versions {versions}{hint}")
+    stored = attributes.pop("crc32c", None)
+    if stored is not None and stored != checksum(attributes):
         raise InputError(
             f"the scan {where} is damaged: zarr.json fails its checksum; if you changed it yourself, remove its crc32c"
         )
     return attributes
 
 
-def _what_can_be_read(
+def _read_good(
     read: Callable[[NDArray[np.int64]], NDArray[Any]], views: NDArray[np.int64], bad: dict[int, str]
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The views that can be read, with what was read of them; what is wrong with the others is added to `bad`."""
+    """The views that can be read, with their rows; what is wrong with the others is added to `bad`."""
     try:
         return views, read(views)
     except DamagedError as error:

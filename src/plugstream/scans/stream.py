@@ -14,7 +14,7 @@ numbers are little-endian. What they mean is declared by the instrument, which b
 
 The receiver answers with headers alone: `ack` with the last sequence that is safe on its disk, `nak` with the sequence
 that it wants next and the reason, `conflict` where it has something else in that place, `refuse` where sending again
-would not help. Whoever does not know scan and token is told neither.
+would not help. An answer repeats neither scan nor token.
 
 Whatever a message claims is bounded before it is used: bytes of the header, depth and digits of its JSON, the length of
 its names, bytes and number of its parts, and pixels.
@@ -26,7 +26,8 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,21 +38,11 @@ from plugstream.base.errors import InputError
 from plugstream.base.files import load_json
 from plugstream.instruments._parts import InstrumentLike, instrument_parts
 from plugstream.instruments.base import Instrument
+from plugstream.scans.checks import fixed_arrays
 from plugstream.scans.layout import find_instrument
-from plugstream.scans.parts import MOST_BYTES, Part, as_bytes, check_sizes, checksum, little_endian, view_parts
+from plugstream.scans.parts import MOST_BYTES, Part, as_bytes, check_sizes, checksum
 
-__all__ = [
-    "Announcement",
-    "Message",
-    "Name",
-    "RefusedError",
-    "begin",
-    "bye",
-    "end",
-    "reply",
-    "view",
-    "zmq_module",
-]
+__all__ = ["Announcement", "Message", "Name", "RefusedError", "begin", "bye", "end", "refusing", "reply", "view"]
 
 _PROTOCOL = 3
 _HEADER_BYTES = 1 << 16
@@ -59,6 +50,7 @@ _BEGIN = {"plugstream", "type", "scan", "token", "sequence", "instrument", "arra
 _MOST_REASON = 200
 _MOST_PIXELS = 1 << 28  # of an image: nobody has the memory for more
 _MOST_SEQUENCE = 1 << 53
+_MOST_DEPTH = 8  # of what begin says, so that it can be written again wherever it goes
 
 
 class RefusedError(Exception):
@@ -67,6 +59,15 @@ class RefusedError(Exception):
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(one_line(reason))
         self.kind = kind
+
+
+@contextmanager
+def refusing(kind: str = "mistyped") -> Iterator[None]:
+    """Blame what is wrong on the message: an InputError in the block becomes a `RefusedError`."""
+    try:
+        yield
+    except InputError as error:
+        raise RefusedError(kind, str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -83,31 +84,18 @@ class Name:
             raise InputError("a token is made of 16 to 128 letters, digits and signs, without spaces")
 
     def digest(self) -> str:
-        """What is kept of it: it recognises the sender, and tells nobody the token."""
+        """What a receiver keeps: it recognises the sender, and reveals no token."""
         return hashlib.sha256(f"plugstream stream\0{self.scan}\0{self.token}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """What `begin` says of a scan.
-
-    Arguments: instrument; dtype of the data; columns that its views have, None where that is left to the first one;
-    provenance.
-    """
+    """What `begin` says of a scan; `columns` are those of its views, None if that is left to the first view."""
 
     instrument: Instrument
     dtype: str
     columns: tuple[str, ...] | None
     provenance: dict[str, Any]
-
-
-def zmq_module() -> Any:
-    """pyzmq, or one line that says how to get it."""
-    try:
-        import zmq
-    except ImportError:
-        raise InputError("streaming needs pyzmq; install it with: pip install 'plugstream[live]'") from None
-    return zmq
 
 
 def begin(
@@ -123,10 +111,11 @@ def begin(
     usual one if not given.
     """
     device = instrument_parts(instrument)[0]
+    dtype = dtype or device.data.dtypes[0]
     content = {
         "instrument": device.name,
         "attributes": device.values(),
-        "dtype": dtype or device.data.dtypes[0],
+        "dtype": dtype,
         "columns": None if columns is None else list(columns),
         "provenance": dict(provenance),
     }
@@ -134,13 +123,13 @@ def begin(
         text = json.dumps(content, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"the provenance cannot be written as JSON: {error}") from error
-    check_sizes(device, dtype or device.data.dtypes[0], columns or ())
+    check_sizes(device, dtype, columns or ())
     if len(text) > _HEADER_BYTES:
         raise InputError(f"the scan's provenance take {len(text)} bytes, and a message has room for {_HEADER_BYTES}")
-    values = {array.name: getattr(device, array.name) for array in device.arrays}
-    there = {array: rows for array, rows in values.items() if rows is not None}
-    claims = {"instrument": device.name, "arrays": {array: list(rows.shape) for array, rows in there.items()}}
-    frames = _message("begin", name, 0, there, [text], claims)
+    arrays = fixed_arrays(device)
+    shapes = {array: list(values.shape) for array, values in arrays.items()}
+    parts = [*map(as_bytes, arrays.values()), text]
+    frames = _frames("begin", name, 0, parts, instrument=device.name, arrays=shapes)
     try:
         Message.parse(frames).announcement()
     except RefusedError as refused:
@@ -150,19 +139,25 @@ def begin(
 
 def view(name: Name, number: int, columns: Mapping[str, NDArray[Any]]) -> list[bytes]:
     """View `number`: data, and then its columns in the order of their declaration, each without an axis of views."""
-    data = columns["data"]
-    claims = {"dtype": data.dtype.name, "shape": list(data.shape)}
-    return _message("view", name, number + 1, columns, [], {"view": number, "columns": list(columns)[1:], **claims})
+    data, parts = columns["data"], [as_bytes(values) for values in columns.values()]
+    claims = {"view": number, "columns": list(columns)[1:], "dtype": data.dtype.name, "shape": list(data.shape)}
+    return _frames("view", name, number + 1, parts, **claims)
 
 
 def end(name: Name, views: int) -> list[bytes]:
     """The last message: there are this many views."""
-    return [_header("end", name, views + 1, {"views": views})]
+    return _frames("end", name, views + 1, views=views)
 
 
 def bye(name: Name, views: int) -> list[bytes]:
     """What a sender says when the end was acknowledged; it is not answered."""
-    return [_header("bye", name, views + 2, {})]
+    return _frames("bye", name, views + 2)
+
+
+def _frames(kind: str, name: Name, sequence: int, parts: Sequence[bytes] = (), **claims: Any) -> list[bytes]:
+    sums = {"crc32c": checksum(parts)} if parts else {}
+    header = {"type": kind, "scan": name.scan, "token": name.token, "sequence": sequence, **claims, **sums}
+    return [json.dumps({"plugstream": _PROTOCOL, **header}).encode(), *parts]
 
 
 def reply(kind: str, sequence: int, reason: str = "", **more: Any) -> bytes:
@@ -173,7 +168,7 @@ def reply(kind: str, sequence: int, reason: str = "", **more: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Message:
-    """A message as it came, its header checked as far as it can be without knowing the scan."""
+    """A message as it came, its header checked as far as possible without knowing the scan."""
 
     header: Mapping[str, Any]
     parts: Sequence[bytes]
@@ -193,7 +188,7 @@ class Message:
         for name, kind in (("type", str), ("scan", str), ("token", str), ("sequence", int)):
             message.field(name, kind)
         if not 0 <= message.sequence <= _MOST_SEQUENCE:
-            raise RefusedError("mistyped", "sequence in the header must not be negative, nor beyond all reason")
+            raise RefusedError("mistyped", "sequence in the header must not be negative, nor far beyond any scan")
         return message
 
     @property
@@ -205,11 +200,9 @@ class Message:
         return int(self.header["sequence"])
 
     def name(self) -> Name:
-        """Which scan it is of, and the proof."""
-        try:
+        """Which scan it belongs to, with the proof."""
+        with refusing():
             return Name(self.header["scan"], self.header["token"])
-        except InputError as error:
-            raise RefusedError("mistyped", str(error)) from None
 
     def field(self, name: str, kind: type) -> Any:
         """A field of the header; True is no number."""
@@ -220,12 +213,10 @@ class Message:
 
     def announcement(self) -> Announcement:
         """What `begin` says; an instrument that is not known here is refused."""
-        try:
+        with refusing():
             kind = find_instrument({"instrument": self.field("instrument", str)[:100]})
-        except InputError as error:
-            raise RefusedError("mistyped", str(error)) from error
         shapes = self.field("arrays", dict)
-        if unknown := sorted(set(self.header) - _BEGIN):  # whoever says more than this says it in another version
+        if unknown := sorted(set(self.header) - _BEGIN):  # of another version
             raise RefusedError("mistyped", f"begin has no {unknown[0]!r} in its header")
         parts = []
         for array in kind.arrays:
@@ -242,11 +233,11 @@ class Message:
             raise RefusedError("mistyped", f"{kind.name} has other arrays than begin says")
         arrays = self._arrays(parts, text=True)
         try:
-            content = load_json(self.parts[len(parts)], most_bytes=_HEADER_BYTES)
+            content = load_json(self.parts[len(parts)], most_bytes=_HEADER_BYTES, most_depth=_MOST_DEPTH)
             return _announcement(kind, arrays, content)
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            what = str(error) if isinstance(error, InputError) else repr(error)
-            raise RefusedError("mistyped", f"begin does not describe a scan: {what}") from error
+            reason = str(error) if isinstance(error, InputError) else repr(error)
+            raise RefusedError("mistyped", f"begin does not describe a scan: {reason}") from error
 
     def view(self, instrument: Instrument, dtype: str) -> dict[str, NDArray[Any]]:
         """What a view carries, by name: data, and its columns in the order of their declaration."""
@@ -255,17 +246,14 @@ class Message:
         columns, declared = self.field("columns", list), [column.name for column in instrument.columns]
         if [name for name in declared if name in columns] != columns:
             raise RefusedError("mistyped", f"a view has some of {', '.join(declared)}, in this order")
-        first = Part("data", dtype, instrument.data_shape)
-        if self.header.get("dtype") != first.dtype or not _is_exactly(self.header.get("shape"), list(first.shape)):
+        shape = list(instrument.data_shape)
+        if self.header.get("dtype") != dtype or not _is_exactly(self.header.get("shape"), shape):
             claim = f"{self.header.get('dtype')} of {self.header.get('shape')}"[:80]
-            raise RefusedError("mistyped", f"{self.kind} must carry {first.dtype} of {list(first.shape)}, not {claim}")
-        return self._arrays(view_parts(instrument, dtype, columns))
+            raise RefusedError("mistyped", f"{self.kind} must carry {dtype} of {shape}, not {claim}")
+        return self._arrays(Part.of_view(instrument, dtype, columns))
 
     def _arrays(self, columns: Sequence[Part], *, text: bool = False) -> dict[str, NDArray[Any]]:
-        """The parts as arrays; refused where they are not what they must be, or not what the header says.
-
-        `text` says that after the arrays there is a part of JSON.
-        """
+        """The parts as arrays, with `text` followed by JSON; refused if they are not what they must be."""
         sizes = [len(part) for part in self.parts]
         most = [column.nbytes for column in columns] + [_HEADER_BYTES] * text
         least = [column.nbytes for column in columns] + [0] * text
@@ -279,30 +267,14 @@ class Message:
         for column, part in zip(columns, self.parts, strict=False):
             if column.dtype == "bool" and np.frombuffer(part, np.uint8).max(initial=0) > 1:
                 raise RefusedError("mistyped", f"{column.name} must be made of bytes of 0 and 1")
-            arrays[column.name] = np.frombuffer(part, little_endian(column.dtype)).reshape(column.shape)
+            values = np.frombuffer(part, np.dtype(column.dtype).newbyteorder("<"))
+            arrays[column.name] = values.reshape(column.shape)
         return arrays
 
 
 def one_line(text: str) -> str:
     """A text that others wrote, fit to be shown: one line, not long, without control characters."""
     return "".join(c if c.isprintable() else " " for c in text[:_MOST_REASON])
-
-
-def _message(
-    kind: str,
-    name: Name,
-    sequence: int,
-    columns: Mapping[str, NDArray[Any]],
-    more: Sequence[bytes],
-    extra: Mapping[str, Any] | None = None,
-) -> list[bytes]:
-    parts = [*(as_bytes(values) for values in columns.values()), *more]
-    return [_header(kind, name, sequence, {**(extra or {}), "crc32c": checksum(parts)}), *parts]
-
-
-def _header(kind: str, name: Name, sequence: int, extra: Mapping[str, Any]) -> bytes:
-    known = {"plugstream": _PROTOCOL, "type": kind, "scan": name.scan, "token": name.token, "sequence": sequence}
-    return json.dumps({**known, **extra}).encode()
 
 
 def _announcement(kind: type[Instrument], arrays: Mapping[str, NDArray[Any]], content: Any) -> Announcement:
@@ -313,11 +285,11 @@ def _announcement(kind: type[Instrument], arrays: Mapping[str, NDArray[Any]], co
         raise ValueError("the header names another instrument")
     if dtype not in kind.data.dtypes:
         raise ValueError(f"its data is {' or '.join(kind.data.dtypes)}")
-    known = [column.name for column in kind.columns]
-    if columns is not None and (type(columns) is not list or any(name not in known for name in columns)):
-        raise ValueError(f"its columns are {', '.join(known)}")
-    if not isinstance(provenance, dict) or not _shallow(provenance):
-        raise ValueError("the provenance is not an object, or too deep")
+    declared = [column.name for column in kind.columns]
+    if columns is not None and (type(columns) is not list or any(name not in declared for name in columns)):
+        raise ValueError(f"its columns are {', '.join(declared)}")
+    if not isinstance(provenance, dict):
+        raise ValueError("the provenance is not an object")
     json.dumps(provenance, allow_nan=False, ensure_ascii=False).encode()  # a number or text that cannot be kept
     attributes = content["attributes"]
     names = {attribute.name for attribute in kind.attributes}
@@ -329,14 +301,6 @@ def _announcement(kind: type[Instrument], arrays: Mapping[str, NDArray[Any]], co
     return Announcement(instrument, dtype, None if columns is None else tuple(columns), provenance)
 
 
-def _is_exactly(found: Any, wanted: int | list[int]) -> bool:
-    """Whether JSON has these whole numbers: 1.0 and true are equal to 1, and are not it."""
-    if isinstance(wanted, list):
-        return type(found) is list and len(found) == len(wanted) and all(map(_is_exactly, found, wanted))
-    return type(found) is int and found == wanted
-
-
-def _shallow(value: Any, depth: int = 8) -> bool:
-    """Whether JSON is no deeper than this, so that it can be written again wherever it goes."""
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return depth > 0 and all(_shallow(item, depth - 1) for item in inside)
+def _is_exactly(value: Any, expected: int | list[int]) -> bool:
+    """Whether JSON has these whole numbers: 1.0 and true equal 1, but are written differently."""
+    return json.dumps(value) == json.dumps(expected)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -21,12 +19,11 @@ from plugstream.base.errors import InputError, StorageError
 from plugstream.base.files import hidden_place, lock_folder, name_target, sync_folder, write_whole
 from plugstream.base.progress import report
 from plugstream.instruments._parts import InstrumentLike, instrument_parts
-from plugstream.instruments.base import Instrument
-from plugstream.scans.checks import check_continuation, check_truth, check_views, name_rows, truth_dtype
-from plugstream.scans.chunks import Layout
+from plugstream.instruments.base import Column, Data, Instrument
+from plugstream.scans.checks import check_continuation, check_truth, check_views, data_bytes, fixed_arrays
+from plugstream.scans.chunks import Marks
 from plugstream.scans.column import ColumnWriter, write_array
-from plugstream.scans.layout import Commit, array_attributes, describe, is_packed, row_layout
-from plugstream.scans.marks import Marks
+from plugstream.scans.layout import Commit, Layout, array_attributes, describe, is_packed
 from plugstream.scans.places import LocalFiles
 from plugstream.scans.scan import Scan, stored_dtype
 from plugstream.scans.store import open_scan, read_attributes
@@ -36,15 +33,16 @@ __all__ = ["ScanWriter", "save_scan", "whole_scan"]
 # A shard is what a commit writes again while it fills, so it is small; and yet a scan is not a million files.
 _SHARD_BYTES = 4 << 20
 _MOST_VIEWS = 256
+_PACKED_ROWS = 4096  # rows of a few numbers in a file
 
 
 class ScanWriter:
     """Write a scan as it is measured: append views, commit them, and say when there will be no more.
 
     Readers see committed views only, and see them whole: chunks go to files beside their place that are flushed and
-    renamed, then the arrays' new lengths, and last of all commit.json. As many views as a shard has are committed by
-    themselves; `commit` commits what there is, and leaving a `with` block without an error does so too. One process
-    writes a scan at a time. Where it died, opening the scan again goes on after the last committed view.
+    renamed, then the arrays' new lengths, and last of all commit.json. A full shard is committed by itself; `commit`
+    commits all views so far, and so does leaving a `with` block without an error. One process writes a scan at a time.
+    If it died, opening the scan again goes on after the last committed view.
 
         with ScanWriter("scan.zarr", instrument, provenance={"operator": "..."}) as writer:
             for data, angle in measure():
@@ -94,12 +92,12 @@ class ScanWriter:
 
     @property
     def finished(self) -> bool:
-        """Whether readers were told that there will be no more views."""
+        """Whether readers know that there will be no more views."""
         return self._commit.complete
 
     @property
     def appended(self) -> int:
-        """The number of views, with those that are not committed yet."""
+        """The number of views, including those that are not committed yet."""
         return self._columns["data"].views
 
     @property
@@ -108,17 +106,16 @@ class ScanWriter:
         return tuple(name for name in self._columns if name != "data")
 
     def append(self, data: ArrayLike, *rows: ArrayLike | None, **columns: ArrayLike | None) -> None:
-        """Add views after those that are there; as many as a shard has are committed.
+        """Add views after the last; a full shard is committed.
 
-        Arguments: data (B, *data_shape), finite but where a column such as a mask says that it does not count; columns
-        (B, *row) by name, as the instrument declares them, the same ones for all of the scan; those without a name are
-        the first ones declared. An optional one that was not there before has its default for the views before. A bad
-        view is refused with nothing added.
+        Arguments: data (B, *data_shape), finite except where a column such as a mask says that it does not count;
+        columns (B, *row) by name, as the instrument declares them, the same ones for all of the scan; those without a
+        name are the first ones declared. A new optional one has its default for earlier views. A bad view is refused
+        with nothing added.
         """
         if self.finished:
             raise InputError(f"the scan {self.path} is finished; no view can be added")
-        named = {**name_rows(self.instrument, rows), **columns}
-        self.append_checked(check_views(self.instrument, data, named, self.appended, self.dtype))
+        self.append_checked(check_views(self.instrument, data, rows, columns, self.appended, self.dtype))
 
     def append_checked(self, columns: Mapping[str, NDArray[Any]]) -> None:
         """As `append`, of columns that `check_views` has returned, with data first."""
@@ -158,9 +155,7 @@ class ScanWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         try:
             if kind is None:
                 self.commit()
@@ -192,7 +187,7 @@ class ScanWriter:
                 write_whole(self.path / "commit.json", [commit.encode()])
                 sync_folder(self.path)
                 self._commit = commit
-            except BaseException:  # Ctrl-C, say, when it was in its place already: what readers see is what is told
+            except BaseException:  # Ctrl-C, say, after the rename: what readers see is what counts
                 with suppress(OSError, InputError):
                     self._commit = Commit.parse(LocalFiles(self.path).load("commit.json"))
                 raise
@@ -209,12 +204,12 @@ class ScanWriter:
             raise InputError(f"the folder {self.path.parent} does not exist; make it first")
         self.instrument, self.dtype = instrument, dtype or instrument.data.dtypes[0]
         if self.dtype not in instrument.data.dtypes:
-            known = " or ".join(instrument.data.dtypes)
-            raise InputError(f"data of {instrument.name} is stored as {known}, not {self.dtype}")
+            dtypes = " or ".join(instrument.data.dtypes)
+            raise InputError(f"data of {instrument.name} is stored as {dtypes}, not {self.dtype}")
         instrument.check_plausible()
         instrument.warn_if_implausible()
-        if truth is not None:
-            check_truth(truth, instrument.image)
+        image, fixed = instrument.image, fixed_arrays(instrument)
+        truth = None if truth is None else check_truth(truth, image)
         scan_id = uuid.uuid4().hex
         try:
             attributes = describe(instrument, provenance, scan_id, self.dtype)
@@ -226,21 +221,18 @@ class ScanWriter:
         try:
             partial.mkdir()
             self._lock = lock_folder(partial, f"the scan {self.path}")
-            arrays = {array: getattr(instrument, array.name) for array in instrument.arrays}
-            there = {array: values for array, values in arrays.items() if values is not None}
             self._id: str | None = scan_id
-            self._fixed = (*(array.name for array in there), *(() if truth is None else ("truth",)))
+            self._fixed = (*fixed, *(() if truth is None else ("truth",)))
             self._commit = Commit(0, False, (*self._fixed, "data"))
-            view = math.prod(instrument.data_shape) * np.dtype(self.dtype).itemsize
-            self._views_per_shard = views_per_shard or _views_per_shard(view)
+            self._views_per_shard = views_per_shard or _views_per_shard(instrument, self.dtype)
             write_whole(partial / "zarr.json", [text])
-            for array, values in there.items():
-                about = array_attributes(array.shape, array.unit, array.meaning)
-                write_array(partial / array.name, values, self._marks(array.name), about)
+            for array in instrument.arrays:
+                if array.name in fixed:
+                    about = array_attributes(array.shape, array.unit, array.meaning)
+                    write_array(partial / array.name, fixed[array.name], self._marks(array.name), about)
             if truth is not None:
-                image = instrument.image
                 about = array_attributes(("channel",) * image.channels + image.axes, image.value_unit, image.quantity)
-                write_array(partial / "truth", np.asarray(truth, truth_dtype(image)), self._marks("truth"), about)
+                write_array(partial / "truth", truth, self._marks("truth"), about)
             self._add_column("data", partial).write_length()
             write_whole(partial / "commit.json", [self._commit.encode()])
             sync_folder(partial)
@@ -269,10 +261,7 @@ class ScanWriter:
             self.instrument, self._commit = scan.instrument, Commit(scan.n_views, complete=False)
             self.dtype = scan.dtype.name
             self._id = scan.id if attributes.get("marks") is True else None
-            arrays = [
-                array.name for array in scan.instrument.arrays if getattr(scan.instrument, array.name) is not None
-            ]
-            self._fixed = (*arrays, *(() if scan.truth is None else ("truth",)))
+            self._fixed = (*fixed_arrays(scan.instrument), *(() if scan.truth is None else ("truth",)))
             layout, _ = Layout.parse(LocalFiles(self.path).load("data/zarr.json"))
             if views_per_shard not in (None, layout.shard):
                 raise InputError(f"the scan {self.path} has {layout.shard} views a shard, not {views_per_shard}")
@@ -280,7 +269,7 @@ class ScanWriter:
             for name in ("data", *(column.name for column in self.instrument.columns)):
                 if not (self.path / name / "zarr.json").exists():
                     continue
-                if name != "data" and scan.n_views == 0:  # of a writer that died before its first commit
+                if name != "data" and scan.n_views == 0:  # a writer died before its first commit
                     shutil.rmtree(self.path / name)
                     continue
                 column = self._add_column(name)
@@ -294,19 +283,19 @@ class ScanWriter:
             self.close()
             raise
 
-    def _add_column(self, name: str, where: Path | None = None) -> ColumnWriter:
+    def _add_column(self, name: str, parent: Path | None = None) -> ColumnWriter:
         if name not in self._columns:
-            instrument = self.instrument
-            if name == "data":
-                data, row = instrument.data, instrument.data_shape
-                layout = row_layout(self.dtype, row, self._views_per_shard)
-                about = array_attributes(("view", *data.shape), data.unit, data.meaning)
-            else:
-                column = instrument.column(name)
-                row, packed = instrument.row_shape(column), is_packed(column)
-                layout = row_layout(column.dtype, row, self._views_per_shard, packed=packed)
-                about = array_attributes(("view", *column.shape), column.unit, column.meaning)
-            self._columns[name] = ColumnWriter((where or self.path) / name, layout, self._marks(name), about)
+            instrument, packed = self.instrument, False
+            declared: Data | Column = instrument.data
+            dtype, row = self.dtype, instrument.data_shape
+            if name != "data":
+                declared = column = instrument.column(name)
+                dtype, row, packed = column.dtype, instrument.row_shape(column), is_packed(column)
+            # A chunk a view, so that damage costs one view; rows of a few numbers share a file, written until full.
+            sizes = (_PACKED_ROWS, _PACKED_ROWS) if packed else (1, self._views_per_shard)
+            about = array_attributes(("view", *declared.shape), declared.unit, declared.meaning)
+            layout = Layout(np.dtype(dtype), row, *sizes)
+            self._columns[name] = ColumnWriter((parent or self.path) / name, layout, self._marks(name), about)
         return self._columns[name]
 
     def _marks(self, name: str) -> Marks | None:
@@ -324,8 +313,7 @@ def save_scan(scan: Scan, path: str | Path) -> None:
     if not target.parent.is_dir():
         raise InputError(f"the folder {target.parent} does not exist; make it first")
     dtype = stored_dtype(scan)
-    view = math.prod(instrument.data_shape) * np.dtype(dtype).itemsize
-    per_shard = min(_views_per_shard(view), scan.n_views)
+    per_shard = min(_views_per_shard(instrument, dtype), scan.n_views)
     truth = None if scan.truth is None else np.asarray(scan.truth)
     with (
         whole_scan(target) as partial,
@@ -345,8 +333,8 @@ def save_scan(scan: Scan, path: str | Path) -> None:
 def whole_scan(target: Path) -> Iterator[Path]:
     """A place beside `target` to write a scan to, which becomes the target when the block is left without an error.
 
-    Otherwise nothing half-written is left behind, and a disk that failed is told in one line that names the target.
-    What a process leaves that was killed is never taken for ours, though a later process may have its number.
+    Otherwise nothing half-written is left behind, and an error of the disk is one line that names the target. What a
+    killed process leaves is never taken for ours.
     """
     partial = hidden_place(target)
     try:
@@ -364,5 +352,5 @@ class _UnwrittenError(StorageError):
     """The disk did not take what was to be written."""
 
 
-def _views_per_shard(view_bytes: int) -> int:
-    return int(min(_MOST_VIEWS, max(1, _SHARD_BYTES // view_bytes)))
+def _views_per_shard(instrument: Instrument, dtype: str) -> int:
+    return int(min(_MOST_VIEWS, max(1, _SHARD_BYTES // data_bytes(instrument, dtype))))
