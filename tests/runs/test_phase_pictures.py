@@ -18,10 +18,10 @@ from plugstream import ImageSpace, load_picture, save_image
 from plugstream.images.colours import CYCLIC, NOTHING, color_phase, cyclic_table
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Quantities, Stop
-from plugstream.runs.moments import read_moments
+from plugstream.runs.frames import is_phase, read_moments
 from plugstream.runs.movie import make_movie
 from plugstream.runs.pages.assets import read_asset
-from plugstream.runs.preview import Previews, is_phase, make_panels, show_panel
+from plugstream.runs.preview import Previews, make_panels, show_panel
 from plugstream.runs.replay import replay
 from plugstream.runs.tensorboard import _picture
 

@@ -36,8 +36,8 @@ from plugstream.runs.pages.pictures import run_picture
 from plugstream.runs.partition import Partition, choose_partition
 from plugstream.runs.parts import prepare
 from plugstream.runs.plan import plan
-from plugstream.runs.relay import Relay
 from plugstream.runs.replay import replay
+from plugstream.runs.volume import Relay
 from plugstream.scans import open_scan, save_scan
 from plugstream.scans.scan import MemoryScan
 from plugstream.settings import Settings, resolve

@@ -22,8 +22,8 @@ from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note, Views
 from plugstream.runs.measuring import usable_views
 from plugstream.runs.partition import Partition
+from plugstream.runs.parts import goes_by_lipschitz
 from plugstream.runs.plan import Plan
-from plugstream.runs.steps import goes_by_lipschitz
 from plugstream.scans.blocks import block_columns, read_block, sum_rows
 from plugstream.scans.chunks import first_of
 from plugstream.scans.scan import MemoryScan

@@ -1,4 +1,5 @@
-"""What is refused before a run begins: settings that contradict each other, and views that nothing can be made of."""
+"""What is refused before a run begins: settings that contradict each other, a device or precision that will not do,
+and views that nothing can be made of."""
 
 from __future__ import annotations
 
@@ -13,16 +14,16 @@ from plugstream.base.schedules import LONGEST_STEP, parse_step
 from plugstream.fidelity.by_loss import DataFidelity
 from plugstream.instruments.base import Columns, Instrument
 from plugstream.models.views import spread_views
-from plugstream.runs.devices import check_precision
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
-from plugstream.settings import AlgorithmSettings, Settings, parse_changes, parse_stages
+from plugstream.settings import AlgorithmSettings, ComputeSettings, Settings, parse_changes, parse_stages
 from plugstream.settings.choices import Choice
 
-__all__ = ["check_batch", "check_mask", "check_range", "check_settings"]
+__all__ = ["check_batch", "check_mask", "check_precision", "check_range", "check_settings", "prepare_device"]
 
 # Views of a scan that is not in memory that are looked at for the range of its values, and what sums of them may add.
 _VIEWS, _ROOM = 8, 100.0
+_SINGLE = (1e-17, 1e17)  # a square of these, times what is summed, is within the range of single precision
 
 
 def check_settings(settings: Settings) -> None:
@@ -113,6 +114,38 @@ def check_range(scan: Scan, fidelity: DataFidelity, *, by_lipschitz: bool) -> No
             f"{sizes[-1]:.2g}: their squares are outside the range of {name}, {limits.tiny:.0e} to "
             f"{limits.max:.0e}; {wider}"
         )
+
+
+def prepare_device(compute: ComputeSettings) -> tuple[torch.device, torch.dtype]:
+    """Set the number of threads, and return the device and dtype; refuse a GPU that is not there."""
+    if compute.threads is not None:
+        torch.set_num_threads(compute.threads)
+    try:
+        device = torch.device(compute.device)
+    except RuntimeError:
+        raise InputError(f"there is no device {compute.device!r}; choose cpu, cuda or cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"the device {compute.device!r} is not supported; choose cpu, cuda or cuda:N")
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if count == 0:
+            raise InputError("torch sees no GPU on this machine; use --device cpu, or install torch with CUDA")
+        if device.index is not None and device.index >= count:
+            raise InputError(f"there is no GPU {device.index}: torch sees {count}, numbered from 0")
+    return device, {"float32": torch.float32, "float64": torch.float64}[compute.dtype]
+
+
+def check_precision(settings: Settings, **values: float | None) -> None:
+    """Refuse numbers, and bounds of the image, whose squares leave the range of single precision, if that is used."""
+    if settings.compute.dtype == "float64":
+        return
+    d = settings.denoiser
+    for name, value in {**values, "low": None if d.low == "auto" else d.low, "high": d.upper}.items():
+        if value is not None and value != 0 and not _SINGLE[0] <= abs(value) <= _SINGLE[1]:
+            raise InputError(
+                f"{name} = {value:g} is beyond what float32 can compute with, {_SINGLE[0]:g} to {_SINGLE[1]:g}; use "
+                "--dtype float64, or scale the data"
+            )
 
 
 def _check_uses(settings: Settings) -> None:

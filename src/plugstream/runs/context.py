@@ -21,7 +21,7 @@ from plugstream.runs.replay import History
 from plugstream.runs.search import Search, last_trial, with_sigma
 from plugstream.runs.stages import Stages, check_begun
 from plugstream.runs.steering import PlannedChanges
-from plugstream.runs.viewers import Viewers
+from plugstream.runs.terminal import Viewers
 from plugstream.runs.views import GrowingViews
 from plugstream.scans.scan import Scan
 from plugstream.settings import Change, Settings, parse_changes, with_changes

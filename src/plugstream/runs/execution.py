@@ -29,12 +29,12 @@ from plugstream.runs.events import Finishing, Note, Quantities, Resume, Space, S
 from plugstream.runs.identity import log_start, settings_identity
 from plugstream.runs.liveness import Heartbeats
 from plugstream.runs.measuring import MeasuredViews
+from plugstream.runs.parts import describe_step, goes_by_lipschitz
 from plugstream.runs.preview import Previews
 from plugstream.runs.refined import RefinementNotes
 from plugstream.runs.replay import replay
 from plugstream.runs.results import Comparison, bound_notes, form_comparison, write_known, write_results
 from plugstream.runs.stages import restrict_views
-from plugstream.runs.steps import describe_step, goes_by_lipschitz
 from plugstream.runs.views import GrowingViews, open_in_memory
 from plugstream.runs.watch import Watch
 from plugstream.scans.store import StoredScan

@@ -32,9 +32,9 @@ from plugstream.base.files import hidden_place, read_small, write_whole
 from plugstream.images.blocks import average_blocks
 from plugstream.images.global_phase import turn_of_mean
 from plugstream.images.space import ImageSpace
+from plugstream.runs.callbacks import Pace, PacedWriter
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note
-from plugstream.runs.pace import Pace, PacedWriter
 
 __all__ = ["LiveZarr", "check_place"]
 

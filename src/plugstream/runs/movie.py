@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
+import shutil
+import subprocess
+import tempfile
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError, StorageError
-from plugstream.base.files import write_whole
+from plugstream.base.files import hidden_place, write_whole
 from plugstream.base.progress import report
 from plugstream.base.quantities import Quantity, sort_quantities
 from plugstream.base.text import is_unicode
@@ -23,11 +27,9 @@ from plugstream.images.drawing import BLUE, INK, Panel, Shades, draw_rows, figur
 from plugstream.images.planes import phase_label
 from plugstream.images.space import ImageSpace
 from plugstream.runs.folder import open_run
-from plugstream.runs.moments import Moment, read_moments
-from plugstream.runs.preview import is_phase
+from plugstream.runs.frames import Moment, is_phase, read_moments
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of
-from plugstream.runs.video import check_encoder, encode_video
 from plugstream.settings import resolve
 from plugstream.solver.monitors import snr
 
@@ -36,6 +38,7 @@ __all__ = ["Movie", "make_movie"]
 _SECONDS = 6.0  # that a movie takes, as far as frames a second allow
 _SLOWEST, _FASTEST = 6.0, 25.0
 _HOLD = 2.0  # seconds that the last frame stays
+_PATIENCE = 120.0  # seconds that ffmpeg may take to finish once it has all frames
 _PALE = "#c9d3de"
 _DOTS = 9.0  # an inch at least: with fewer the smallest text has not one pixel, which no font can be drawn with
 
@@ -77,7 +80,7 @@ def make_movie(
             f"the title {title!r} holds bytes that are not UTF-8, which cannot be drawn; write it in UTF-8"
         )
     if kind == ".mp4":
-        check_encoder()
+        _check_encoder()
     open_run(folder)
     if not out.parent.is_dir():
         raise InputError(f"the folder {out.parent} does not exist; make it first")
@@ -94,7 +97,7 @@ def make_movie(
             phases = any(is_phase(panel) for row in panels for panel in row)
             write_whole(out, [_encode_gif(pictures, rate, phases=phases)])
         else:
-            encode_video(out, pictures, rate, hold)
+            _encode_video(out, pictures, rate, hold)
     except OSError as error:
         raise StorageError(f"cannot write {out}: {error.strerror or error}") from error
     return Movie(out, len(frames), frames[0].step, frames[-1].step, (len(frames) - 1) / rate + hold / rate)
@@ -315,3 +318,46 @@ def _encode_gif(pictures: Iterator[NDArray[np.uint8]], rate: float, *, phases: b
     file = io.BytesIO()
     coded[0].save(file, "GIF", save_all=True, append_images=coded[1:], duration=times, loop=0, optimize=False)
     return file.getvalue()
+
+
+def _check_encoder() -> None:
+    """Refuse where there is no ffmpeg."""
+    if shutil.which("ffmpeg") is None:
+        raise InputError("an MP4 needs ffmpeg, which is not installed here; install it, or make a .gif")
+
+
+def _encode_video(out: Path, pictures: Iterator[NDArray[np.uint8]], rate: float, hold: int) -> None:
+    """Write pictures as a video that every player and browser shows, whole or not at all.
+
+    Arguments: out, the file; pictures, (height, width, 3) in RGB with even sides; rate, of them a second; hold, how
+    often the last one is shown.
+    """
+    partial = hidden_place(out)
+    first = next(pictures)
+    height, width = first.shape[:2]
+    raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{rate:g}", "-i", "-"]
+    # 4:2:0 and the index in front are what browsers need; ffmpeg takes H.264 for MP4 where it has that.
+    coded = ["-an", "-pix_fmt", "yuv420p", "-crf", "18", "-movflags", "+faststart", "-f", "mp4", str(partial)]
+    command = ["ffmpeg", "-nostdin", "-hide_banner", "-loglevel", "error", "-y", *raw, *coded]
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said)
+        assert process.stdin is not None
+        try:
+            with contextlib.suppress(BrokenPipeError), process.stdin:  # it says itself why it ended
+                last = first
+                process.stdin.write(first.data)
+                for last in pictures:
+                    process.stdin.write(last.data)
+                for _ in range(hold - 1):
+                    process.stdin.write(last.data)
+            if process.wait(_PATIENCE) != 0:
+                said.seek(0)
+                lines = said.read().decode(errors="replace").strip().splitlines() or ["it does not say why"]
+                raise StorageError(f"ffmpeg could not write {out}: {lines[-1]}")
+            partial.replace(out)
+        except subprocess.TimeoutExpired:
+            raise StorageError(f"ffmpeg did not finish {out} within {_PATIENCE:.0f} s") from None
+        finally:
+            process.kill()  # which does nothing where it has ended
+            process.wait()
+            partial.unlink(missing_ok=True)

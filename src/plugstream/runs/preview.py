@@ -34,13 +34,13 @@ from plugstream.images.blocks import average_blocks
 from plugstream.images.global_phase import turn_of_mean
 from plugstream.images.planes import is_faint
 from plugstream.images.space import ImageSpace
+from plugstream.runs.callbacks import Pace, PacedWriter
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note, Preview
-from plugstream.runs.frames import PIXELS, Frames
-from plugstream.runs.pace import Pace, PacedWriter
+from plugstream.runs.frames import PIXELS, Frames, is_phase
 from plugstream.solver.result import Progress
 
-__all__ = ["Previews", "is_phase", "make_panels", "read_preview", "show_panel"]
+__all__ = ["Previews", "make_panels", "read_preview", "show_panel"]
 
 _NAME = "preview.safetensors"
 _FORMAT = "plugstream-preview"
@@ -155,11 +155,6 @@ def make_panels(image: Tensor, space: ImageSpace, most: int = _SIDE) -> tuple[di
                 }
             )
     return tensors, panels
-
-
-def is_phase(panel: Mapping[str, Any]) -> bool:
-    """Whether a panel shows a phase, in radians from -pi to pi."""
-    return bool(panel["unit"] == "rad" and panel["name"].split(" ")[-1] == "phase")
 
 
 def show_panel(panel: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> NDArray[np.float32]:

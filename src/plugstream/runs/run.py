@@ -25,7 +25,7 @@ from plugstream.runs.identity import identity
 from plugstream.runs.plan import Plan
 from plugstream.runs.replay import History, replay
 from plugstream.runs.search import last_choice, last_trial, with_sigma, without_strength
-from plugstream.runs.viewers import Viewers
+from plugstream.runs.terminal import Viewers
 from plugstream.runs.views import wait_for_batch
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan, open_scan

@@ -27,7 +27,7 @@ from plugstream.models.part import SHARE, PartOfData
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Chosen, Note, Trial, Views
 from plugstream.runs.measuring import held_out_views, usable_views
-from plugstream.runs.steps import goes_by_lipschitz
+from plugstream.runs.parts import goes_by_lipschitz
 from plugstream.scans.scan import Scan
 from plugstream.settings import Settings, is_weight
 from plugstream.solver.result import Progress, Turn

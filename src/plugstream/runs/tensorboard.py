@@ -29,9 +29,10 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.images.colours import color_phase
+from plugstream.runs.callbacks import Pace
 from plugstream.runs.events import Event, Heartbeat, Measurement, Preview, Resume, Start, Stop, Views
-from plugstream.runs.pace import Pace
-from plugstream.runs.preview import is_phase, read_preview, show_panel
+from plugstream.runs.frames import is_phase
+from plugstream.runs.preview import read_preview, show_panel
 
 __all__ = ["Tensorboard"]
 

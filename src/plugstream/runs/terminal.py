@@ -1,22 +1,26 @@
-"""A run for a person who watches it, made from its events: notes, steps, measurements, and how it ended."""
+"""What shows a run while it goes on: the terminal, from its events, and programs of others."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plugstream.base.display.frame import Clock
 from plugstream.base.display.screen import Display
 from plugstream.base.display.steps import Steps
 from plugstream.base.quantities import read_quantity
-from plugstream.runs.callbacks import Watcher
+from plugstream.images.space import ImageSpace
+from plugstream.runs.callbacks import Callback, Watcher
+from plugstream.runs.event_log import EventLog, Listener
 from plugstream.runs.events import Event, Heartbeat, Measurement, Note, Quantities, Resume, Start, Steering, Stop, Views
 
 if TYPE_CHECKING:
     from plugstream.algorithms import State
     from plugstream.solver.result import Progress
 
-__all__ = ["Terminal", "describe_verdict"]
+__all__ = ["Terminal", "Viewers", "describe_verdict"]
 
 # Measurements that are a line each where lines stay, and the seconds between two of those after them.
 _LINES, _PAUSE = 100, 5.0
@@ -133,3 +137,38 @@ def describe_verdict(stop: Stop) -> list[tuple[str, str, bool]]:
         head = f"  {question} {answer['word']}:"
         lines.append((f"{head} {answer['text']}", head, bool(answer["good"])))
     return lines
+
+
+@dataclass(frozen=True)
+class Viewers:
+    """Programs of others that show a run while it goes on; no setting, since the image does not depend on them.
+
+    Arguments: live_zarr, where to keep the current image as OME-Zarr (`plugstream.runs.live_zarr`); tensorboard,
+    whether to write what TensorBoard reads (`plugstream.runs.tensorboard`).
+    """
+
+    live_zarr: Path | None = None
+    tensorboard: bool = False
+
+    def check(self) -> None:
+        """Refuse a place that cannot be written to, before anything is computed."""
+        if self.live_zarr is not None:
+            from plugstream.runs.live_zarr import check_place
+
+            check_place(self.live_zarr)
+
+    def listeners(self, folder: Path) -> tuple[Listener, ...]:
+        """What listens to the log of the run in a folder."""
+        if not self.tensorboard:
+            return ()
+        from plugstream.runs.tensorboard import Tensorboard
+
+        return (Tensorboard(folder),)
+
+    def callbacks(self, space: ImageSpace, log: EventLog) -> list[Callback]:
+        """What acts after the steps of a run whose image has this space."""
+        if self.live_zarr is None:
+            return []
+        from plugstream.runs.live_zarr import LiveZarr
+
+        return [LiveZarr(self.live_zarr, space, log)]

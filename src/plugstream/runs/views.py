@@ -24,11 +24,11 @@ from plugstream.fidelity.by_loss import DataFidelity
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note, Views
 from plugstream.runs.measuring import usable_views
+from plugstream.runs.parts import goes_by_lipschitz
 from plugstream.runs.plan import Plan
 from plugstream.runs.replay import History
 from plugstream.runs.search import Search
 from plugstream.runs.stages import Stages
-from plugstream.runs.steps import goes_by_lipschitz
 from plugstream.scans.chunks import first_of
 from plugstream.scans.prefetch import Prefetcher
 from plugstream.scans.scan import Scan

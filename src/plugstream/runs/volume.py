@@ -19,33 +19,44 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from plugstream.algorithms import State
 from plugstream.base.errors import DamagedError, InputError, is_refusal
 from plugstream.base.progress import report
 from plugstream.base.volume_file import VolumeFile, make_volume
 from plugstream.images.space import ImageSpace
 from plugstream.runs.agreement import Agreement, agree, recall, write_sums
-from plugstream.runs.commands import Inbox, Requests
+from plugstream.runs.callbacks import Watcher
+from plugstream.runs.commands import Command, Inbox, Requests
 from plugstream.runs.event_log import EventLog, SilentLog
-from plugstream.runs.events import Finishing, Note, Space, Stop as StopEvent
+from plugstream.runs.events import (
+    Event,
+    Finishing,
+    Heartbeat,
+    Measurement,
+    Note,
+    Quantities,
+    Resume,
+    Space,
+    Steering,
+    Stop as StopEvent,
+)
 from plugstream.runs.folder import lock, place_of, remove_unbegun, whole_folder, write_down, write_text
 from plugstream.runs.identity import log_start
 from plugstream.runs.partition import Partition, write_partition
 from plugstream.runs.plan import Plan
-from plugstream.runs.relay import Relay, VolumeInbox
 from plugstream.runs.replay import History, replay
 from plugstream.runs.run import explain_failure, reconstruct
-from plugstream.runs.terminal import Terminal
-from plugstream.runs.viewers import Viewers
+from plugstream.runs.terminal import Terminal, Viewers
 from plugstream.runs.volume_results import volume_snr, write_volume_results
 from plugstream.scans.store import StoredScan
-from plugstream.solver.result import Result, Stop
+from plugstream.solver.result import Progress, Result, Stop
 from plugstream.solver.verdict import Outcome, Verdict, worst_verdict
 
-__all__ = ["VolumeResult", "reconstruct_volume"]
+__all__ = ["Relay", "VolumeResult", "reconstruct_volume"]
 
 # Seconds between two looks at whether blocks of other processes have finished.
 _LOOK = 0.5
@@ -309,3 +320,63 @@ def _read_ends(folder: Path, count: int) -> Iterator[tuple[int, dict[str, Any]]]
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise InputError(f"{path} cannot be read: {error}; remove it, and the block is run again") from error
             yield number, end
+
+
+class Relay(Watcher):
+    """Passes on to the log of a volume what the run of a block measures, warns of, and how far it is.
+
+    Steps are counted over all blocks: those of this one come after `before`. Its first image is that of any block, and
+    is not told again.
+
+    Arguments: log of the volume's run; terminal, that shows it; name of the block, "block 3 of 16"; before, steps of
+    the blocks before, and their seconds; total, of all steps; declared, whether it is known what is measured.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        terminal: Terminal | None,
+        name: str,
+        *,
+        before: int,
+        seconds: float,
+        total: int,
+        declared: bool,
+    ) -> None:
+        self.log, self.terminal, self.name = log, terminal, name
+        self.before, self.seconds, self.total, self.declared = before, seconds, total, declared
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Note() if event.text.startswith("warning: "):
+                self.log.add(Note(f"warning: {self.name}: {event.text.removeprefix('warning: ')}"))
+            case Quantities() if not self.declared:
+                self.declared = True
+                self.log.add(event)
+            case Resume():
+                self.log.add(Resume(self.before + event.step))
+            case Measurement() if event.step > 0 or self.before == 0:
+                self.log.add(replace(event, step=self.before + event.step, time=round(self.seconds + event.time, 4)))
+            case Heartbeat():
+                self.log.add(replace(event, step=self.before + event.step, planned=self.total))
+            case Steering() if event.action != "change":
+                self.log.add(replace(event, step=self.before + event.step))
+
+    def after_step(self, progress: Progress[State]) -> None:
+        if self.terminal is not None:
+            self.terminal.tick(self.before + progress.state.k, self.seconds + progress.time, time.time())
+
+
+class VolumeInbox(Inbox):
+    """What people ask of the run of a volume, for the run of a block of it: to wait or to stop, but no change."""
+
+    def take(self) -> list[tuple[Path, Command | InputError]]:
+        """As of any run; another sigma for some blocks would leave seams, and is refused."""
+        fixed = InputError("all blocks of a volume have one sigma and one step; start a new run with others")
+        return [
+            (path, fixed if isinstance(command, Command) and command.action == "change" else command)
+            for path, command in super().take()
+        ]
+
+    def clear(self) -> None:
+        """Leave what came between two blocks for the next."""

@@ -41,7 +41,8 @@ from plugstream.images.planes import split_parts, turn_image
 from plugstream.images.space import ImageSpace
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.error_maps import map_space
-from plugstream.runs.preview import is_phase, read_preview
+from plugstream.runs.frames import is_phase
+from plugstream.runs.preview import read_preview
 from plugstream.runs.refined import PREFIX, refined_space
 
 __all__ = ["make_picture", "picture_files", "picture_of_preview", "run_picture"]
