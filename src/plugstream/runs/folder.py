@@ -20,6 +20,7 @@ from plugstream.base.errors import InputError, StorageError
 from plugstream.base.files import NOT_PLAIN, hidden_place, lock_folder, name_target, sync_folder, write_whole
 from plugstream.base.version import __version__
 from plugstream.runs.event_log import read_events
+from plugstream.runs.events import StepEvent
 from plugstream.settings import Settings, to_toml
 
 __all__ = [
@@ -107,8 +108,9 @@ def remove_unbegun(folder: Path, *own: str) -> None:
     known = {".lock", "settings.toml", "run.json", "events.jsonl", "commands", "start.npy"}
     known |= {"preview.safetensors", "previews", "tensorboard", *own}
     with suppress(OSError, InputError):
-        events = folder / "events.jsonl"
-        steps = events.exists() and any(getattr(event, "step", 0) > 0 for event in read_events(events))
+        log = folder / "events.jsonl"
+        events = read_events(log) if log.exists() else ()
+        steps = any(isinstance(event, StepEvent) and event.step > 0 for event in events)
         others = {path.name for path in folder.iterdir()} - known
         if not steps and all(_TRUTH.fullmatch(name) for name in others):
             shutil.rmtree(folder, ignore_errors=True)

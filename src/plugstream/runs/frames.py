@@ -25,8 +25,6 @@ from plugstream.base.tensors import load_tensors, save_tensors
 from plugstream.images.planes import is_faint
 from plugstream.runs.replay import History
 
-__all__ = ["PIXELS", "Frames", "Moment", "frame_steps", "is_phase", "read_frame", "read_moments"]
-
 FOLDER = "previews"
 # Pixels of all panels of a frame together, at most.
 PIXELS = 512 * 512
@@ -59,8 +57,8 @@ class Frames:
             self._steps = self._begin(step)
         values, described = {}, []
         for panel in panels:
-            coded, low, scale = _encode(tensors[panel["name"]].numpy())
-            values[panel["name"]] = torch.from_numpy(coded)
+            levels, low, _, scale = encode_levels(tensors[panel["name"]].numpy())
+            values[panel["name"]] = torch.from_numpy(levels)
             described.append({**panel, "low": low, "scale": scale})
         header = {"format": _FORMAT, "version": _VERSION, "step": str(step), "panels": json.dumps(described)}
         save_tensors(self._path(step), values, header, durable=False)
@@ -207,12 +205,16 @@ def _arrange(
     return [[image for image, _ in row] for row in ordered], [[panel for _, panel in row] for row in ordered]
 
 
-def _encode(values: NDArray[np.float32]) -> tuple[NDArray[np.uint16], float, float]:
-    """Values in 16 bits, with the least one and the size of a unit."""
+def encode_levels(values: NDArray[Any]) -> tuple[NDArray[np.uint16], float, float | None, float]:
+    """Values in 16 bits, n of low + n * scale; then low, the largest value, and scale.
+
+    n is 65535 where a value is not finite. Where none is, low is 0 and the largest value None.
+    """
     finite = np.isfinite(values)
-    known = values if finite.all() else values[finite]
-    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
-    scale = (high - low) / (_NOT_FINITE - 1) or 1.0
-    coded = np.full(values.shape, _NOT_FINITE, dtype=np.uint16)
-    np.copyto(coded, np.rint((values - low) / scale), where=finite, casting="unsafe")
-    return coded, low, scale
+    numbers = values if finite.all() else values[finite]
+    low = float(numbers.min()) if numbers.size else 0.0
+    high = float(numbers.max()) if numbers.size else None
+    scale = 1.0 if high is None else (high - low) / (_NOT_FINITE - 1) or 1.0
+    levels = np.full(values.shape, _NOT_FINITE, dtype=np.uint16)
+    np.copyto(levels, np.rint((values - low) / scale), where=finite, casting="unsafe")
+    return levels, low, high, scale

@@ -40,8 +40,6 @@ from plugstream.runs.events import Note, Preview
 from plugstream.runs.frames import PIXELS, Frames, is_phase
 from plugstream.solver.result import Progress
 
-__all__ = ["Previews", "make_panels", "read_preview", "show_panel"]
-
 _NAME = "preview.safetensors"
 _FORMAT = "plugstream-preview"
 _VERSION = "1"
@@ -134,8 +132,11 @@ def make_panels(image: Tensor, space: ImageSpace, most: int = _SIDE) -> tuple[di
     about = {} if turn is None else {"turned": math.atan2(float(turn.imag), float(turn.real))}
     tensors: dict[str, Tensor] = {}
     panels: list[dict[str, Any]] = []
-    for prefix, place, part, axes in _slices(image, space):
-        small, axes = _shrink(part, axes, most)
+    for prefix, place, part, numbers in _slices(image, space):
+        blocks = [max(1, math.ceil(size / most)) for size in part.shape[-2:]]
+        small = average_blocks(part, blocks)
+        axes = [channel_axis(len(small))] if space.channels else []
+        axes += [space_axis(space, *about) for about in zip(numbers, small.shape[-2:], blocks, strict=True)]
         values = {"": small}
         if small.is_complex():
             values = {"magnitude": small.abs(), "phase": (small if turn is None else small * turn).angle()}
@@ -166,44 +167,33 @@ def show_panel(panel: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> NDArr
     return np.where(is_faint(size.numpy()), np.float32(np.nan), values)
 
 
-def _slices(image: Tensor, space: ImageSpace) -> list[tuple[str, str, Tensor, list[dict[str, Any]]]]:
-    """Name, place in words, values and axes of what is shown: the image, or three slices of a volume."""
-    first = int(space.channels)
-    axes: list[dict[str, Any]] = [_axis("channel", "", 0.0, 1.0, image.shape[0])] if space.channels else []
-    for n, name in enumerate(space.axes):
-        origin = None if space.origin is None else space.origin[n]
-        spacing = None if space.spacing is None else space.spacing[n]
-        axes.append(_axis(name, space.unit if spacing is not None else "", origin, spacing, image.shape[first + n]))
+def _slices(image: Tensor, space: ImageSpace) -> list[tuple[str, str, Tensor, list[int]]]:
+    """Name, place in words, values and spatial axes of what is shown: the image, or three slices of a volume."""
     if len(space.spatial) == 2:
-        return [("", "", image, axes)]
+        return [("", "", image, [0, 1])]
     out = []
-    for axis in range(first, first + 3):
+    for n, name in enumerate(space.axes):
+        axis = int(space.channels) + n
         middle = image.shape[axis] // 2
-        rest = [entry for n, entry in enumerate(axes) if n != axis]
-        place = space.position(axis - first, middle)
-        out.append((f"{axes[axis]['name']} = {middle}", place, image.select(axis, middle), rest))
+        part = image.select(axis, middle)
+        out.append((f"{name} = {middle}", space.position(n, middle), part, [m for m in range(3) if m != n]))
     return out
 
 
-def _axis(name: str, unit: str, origin: float | None, spacing: float | None, size: int) -> dict[str, Any]:
-    return {"name": name, "unit": unit, "origin": origin, "spacing": spacing, "size": size}
+def channel_axis(size: int) -> dict[str, Any]:
+    """What a panel says of its axis of channels."""
+    return {"name": "channel", "unit": "", "origin": 0.0, "spacing": 1.0, "size": size}
 
 
-def _shrink(part: Tensor, axes: list[dict[str, Any]], most: int) -> tuple[Tensor, list[dict[str, Any]]]:
-    """Means over blocks of the last two axes, and where their centres lie."""
-    blocks = [max(1, math.ceil(size / most)) for size in part.shape[-2:]]
-    if blocks == [1, 1]:
-        return part, axes
-    small = average_blocks(part, blocks)
-    changed = [dict(axis) for axis in axes]
-    for axis, block, size in zip(changed[-2:], blocks, small.shape[-2:], strict=True):
-        step = axis["spacing"]
-        if step is not None:
-            axis["spacing"] = step * block
-            if axis["origin"] is not None:
-                axis["origin"] += step * (block - 1) / 2
-        axis["size"] = size
-    return small, changed
+def space_axis(space: ImageSpace, n: int, size: int, block: int = 1) -> dict[str, Any]:
+    """What a panel says of spatial axis n, whose elements are means over blocks: where their centres lie."""
+    step = None if space.spacing is None else space.spacing[n]
+    origin = None if space.origin is None else space.origin[n]
+    if step is not None and origin is not None:
+        origin += step * (block - 1) / 2
+    unit = "" if step is None else space.unit
+    spacing = None if step is None else step * block
+    return {"name": space.axes[n], "unit": unit, "origin": origin, "spacing": spacing, "size": size}
 
 
 def _range(values: Tensor) -> list[float] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,9 @@ from plugstream.runs.parts import Parts
 from plugstream.runs.refined import save_refined
 from plugstream.runs.replay import History, replay
 from plugstream.runs.report import draw_report
-from plugstream.runs.watch import theory_of
 from plugstream.scans.scan import Scan
 from plugstream.settings import DenoiserSettings, Settings
 from plugstream.solver.result import Result
-from plugstream.solver.series import Series
-
-__all__ = ["Comparison", "bound_notes", "form_comparison", "title_of", "wrap_notes", "write_known", "write_results"]
 
 # An image is said to sit on a bound where at least this part of it does.
 _SUBSTANTIAL = 0.2
@@ -112,7 +108,8 @@ def write_results(
         save_image(compared.image, folder / compared.file, space)
     if result.parameters:
         save_refined(folder, result.parameters)
-    write_text(folder / "history.csv", _history(result.history))
+    series = {name: zip(s.step, s.time, s.value, strict=True) for name, s in result.history.items()}
+    write_history(folder, ((name, *row) for name, rows in series.items() for row in rows))
     if settings.run.figure_formats:
         report("drawing the report")
         _draw(folder, scan, settings, result, compared, notes)
@@ -137,11 +134,7 @@ def _draw(
         compared=None if compared is None else (compared.name, _single(compared.image)),
         truth=scan.truth,
         uncertainty=None if result.uncertainty is None else _single(result.uncertainty),
-        measured=history.measured,
-        quantities=history.quantities,
-        theory=theory_of(history),
-        arrivals=history.arrivals(),
-        stages=history.stages,
+        history=history,
     )
 
 
@@ -170,14 +163,13 @@ def wrap_notes(notes: Sequence[str]) -> list[str]:
     return [line for text in notes for line in textwrap.wrap(text, _LINE)]
 
 
-def _history(history: dict[str, Series]) -> str:
+def write_history(folder: Path, rows: Iterable[tuple[str, int, float, float]]) -> None:
+    """Write history.csv, of rows of a quantity's name, step, seconds and value."""
     file = io.StringIO(newline="")
     writer = csv.writer(file)
     writer.writerow(["quantity", "step", "time", "value"])
-    for name, series in history.items():
-        for step, seconds, value in zip(series.step, series.time, series.value, strict=True):
-            writer.writerow([name, int(step), f"{seconds:.6f}", repr(float(value))])
-    return file.getvalue()
+    writer.writerows([name, int(step), f"{time:.6f}", repr(float(value))] for name, step, time, value in rows)
+    write_text(folder / "history.csv", file.getvalue())
 
 
 def title_of(settings: Settings, left_out: str = "") -> str:

@@ -1,9 +1,7 @@
-"""What the run of a volume leaves when all of its blocks have finished, made from its file some slices at a time."""
+"""The results of a volume whose blocks have all finished, made from its file a few slices at a time."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,31 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.base.files import sync_folder, write_whole
+from plugstream.base.files import sync_folder
 from plugstream.base.progress import report
-from plugstream.base.quantities import Quantity, sort_quantities
 from plugstream.base.volume_file import VolumeFile
-from plugstream.images.drawing import (
-    INK,
-    Curve,
-    Panel,
-    Shades,
-    draw_curves,
-    draw_rows,
-    encode_figure,
-    figure_size,
-    label_of,
-)
+from plugstream.images.drawing import Panel, Shades, label_of
 from plugstream.images.pictures import write_grey
 from plugstream.images.space import ImageSpace
 from plugstream.images.tags import tiff_tags
-from plugstream.runs.folder import write_text
-from plugstream.runs.replay import History, replay
-from plugstream.runs.results import title_of, wrap_notes
+from plugstream.runs.replay import replay
+from plugstream.runs.report import draw_figure
+from plugstream.runs.results import title_of, wrap_notes, write_history
 from plugstream.settings import Settings
 from plugstream.solver.verdict import Verdict
-
-__all__ = ["middle_planes", "volume_snr", "write_volume_results"]
 
 _MOST_TIFF = 3 << 30  # bytes of ImageJ's TIFF, which has 32 bits for places
 
@@ -55,11 +40,18 @@ def write_volume_results(
     if math.prod(volume.shape) * volume.dtype.itemsize <= _MOST_TIFF:
         _write_tiff(folder / "result.tif", volume, space)
     history = replay(folder / "events.jsonl")
-    write_text(folder / "history.csv", _table(history))
+    names = dict.fromkeys(name for event in history.measured for name in event.values)
+    rows = [(name, e.step, e.time, e.values.get(name)) for name in names for e in history.measured]
+    write_history(folder, ((name, step, time, value) for name, step, time, value in rows if value is not None))
     if settings.run.figure_formats:
         report("drawing the report")
         title = "\n".join([f"{title_of(settings)}, by blocks of slices", *wrap_notes([str(verdict)])])
-        _draw(folder / "report.png", settings.run.figure_formats, title, planes, span, space, history)
+        shades = Shades(*span, label_of(space))
+        panels = [
+            Panel(space.position(axis, space.shape[axis] // 2), plane.astype(np.float64), shades, space.section(axis))
+            for axis, plane in enumerate(planes)
+        ]
+        draw_figure(folder / "report.png", [panels], space, title, history, settings.run.figure_formats)
     sync_folder(folder)
 
 
@@ -103,52 +95,3 @@ def _write_tiff(path: Path, volume: VolumeFile, space: ImageSpace) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _draw(
-    path: Path,
-    formats: tuple[str, ...],
-    title: str,
-    planes: list[NDArray[Any]],
-    span: tuple[float, float],
-    space: ImageSpace,
-    history: History,
-) -> None:
-    """Three slices on one scale of grey, above what was measured in each block."""
-    from matplotlib.figure import Figure
-
-    shades = Shades(*span, label_of(space))
-    panels = [
-        Panel(space.position(axis, space.shape[axis] // 2), plane.astype(np.float64), shades, space.section(axis))
-        for axis, plane in enumerate(planes)
-    ]
-    width, high = figure_size([panels])
-    figure = Figure(figsize=(max(width, 7.2), high + 3.2), layout="constrained")
-    figure.suptitle(title, fontsize=11, color=INK, parse_math=False)
-    images, curves = np.asarray(figure.subfigures(2, 1, height_ratios=[high, 2.9])).tolist()
-    draw_rows(images, [panels], space)
-    names = {name for event in history.measured for name, value in event.values.items() if value is not None}
-    shown = sort_quantities(history.quantities, names, stop_first=True)[:2]
-    if shown:
-        draw_curves(curves, [_curve(quantity, history) for quantity in shown])
-    for kind in formats:
-        write_whole(path.with_suffix(f".{kind}"), [encode_figure(figure, kind, dpi=150)])
-
-
-def _table(history: History) -> str:
-    """What was measured, as the history.csv of any run, with steps and seconds over all blocks."""
-    file = io.StringIO(newline="")
-    writer = csv.writer(file)
-    writer.writerow(["quantity", "step", "time", "value"])
-    for name in dict.fromkeys(name for event in history.measured for name in event.values):
-        for event in history.measured:
-            if (value := event.values.get(name)) is not None:
-                writer.writerow([name, event.step, f"{event.time:.6f}", repr(float(value))])
-    return file.getvalue()
-
-
-def _curve(quantity: Quantity, history: History) -> Curve:
-    """What was measured of a quantity over the steps of all blocks, one after the other."""
-    points = [(event.step, event.values.get(quantity.name)) for event in history.measured]
-    known = [(step, value) for step, value in points if value is not None]
-    return Curve(quantity, [step for step, _ in known], [value for _, value in known])
