@@ -1,4 +1,4 @@
-"""The previews of a run over time, from which a movie is made: small files in its folder `previews`, and few.
+"""The previews of a run over time, from which a movie is made: a few small files in its folder `previews`.
 
 A frame is previews/STEP.safetensors: the panels of a preview in 16 bits, a value being low + n * scale with `low` and
 `scale` of its panel, and n = 65535 where it is not finite.
@@ -39,12 +39,10 @@ _CHANNELS = 4  # of an image that a movie shows
 
 
 class Frames:
-    """Keeps frames of a run, with most of them where the image changes most.
+    """Keeps frames of the run in a folder, most of them where the image changes most.
 
-    There are at most 200, and 48 MB if that still leaves 50. Where there is one too many, that one goes whose
-    neighbours lie closest together in sqrt(step): first steps stay dense, and the last frame always stays.
-
-    Arguments: folder of the run.
+    There are at most 200, and 48 MB if that still leaves 50. Where there is one too many, the one goes whose neighbours
+    lie closest together in sqrt(step): first steps stay dense, and the last frame always stays.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -101,9 +99,9 @@ def read_frame(folder: Path, step: int) -> tuple[dict[str, NDArray[np.float32]],
     try:
         panels = json.loads(about["panels"])
         for panel in panels:
-            whole = coded[panel["name"]].numpy()
-            value = np.float32(panel["low"]) + whole.astype(np.float32) * np.float32(panel["scale"])
-            values[panel["name"]] = np.where(whole == _NOT_FINITE, np.float32(np.nan), value)
+            levels = coded[panel["name"]].numpy()
+            value = np.float32(panel["low"]) + levels.astype(np.float32) * np.float32(panel["scale"])
+            values[panel["name"]] = np.where(levels == _NOT_FINITE, np.float32(np.nan), value)
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"its header does not say what it shows ({error!r})") from error
     return values, panels
@@ -116,26 +114,23 @@ def is_phase(panel: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Moment:
-    """One moment of a run: the step, and images (H, W) by row and column, as a movie has them.
-
-    `whole` is the image itself, where a frame has all of it: two axes, real or complex.
-    """
+    """One moment of a run: the step, pictures (H, W) in rows, and the image where a frame has all of it, as (H, W)."""
 
     step: int
-    images: list[list[NDArray[np.float32]]]
-    whole: NDArray[Any] | None
+    rows: list[list[NDArray[np.float32]]]
+    image: NDArray[Any] | None
 
 
 def read_moments(folder: Path, history: History) -> tuple[list[Moment], list[list[dict[str, Any]]]]:
     """The frames that led to the image, and the panels of each row; a frame that is damaged is left out.
 
-    Where the global phase is free each is turned to the last one, so that a phase that turns as a whole, which the data
-    say nothing of, does not look like a change of the image.
+    Where the global phase is free each is turned to the last one, so that a turn of all phases, which the data leave
+    open, does not look like a change of the image.
     """
     steps = frame_steps(folder)
     if history.stop is not None:  # what came after the image was not kept
         steps = [step for step in steps if step <= history.stop.image_step]
-    found, panels, last = [], None, None
+    moments, panels, last = [], None, None
     for step in reversed(steps):
         try:
             values, described = read_frame(folder, step)
@@ -148,21 +143,19 @@ def read_moments(folder: Path, history: History) -> tuple[list[Moment], list[lis
         if last is None:
             last, panels, shapes = values, rows, shape
         if shapes == shape:
-            found.append(Moment(step, images, _whole(values)))
-    if panels is None or len(found) < 2:
-        few = "has no previews" if not found else "has one preview only"
+            moments.append(Moment(step, images, _image(values)))
+    if panels is None or len(moments) < 2:
+        few = "has no previews" if not moments else "has one preview only"
         raise InputError(f"the run {folder} {few}, so there is nothing to make a movie of; run it without --preview 0")
-    return found[::-1], panels
+    return moments[::-1], panels
 
 
-def _whole(values: dict[str, NDArray[np.float32]]) -> NDArray[Any] | None:
-    """The image that the values of a frame are, None where they are parts of one, or channels."""
-    if set(values) == {"image"}:
-        return values["image"] if values["image"].ndim == 2 else None
-    if set(values) != {"magnitude", "phase"} or values["phase"].ndim != 2:
-        return None
-    whole: NDArray[Any] = values["magnitude"] * np.exp(1j * values["phase"])
-    return whole
+def _image(values: dict[str, NDArray[np.float32]]) -> NDArray[Any] | None:
+    """The image that the values of a frame are, None where they are slices or channels of one."""
+    image = values.get("image")
+    if set(values) == {"magnitude", "phase"}:
+        image = values["magnitude"] * np.exp(1j * values["phase"])
+    return image if image is not None and image.ndim == 2 else None
 
 
 def _turn_to(
@@ -198,9 +191,9 @@ def _arrange(
             image = np.where(is_faint(size), np.float32(np.nan), image)
         for channel, plane in enumerate(image[:_CHANNELS] if image.ndim == 3 else image[None]):
             words = [f"channel {channel}" if image.ndim == 3 else "", panel["title"]]
-            shown = {**panel, "title": ", ".join(word for word in words if word), "axes": panel["axes"][-2:]}
+            about = {**panel, "title": ", ".join(word for word in words if word), "axes": panel["axes"][-2:]}
             key = (channel, phase) if several else (0, phase and image.ndim == 3)
-            rows.setdefault(key, []).append((plane, shown))
+            rows.setdefault(key, []).append((plane, about))
     ordered = [rows[key] for key in sorted(rows)]
     return [[image for image, _ in row] for row in ordered], [[panel for _, panel in row] for row in ordered]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import textwrap
@@ -15,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from plugstream.algorithms import State
+from plugstream.base.errors import InputError
 from plugstream.base.files import sync_folder, write_whole
 from plugstream.base.progress import report
 from plugstream.fidelity.by_loss import DataFidelity
@@ -27,7 +29,7 @@ from plugstream.runs.refined import save_refined
 from plugstream.runs.replay import History, replay
 from plugstream.runs.report import draw_report
 from plugstream.scans.scan import Scan
-from plugstream.settings import DenoiserSettings, Settings
+from plugstream.settings import DenoiserSettings, Settings, resolve
 from plugstream.solver.result import Result
 
 # An image is said to sit on a bound where at least this part of it does.
@@ -180,6 +182,13 @@ def title_of(settings: Settings, left_out: str = "") -> str:
     whole = s.entry.facts.get("draws") == "all"
     views = "all views" if whole else f"{s.views or 'some'} views a step ({Path(s.name).name})"
     return f"{name}, {Path(settings.denoiser.name).name}, {views}{left_out}"
+
+
+def title_of_folder(folder: Path) -> str:
+    """What the run in a folder does; nothing where its settings cannot be read, or need a file that is gone."""
+    with contextlib.suppress(InputError):
+        return title_of(resolve(folder / "settings.toml", used=()))
+    return ""
 
 
 def _title(settings: Settings, result: Result[State], history: History) -> str:

@@ -272,10 +272,8 @@ def theory_of(history: History) -> Theory | None:
     """What a run tells of the theory, None where it was not watched."""
     if history.terms is None:
         return None
-    values = [(event.step, event.values.get("distance")) for event in history.measured]
-    measured = [(step, value) for step, value in values if value is not None]
     ts, averages, total = [], [], 0.0
-    for (step, value), (after, _) in pairwise(measured):
+    for (step, value), (after, _) in pairwise(history.points().get("distance", [])):
         total += value * (after - step)
         if after > step:
             ts.append(after)
