@@ -19,8 +19,6 @@ from plugstream.scans.store import StoredScan
 from plugstream.settings import AlgorithmSettings, ComputeSettings, Settings, parse_changes, parse_stages
 from plugstream.settings.choices import Choice
 
-__all__ = ["check_batch", "check_mask", "check_precision", "check_range", "check_settings", "prepare_device"]
-
 # Views of a scan that is not in memory that are looked at for the range of its values, and what sums of them may add.
 _VIEWS, _ROOM = 8, 100.0
 _SINGLE = (1e-17, 1e17)  # a square of these, times what is summed, is within the range of single precision
@@ -35,8 +33,8 @@ def check_settings(settings: Settings) -> None:
     check_precision(settings, sigma=a.sigma, sigma_end=a.sigma_end, lam=a.lam)
     if _says(a, "prox") and not _says(settings.loss, "prox"):
         raise InputError(
-            f"{a.name} needs the prox of the loss, which only {_those('loss', 'prox')} has; use --algorithm "
-            f"{_those('algorithm', 'prox', False)}, or --loss {_those('loss', 'prox')}"
+            f"{a.name} needs the prox of the loss, which only {_entries_with('loss', 'prox')} has; use --algorithm "
+            f"{_entries_with('algorithm', 'prox', False)}, or --loss {_entries_with('loss', 'prox')}"
         )
     for change in parse_changes(a.changes):
         check_precision(settings, sigma=change.sigma)
@@ -45,11 +43,11 @@ def check_settings(settings: Settings) -> None:
                 f"the change '{change}' is to a multiple of 1/L, but the run begins with a step that is a number; "
                 "write both in one way"
             )
-    if a.lam is not None and (own := a.entry.facts.get("weight")) is not None:
-        raise InputError(f"{a.name} weighs its prior by --{own}; give --sigma, and leave --lam out")
+    if a.lam is not None and (weight := a.entry.facts.get("weight")) is not None:
+        raise InputError(f"{a.name} weighs its prior by --{weight}; give --sigma, and leave --lam out")
     if settings.monitor.watch_theory and settings.denoiser.equivariant == "random":
         raise InputError("--watch-theory compares steps of one denoiser; leave it out, or use --equivariant mean")
-    if settings.denoiser.opening is not None and settings.monitor.watch_theory:
+    if settings.monitor.watch_theory and settings.denoiser.opening is not None:
         raise InputError("--watch-theory compares steps of one denoiser; leave it or --opening out")
     _check_uses(settings)
     if a.stages is not None:
@@ -70,10 +68,10 @@ def check_batch(settings: Settings, n_views: int, interval: int | None = None) -
         )
     if hold_out is not None:
         n_views -= n_views // hold_out
-    kept = "" if hold_out is None else " without those held out"
+    less = "" if hold_out is None else " without those held out"
     if not settings.scan.follow and batch is not None and batch > n_views:
         raise InputError(
-            f"a batch of {batch} views was asked for, but the scan has {n_views}{kept}; use a smaller --batch"
+            f"a batch of {batch} views was asked for, but the scan has {n_views}{less}; use a smaller --batch"
         )
 
 
@@ -82,8 +80,8 @@ def check_mask(instrument: Instrument, columns: Columns) -> None:
     mask = instrument.find_mask(columns)
     if isinstance(mask, np.ndarray) and not mask.any():
         axes = instrument.data.shape
-        what = axes[0] if len(axes) == 1 and isinstance(axes[0], str) else "datum"
-        raise InputError(f"every {what} of every view is masked, so there is nothing to reconstruct from")
+        name = axes[0] if len(axes) == 1 and isinstance(axes[0], str) else "datum"
+        raise InputError(f"every {name} of every view is masked, so there is nothing to reconstruct from")
 
 
 def check_range(scan: Scan, fidelity: DataFidelity, *, by_lipschitz: bool) -> None:
@@ -94,13 +92,13 @@ def check_range(scan: Scan, fidelity: DataFidelity, *, by_lipschitz: bool) -> No
     Arguments: by_lipschitz, whether L is needed anyway, so that it may be asked for.
     """
     model, available = fidelity.model, fidelity.available
-    some = spread_views(available, _VIEWS) if isinstance(scan, StoredScan) else None
-    some = available if some is None else some
+    spread = spread_views(available, _VIEWS) if isinstance(scan, StoredScan) else None
+    views = available if spread is None else spread
     stored = model.data_dtype.to_real() if model.intensities else model.data_dtype
-    rows = scan.read(some).to(model.device, stored)
+    rows = scan.read(views).to(model.device, stored)
     if model.stored_shape != model.data_shape:
-        rows = model.convert(rows, some)
-    rows = model.restrict(rows, some)
+        rows = model.convert(rows, views)
+    rows = model.restrict(rows, views)
     size = float(rows.abs().max()) * math.sqrt(math.prod(model.data_shape))
     sizes = [size]
     if by_lipschitz and fidelity.has_lipschitz and 0 < fidelity.lipschitz_max < math.inf:
@@ -149,9 +147,9 @@ def check_precision(settings: Settings, **values: float | None) -> None:
 
 
 def _check_uses(settings: Settings) -> None:
-    """Refuse a gradient or restarts that the algorithm does nothing with; of momentum nobody knows who chose it.
+    """Refuse a gradient or restarts that the algorithm does nothing with; momentum may be a default.
 
-    What an algorithm of somebody's own does is for them to know.
+    Algorithms of the user are not checked.
     """
     a = settings.algorithm
     if ":" in a.name:
@@ -160,7 +158,7 @@ def _check_uses(settings: Settings) -> None:
     if a.refined and not _says(a, "refines"):
         raise InputError(
             f"{a.name} cannot refine anything beside the image; say --refine none, or use --algorithm "
-            f"{_those('algorithm', 'refines')}"
+            f"{_entries_with('algorithm', 'refines')}"
         )
     if a.refine_steps is not None and not a.refined:
         raise InputError("--refine-steps says how long something is refined, and nothing is; add --refine")
@@ -175,13 +173,13 @@ def _check_uses(settings: Settings) -> None:
         raise InputError(
             f"--gradient {settings.gradient.name} remembers gradients of the model as it was; leave it or --refine out"
         )
-    for section, what, plain in (
+    for section, flag, plain in (
         ("gradient", f"--gradient {settings.gradient.name}", _says(settings.gradient, "plain")),
         ("momentum", f"--restart {settings.momentum.restart}", settings.momentum.restart == "none"),
     ):
         if section not in uses and not plain:
             able = [e.name for e in entries("algorithm").values() if section in e.facts.get("uses", ())]
-            raise InputError(f"{a.name} does nothing with {what}; leave it out, or use --algorithm {' or '.join(able)}")
+            raise InputError(f"{a.name} does nothing with {flag}; leave it out, or use --algorithm {' or '.join(able)}")
 
 
 def _check_growth(settings: Settings) -> None:
@@ -189,16 +187,14 @@ def _check_growth(settings: Settings) -> None:
     a = settings.algorithm
     if a.settled is not None:
         raise InputError("a scan that is followed has other views to judge by as it grows; leave --settled out")
-    for choice, what in ((a, "algorithm"), (settings.sampler, "sampler")):
+    for choice, kind in ((a, "algorithm"), (settings.sampler, "sampler")):
         if not _says(choice, "grows"):
-            raise InputError(
-                f"the {what} {choice.name} cannot take views that are still to come; follow with "
-                f"{_those(what, 'grows')}"
-            )
+            able = _entries_with(kind, "grows")
+            raise InputError(f"the {kind} {choice.name} cannot take views that are still to come; follow with {able}")
     if "gradient" in a.entry.facts.get("uses", ()) and not _says(settings.gradient, "grows"):
         raise InputError(
             f"{settings.gradient.name} remembers the gradients of all views, so it cannot follow a scan that "
-            f"grows; follow with --gradient {_those('gradient', 'grows')}"
+            f"grows; follow with --gradient {_entries_with('gradient', 'grows')}"
         )
 
 
@@ -235,7 +231,7 @@ def _says(choice: Choice, fact: str) -> bool:
     return bool(choice.entry.facts.get(fact, False))
 
 
-def _those(kind: str, fact: str, value: bool = True) -> str:
+def _entries_with(kind: str, fact: str, value: bool = True) -> str:
     """The entries of a kind that say this of themselves, or that do not, in words."""
     names = [e.name for e in entries(kind).values() if bool(e.facts.get(fact, False)) == value and ":" not in e.name]
     return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else "".join(names)

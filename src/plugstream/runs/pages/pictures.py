@@ -37,7 +37,6 @@ from torch import Tensor
 from plugstream.base.errors import InputError
 from plugstream.base.tensors import load_tensors
 from plugstream.base.volume_file import open_volume
-from plugstream.images.blocks import average_blocks
 from plugstream.images.planes import split_parts, turn_image
 from plugstream.images.space import ImageSpace
 from plugstream.runs.checkpoints import Checkpoints
@@ -199,9 +198,13 @@ def _pixels(image: NDArray[Any]) -> ImageSpace:
 
 
 def _shrink(values: NDArray[Any], blocks: list[int]) -> NDArray[Any]:
-    """Means over blocks of the last axes."""
-    small: NDArray[Any] = average_blocks(torch.from_numpy(np.array(values)), blocks).numpy()
-    return small
+    """Means over blocks of the last axes; those at the far edges are of what there is."""
+    for axis, block in enumerate(blocks, 1):
+        starts = np.arange(0, values.shape[axis], block)
+        counts = np.diff([*starts, values.shape[axis]]).astype(np.float32)
+        shape = [-1 if a == axis else 1 for a in range(values.ndim)]
+        values = values if block == 1 else np.add.reduceat(values, starts, axis) / counts.reshape(shape)
+    return values
 
 
 def _encode(values: NDArray[Any]) -> dict[str, Any]:
