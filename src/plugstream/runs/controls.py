@@ -149,9 +149,8 @@ class RunControls(Callback):
 
     def _reason_measured(self, progress: Progress[State]) -> Stop | None:
         """Why more steps would bring nothing, by what was measured just now and where no stage is still to come."""
-        a, stages = self.settings.algorithm, self.run.stages
-        judged = a.settled is not None and HeldOutMisfit.name in progress.measured
-        if judged and _has_settled(progress.snapshot(), a.settled):
+        a, limit, stages = self.settings.algorithm, self.settings.algorithm.settled, self.run.stages
+        if limit is not None and HeldOutMisfit.name in progress.measured and _has_settled(progress.snapshot(), limit):
             return Stop.SETTLED
         if a.arrive is None or TO_GO.name not in progress.measured or (stages is not None and stages.to_come):
             return None

@@ -29,9 +29,11 @@ from plugstream.runs.events import Chosen, Note, Trial, Views
 from plugstream.runs.measuring import held_out_views, usable_views
 from plugstream.runs.parts import goes_by_lipschitz
 from plugstream.scans.scan import Scan
-from plugstream.settings import Settings, is_weight
+from plugstream.settings import Settings, is_weight, share_of_range
 from plugstream.solver.result import Progress, Turn
 
+# From which sigma to which is looked for, of images from 0 to 1; of others, shares of their range.
+_LIMITS = (5e-4, 0.1)
 # Every so many-th view is held out, or fewer: of a long scan twice as many as a step has judge well enough.
 _EVERY, _BATCHES = 10, 2
 # Of fewer views than this a part of each one's data judges: docs/sigma-search.md has what was measured.
@@ -143,6 +145,22 @@ def advised_sigma(settings: Settings, instrument: Instrument, columns: Columns, 
         if (advice.section, advice.key) == ("algorithm", "sigma") and advice.sigma in (None, meaning):
             return advice
     return None
+
+
+def sigma_limits(scan: Scan, low: float | None, high: float | None, denoiser: str) -> tuple[float, float]:
+    """From which sigma to which a search goes, where these are not given: by the image's range where that is its unit.
+
+    An instrument that advises a sigma by the image's range has images of any size; of others values are about 1.
+    """
+    from plugstream.scans.baselines.first_image import image_range
+
+    advised = scan.instrument.advise_scan(scan.columns if scan.n_views else {}, scan.n_views, None)
+    by_range = any((a.section, a.key) == ("algorithm", "sigma") and str(a.value).endswith("%") for a in advised)
+    if low is not None and high is not None:
+        return low, high
+    unit = share_of_range(1.0, image_range(scan), denoiser) if by_range else 1.0
+    usual = (_LIMITS[0] * unit, _LIMITS[1] * unit)
+    return usual[0] if low is None else low, usual[1] if high is None else high
 
 
 def race_steps(search: int, rivals: int) -> int:
