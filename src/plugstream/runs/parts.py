@@ -27,18 +27,6 @@ from plugstream.models.views import Views
 from plugstream.runs.checks import check_settings, prepare_device
 from plugstream.settings import AlgorithmSettings, DenoiserSettings, Settings, parse_changes
 
-__all__ = [
-    "Parts",
-    "StepChoice",
-    "build_algorithm",
-    "build_denoiser",
-    "check_for_pictures",
-    "complex_parts",
-    "describe_step",
-    "goes_by_lipschitz",
-    "prepare",
-]
-
 # Into how many parts a step is cut with --deterministic, whatever the number of processes.
 _SHARDS = 8
 
@@ -49,8 +37,7 @@ class Parts:
 
     Attributes: settings; device and dtype to compute in, the dtype being the real precision; prior, the denoiser before
     its bounds; loss; momentum and gradient, None where the algorithm uses none; opening, the denoiser of the first
-    steps, if it is another; group, the processes that share the
-    work.
+    steps, if it is another; group, the processes that share the work.
     """
 
     settings: Settings
@@ -145,12 +132,12 @@ def prepare(settings: Settings, previous: Parts | None = None) -> Parts:
         part = getattr(previous, section) if unchanged else None
         return getattr(settings, section).build(*arguments) if part is None else part
 
-    known = previous is not None and _same_prior(previous.settings, settings)
+    same_prior = previous is not None and _same_prior(previous.settings, settings)
     parts = Parts(
         settings,
         device,
         dtype,
-        prior=previous.prior if previous is not None and known else _prior(settings.denoiser),
+        prior=previous.prior if previous is not None and same_prior else _prior(settings.denoiser),
         loss=build("loss"),
         momentum=build("momentum"),
         gradient=build("gradient", settings.sampler.seed),
@@ -181,16 +168,13 @@ def build_algorithm(
     if not algorithm.entry.facts.get("seeded", False):
         common.pop("seed", None)
     if not common.get("refine"):
-        common.pop("refine", None)
-        common.pop("refine_steps", None)
-        common.pop("refine_tolerance", None)
-        common.pop("refine_pace", None)
+        common = {name: value for name, value in common.items() if not name.startswith("refine")}
     if "momentum" in uses:
         common |= {"momentum": momentum, "restart": restart}
     if "gradient" in uses:
         common["gradient"] = gradient
-    made: Algorithm[Any] = algorithm.build(fidelity, denoiser, **common)
-    return made
+    built: Algorithm[Any] = algorithm.build(fidelity, denoiser, **common)
+    return built
 
 
 def build_denoiser(settings: DenoiserSettings) -> Denoiser:
@@ -219,13 +203,13 @@ def complex_parts(settings: DenoiserSettings, *, waves: bool, free: bool = True)
 
     Arguments: settings; waves, whether images are complex; free, whether their global phase is (`ImageSpace.phase`).
     """
-    asked = settings.parts
+    parts = settings.parts
     if not waves:
-        if asked is not None:
+        if parts is not None:
             raise InputError("--parts is for complex images, and this one is real; leave it out")
         return {"complex": False}
-    kind = "magnitude-phase" if asked == "magnitude-phase" else None if asked is None else "real-imaginary"
-    turned = asked == "mean-phase" or (asked is None and free)
+    kind = "magnitude-phase" if parts == "magnitude-phase" else None if parts is None else "real-imaginary"
+    turned = parts == "mean-phase" or (parts is None and free)
     return {"complex": True, "parts": kind, "phase": "mean" if turned else "keep"}
 
 
@@ -233,8 +217,8 @@ def complex_parts(settings: DenoiserSettings, *, waves: bool, free: bool = True)
 class StepChoice:
     """The step of the next iteration.
 
-    Arguments: size, gamma; sigma; asked, the step as the settings say it; origin, where it comes from, in words;
-    lipschitz, the L that it goes by, None where it goes by none.
+    Arguments: size, gamma; sigma; asked, the step in the settings; origin, where it comes from, in words; lipschitz,
+    the L that it needs, if any.
     """
 
     size: float
@@ -254,29 +238,32 @@ class StepChoice:
 
 
 def goes_by_lipschitz(settings: Settings) -> bool:
-    """Whether the step is a multiple of 1/L, so that L has to be known, or found."""
-    said = settings.algorithm.step_size
-    return isinstance(said, str) and isinstance(parse_step(said), OverL)
+    """Whether the step is a multiple of 1/L, so that L is needed."""
+    step = settings.algorithm.step_size
+    return isinstance(step, str) and isinstance(parse_step(step), OverL)
 
 
 def describe_step(settings: Settings, algorithm: Algorithm[Any], state: State) -> StepChoice:
     """The step of the iteration after this state, and why it is that one.
 
-    A step that is a number needs no L, which may take longer than the run, so that none is asked for.
+    L is found only where the step needs it, since that may take longer than the run.
     """
     size, sigma = algorithm.parameters(state.k + 1, state)
     changes = [c.step_size for c in parse_changes(settings.algorithm.changes) if c.step < state.k]
-    said = [settings.algorithm.step_size, *(change for change in changes if change is not None)][-1]
-    asked, fidelity = str(said), algorithm.fidelity
-    if not isinstance(said, str):
-        return StepChoice(size, sigma, asked, "given by hand")
-    if isinstance(parse_step(said), Overlap):
-        origin = "by the largest overlap of the views of each step, which this one is of the first"
-        return StepChoice(size, sigma, asked, origin if state.k == 0 else origin.replace("first", "next"))
-    if fidelity.has_lipschitz:
-        return StepChoice(size, sigma, asked, "from the L that bounds every view", fidelity.lipschitz_max)
-    origin = "from the L of the Jacobian at the first image, which is doubled where the views of a step contradict it"
-    return StepChoice(size, sigma, asked, origin, getattr(state, "lipschitz", None))
+    step = [settings.algorithm.step_size, *(change for change in changes if change is not None)][-1]
+    bound: float | None = None
+    if not isinstance(step, str):
+        origin = "given by hand"
+    elif isinstance(parse_step(step), Overlap):
+        which = "first" if state.k == 0 else "next"
+        origin = f"by the largest overlap of the views of each step, which this one is of the {which}"
+    elif algorithm.fidelity.has_lipschitz:
+        origin, bound = "from the L that bounds every view", algorithm.fidelity.lipschitz_max
+    else:
+        doubled = "which is doubled where the views of a step contradict it"
+        origin = f"from the L of the Jacobian at the first image, {doubled}"
+        bound = getattr(state, "lipschitz", None)
+    return StepChoice(size, sigma, str(step), origin, bound)
 
 
 def _opening(settings: DenoiserSettings) -> Prior | None:

@@ -47,17 +47,16 @@ _VERSION = "1"
 _SIDE = 512
 # Pixels that are made into a preview in a second, at least: what the first one may take.
 _SPEED = 2e7
-# Seconds between two previews at least, which nobody could see more often; frames for a movie may come more often.
-# Replacing a file takes many times as long as writing a new one, where the file system sees to it that it is whole.
-_APART = 0.25
+# Seconds between two previews at least, as often as anybody can see; frames for a movie may come more often. To replace
+# a file takes many times as long as to write a new one, where the file system sees to it that it is whole.
+_GAP = 0.25
 
 
 @dataclass
 class Previews(PacedWriter):
-    """Writes a preview of the image before the first step, often at first, and later every few seconds.
+    """Writes previews of the image: before the first step, often at first, every few seconds later, and of the result.
 
-    They take at most 1 % of the run's time, and 0.05 s (`Pace`). The last one is of the result. The image is only read,
-    so iterates do not change.
+    They take at most 1 % of the run's time, and 0.05 s (`Pace`).
 
     Arguments: folder of the run; space of its image; log, where an event names the file; every, seconds, 0 for never.
     """
@@ -82,23 +81,23 @@ class Previews(PacedWriter):
     def after_step(self, progress: Progress[State]) -> None:
         if self.pace.due():
             with self.pace.turn():
-                self.write(progress.state.k, progress.state.image, shown=time.monotonic() >= self.next)
+                self.write(progress.state.k, progress.state.image, preview=time.monotonic() >= self.next)
 
-    def write(self, step: int, image: Tensor, *, shown: bool = True) -> None:
-        """Write a frame now, and unless it is not to be `shown` a preview."""
+    def write(self, step: int, image: Tensor, *, preview: bool = True) -> None:
+        """Write a frame now, and a preview where one is due."""
         tensors, panels = make_panels(image, self.space)
         header = {"format": _FORMAT, "version": _VERSION, "step": str(step), "panels": json.dumps(panels)}
         try:
-            if shown:
+            if preview:
                 save_tensors(self.folder / _NAME, tensors, header, durable=False)
             self.frames.add(step, *self._shrink(image, tensors, panels))
-        except OSError as error:  # nobody wants a run to end for it
+        except OSError as error:  # for which the run must not end
             self.pace.every = 0.0
             where = error.filename or self.folder / _NAME
             self.log.add(Note(f"warning: cannot write {where}: {error.strerror or error}; there are no more previews"))
             return
-        if shown:
-            self.next = time.monotonic() + _APART
+        if preview:
+            self.next = time.monotonic() + _GAP
             self.log.add(Preview(step, _NAME, tuple(panels)))
 
     def _shrink(

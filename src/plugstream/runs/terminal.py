@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from plugstream.algorithms import State
     from plugstream.solver.result import Progress
 
-__all__ = ["Terminal", "Viewers", "describe_verdict"]
-
 # Measurements that are a line each where lines stay, and the seconds between two of those after them.
 _LINES, _PAUSE = 100, 5.0
 
@@ -29,10 +27,8 @@ _LINES, _PAUSE = 100, 5.0
 class Terminal(Watcher):
     """Shows events on a display as they come: notes and the end as lines, steps and measurements as they change.
 
-    Where lines stay every measurement is one, and after a hundred of them one every few seconds. As JSON each event is
-    a line, as in the log.
-
-    Arguments: display. past: whether what comes now happened before somebody looked, so that only notes are lines.
+    Where lines stay each measurement is one, and after a hundred of them one every few seconds. As JSON each event is a
+    line, as in the log. `past` says that events happened before somebody looked, so that only notes are lines.
     """
 
     def __init__(self, display: Display) -> None:
@@ -97,7 +93,7 @@ class Terminal(Watcher):
         self.steps.total = event.step + self._after if event.ended else 0
 
     def _tell_measurement(self, now: float) -> None:
-        """A line of what was measured, where lines stay; the last is one everywhere, at the end."""
+        """Show what was measured as a line, where lines stay; the last one is shown everywhere, at the end."""
         self._untold = True
         if self.display.mode == "plain" and not self.past and (self._lines < _LINES or now - self._written > _PAUSE):
             self._write_measurement(now)
@@ -110,20 +106,18 @@ class Terminal(Watcher):
         self.display.show(None)
         if self._untold:
             self.display.line(self.steps.text(ended=True))
-        kept = "" if event.image_step == event.step else f"; the image is that of step {event.image_step}"
-        self.display.line(
-            f"stopped after {event.step} steps and {event.time:.1f} s ({event.wall:.1f} s with measuring): "
-            f"{event.reason}{kept}"
-        )
+        image = "" if event.image_step == event.step else f"; the image is that of step {event.image_step}"
+        seconds = f"{event.time:.1f} s ({event.wall:.1f} s with measuring)"
+        self.display.line(f"stopped after {event.step} steps and {seconds}: {event.reason}{image}")
         for text, head, good in describe_verdict(event):
             style = "bold red" if event.failed else "bold green" if good else "bold yellow"
             self.display.line(text, head, style)
 
 
 def describe_verdict(stop: Stop) -> list[tuple[str, str, bool]]:
-    """The lines that tell a verdict: text, the part of it that stands out, and whether it is good news.
+    """The lines of a verdict: text, the part of it that stands out, and whether it is good news.
 
-    First how the run came out, then each of the three answers. A log of an earlier version has the first alone.
+    First whether to trust the image, then the three answers, which logs of earlier versions lack.
     """
     if stop.verdict is None:
         return []
