@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # they import torch, which whoever looks at a run does withou
     from plugstream.algorithms import Algorithm, State
     from plugstream.solver.result import Progress, Result, Turn
 
-__all__ = ["Callback", "MeasurementLog", "Pace", "PacedWriter", "Watcher"]
 
 Answer: TypeAlias = "bool | Algorithm[State] | Turn[State] | None"
 """True ends the run, an algorithm or a turn (with a state, too) is what it goes on with, None changes nothing."""

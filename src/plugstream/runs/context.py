@@ -27,8 +27,6 @@ from plugstream.scans.scan import Scan
 from plugstream.settings import Change, Settings, parse_changes, with_changes
 from plugstream.solver.result import Progress
 
-__all__ = ["RunContext"]
-
 
 def _write_nothing(settings: Settings, **also: Any) -> None:
     return

@@ -127,7 +127,7 @@ class LiveZarr(PacedWriter):
             "metadata": {"description": "means over blocks of two pixels a side", "quantity": _quantity(space)},
         }
         ome = {"version": "0.5", "multiscales": [multiscale], "omero": {"channels": _channels(space, levels[0])}}
-        mark = {"step": step, "y_axis": "up" if space.upwards else "down"}
+        mark: dict[str, Any] = {"step": step, "y_axis": "up" if space.upwards else "down"}
         mark |= {} if turned is None else {"turned": turned}
         return {"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome, _MARK: mark}}
 

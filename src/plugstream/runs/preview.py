@@ -139,19 +139,19 @@ def make_panels(image: Tensor, space: ImageSpace, most: int = _SIDE) -> tuple[di
         values = {"": small}
         if small.is_complex():
             values = {"magnitude": small.abs(), "phase": (small if turn is None else small * turn).angle()}
-        for what, value in values.items():
-            name = " ".join(text for text in (prefix, what) if text) or "image"
+        for kind, value in values.items():
+            name = " ".join(text for text in (prefix, kind) if text) or "image"
             tensors[name] = value.to("cpu", torch.float32)
             panels.append(
                 {
                     "name": name,
-                    "title": ", ".join(text for text in (place, what) if text),
-                    "quantity": f"{space.quantity}, {what}" if what else space.quantity,
-                    "unit": "rad" if what == "phase" else space.value_unit,
+                    "title": ", ".join(text for text in (place, kind) if text),
+                    "quantity": f"{space.quantity}, {kind}" if kind else space.quantity,
+                    "unit": "rad" if kind == "phase" else space.value_unit,
                     "range": _range(tensors[name]),
                     "upwards": space.upwards,
                     "axes": axes,
-                    **(about if what == "phase" else {}),
+                    **(about if kind == "phase" else {}),
                 }
             )
     return tensors, panels

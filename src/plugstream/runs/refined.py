@@ -110,8 +110,8 @@ def _draw(name: str, values: NDArray[Any], space: ImageSpace) -> bytes:
     powers = (np.abs(stack.astype(np.complex128)) ** 2).sum((1, 2))
     shares = 100 * powers / max(float((np.abs(values.astype(np.complex128)) ** 2).sum()), 1e-300)
     titles = [name] if values.ndim == 2 else [f"{name} {n + 1}, {share:.3g} %" for n, share in enumerate(shares)]
-    shown = [(title, turn_image(image, plane)[0]) for title, image in zip(titles, stack, strict=True)]
-    rows = arrange_panels(shown, plane)
+    images = [(title, turn_image(image, plane)[0]) for title, image in zip(titles, stack, strict=True)]
+    rows = arrange_panels(images, plane)
     figure = Figure(figsize=figure_size(rows), layout="constrained")
     draw_rows(figure, rows, plane)
     return encode_figure(figure, dpi=110)

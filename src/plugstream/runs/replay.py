@@ -14,8 +14,6 @@ from plugstream.runs.event_log import EventTail, checked_events
 from plugstream.runs.events import Event, Measurement, Note, Stage, Start, Steering, StepEvent, Stop, Trial, Views
 from plugstream.settings.changes import Change, parse_changes
 
-__all__ = ["History", "HistoryReader", "replay"]
-
 # Where the history keeps all events of a kind, in order, and where only the last.
 _LISTS: dict[type[Event], str] = {
     Note: "notes",

@@ -32,11 +32,9 @@ from plugstream.runs.events import Stage
 from plugstream.runs.replay import History
 from plugstream.runs.watch import Theory, theory_of
 
-__all__ = ["draw_figure", "draw_report"]
-
 _GREY = "#777777"
 # Of at most so many stages the names are written, if they have at most so many letters.
-_NAMED, _SHORT = 6, 16
+_MOST_NAMES, _SHORT = 6, 16
 
 
 def draw_report(
@@ -64,14 +62,14 @@ def draw_report(
     def label(name: str, image: NDArray[Any]) -> str:
         return name if truth is None else f"{name}, {float(snr(image, truth, space.ndim, phase=space.phase)):.2f} dB"
 
-    shown = [] if truth is None else [("truth", truth)]
+    images = [] if truth is None else [("truth", truth)]
     if compared is not None:
-        shown.append((label(*compared), compared[1]))
-    shown.append((label("result", result), result))
-    shown = turn_images(shown, space, truth)
-    rows = arrange_panels(shown, space, result if truth is None else truth)
+        images.append((label(*compared), compared[1]))
+    images.append((label("result", result), result))
+    images = turn_images(images, space, truth)
+    rows = arrange_panels(images, space, result if truth is None else truth)
     if truth is not None:
-        rows = with_error(rows, shown[-1][1] - shown[0][1], space)
+        rows = with_error(rows, images[-1][1] - images[0][1], space)
     if uncertainty is not None:
         rows = with_uncertainty(rows, uncertainty, space)
     draw_figure(path, rows, space, title, history, formats)
@@ -125,7 +123,7 @@ def _mark_stages(axes: Any, stages: Sequence[Stage]) -> None:
     for stage in stages:
         if stage.step > 0:
             axes.axvline(stage.step, color=_GREY, linewidth=0.8, linestyle=(0, (3, 3)))
-        if len(stages) <= _NAMED:
+        if len(stages) <= _MOST_NAMES:
             name = stage.name if len(stage.name) <= _SHORT else f"{stage.views} views"
             place = {"xy": (stage.step, 1), "xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
             axes.annotate(name, xytext=(3, -8), fontsize=7, color=_GREY, parse_math=False, **place)

@@ -256,7 +256,8 @@ class Search:
     ) -> None:
         self.settings, self.log, self.go_on, self.rival = settings, log, go_on, rival
         self.advised = advised_sigma(settings, scan.instrument, scan.columns, n_views)
-        self.sigma, self._end = (None, None) if ended is None else (ended.sigma, ended.step)
+        self.sigma = None if ended is None else ended.sigma
+        self._end = None if ended is None else ended.step
         self.denoiser = last_choice(chosen)
         self._views, self._interval = n_views, search_interval(settings, n_views)
         self._by_data, self._seed = judges_by_data(settings, n_views), settings.sampler.seed

@@ -48,9 +48,9 @@ from plugstream.runs.identity import log_start
 from plugstream.runs.partition import Partition, write_partition
 from plugstream.runs.plan import Plan
 from plugstream.runs.replay import History, replay
+from plugstream.runs.results import volume_snr, write_volume_results
 from plugstream.runs.run import explain_failure, reconstruct
 from plugstream.runs.terminal import Terminal, Viewers
-from plugstream.runs.volume_results import volume_snr, write_volume_results
 from plugstream.scans.store import StoredScan
 from plugstream.solver.result import Progress, Result, Stop
 from plugstream.solver.verdict import Outcome, Verdict, worst_verdict

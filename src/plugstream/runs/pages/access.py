@@ -22,8 +22,6 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
-__all__ = ["HEADERS", "TOKEN_HEADER", "Access", "Guard", "is_local", "new_token"]
-
 TOKEN_HEADER = "x-plugstream-token"
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "

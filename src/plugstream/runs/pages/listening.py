@@ -152,7 +152,7 @@ def start_server(folder: Path, listener: socket.socket, token: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ranks}
     environment |= {_TOKEN: token, "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-P", "-m", __name__, str(folder.resolve()), str(listener.fileno()), str(os.getpid())]
-    silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    silent: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     fds = (listener.fileno(),)
     try:
         process = subprocess.Popen(words, pass_fds=fds, env=environment, start_new_session=True, **silent)

@@ -45,8 +45,6 @@ from plugstream.runs.frames import encode_levels, is_phase
 from plugstream.runs.preview import channel_axis, read_preview, space_axis
 from plugstream.runs.refined import PREFIX, refined_space
 
-__all__ = ["make_picture", "picture_files", "picture_of_preview", "run_picture"]
-
 # Pixels a side at most, of an image and of a volume.
 _SIDE = 1024
 _VOLUME_SIDE = 128
