@@ -142,10 +142,7 @@ def advised_settings(
 
 
 class _Advisor:
-    """What is added to a draft of settings, as `presets`, each with its reason in `notes`.
-
-    Attributes: typed, the settings without advice; given, what a person chose, as (section, key).
-    """
+    """What is added to a draft, as `presets`, with reasons in `notes`; `given` is what a person chose."""
 
     def __init__(self, draft: Draft, scan: Scan) -> None:
         self.draft, self.scan = draft, scan
@@ -256,10 +253,7 @@ class _Advisor:
         self.notes += dict.fromkeys(advice.reason for advice in later)
 
     def _search_presets(self, later: dict[tuple[str, str], Any]) -> dict[tuple[str, str], Any] | None:
-        """What makes a run search for sigma, None where no search is wanted.
-
-        Arguments: later, what is advised to runs that search.
-        """
+        """What makes a run search for sigma, None for no search; `later` is what is advised to runs that search."""
         from plugstream.runs.search import heat_steps
 
         a, chosen, advised = self.typed.algorithm, _SEARCH in self.given, self.presets
@@ -363,12 +357,9 @@ def _white(presets: dict[tuple[str, str], Any], find_range: Callable[[], float])
 def _default_reasons(
     settings: Settings, image: ImageSpace, n_views: int | None, chosen: Collection[tuple[str, str]]
 ) -> list[str]:
-    """One line for each of batch, momentum and denoiser that is the usual one, with the flag that changes it.
+    """A line for each of batch, momentum and denoiser that is a default, with the flag that changes it.
 
-    The step has a line of its own once L is known ("the step is 1/L, ...").
-
-    Arguments: settings of the run; image that it looks for; n_views of the scan, None while they still arrive; chosen,
-    what a person gave or an instrument advised, which has its reason already.
+    `chosen` has sections and keys of settings that have their reasons already; n_views is None while views arrive.
     """
     reasons = []
     batch = settings.sampler.views

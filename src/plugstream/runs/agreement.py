@@ -94,10 +94,9 @@ def write_sums(folder: Path, agreement: Agreement) -> None:
 
 
 def agree(scan: StoredScan, plan: Plan, partition: Partition, log: EventLog) -> Agreement:
-    """Find out what all blocks have in common; of several processes all call it.
+    """Find out what all blocks have in common; of several processes all call it, and each reads some of the views.
 
-    All of the scan is read once, each process some of its views, and its checksums looked at. The lower bound of the
-    image, where nobody gave it, is what the data of the block in the middle asks for.
+    The lower bound of the image, where nobody gave it, is what the data of the block in the middle asks for.
     """
     group, n_views = plan.parts.group, plan.parts.group.share(scan.n_views)
     agreement = Agreement(scan, plan.alone(), replace(partition, views=n_views), np.zeros((0, 0), np.uint32))

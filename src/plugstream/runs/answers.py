@@ -33,10 +33,7 @@ _NOTHING, _VIEWS = 0.9, 16
 def answer_explanation(
     result: Result[State], fidelity: DataFidelity, scan: Scan, plan: Plan, group: Group
 ) -> Result[State]:
-    """The result with the answer whether its image explains the data.
-
-    Arguments: result; fidelity of the views that the run had; scan; plan; group, of which the first process asks.
-    """
+    """The result with the answer whether its image explains the data; the first process of the group asks."""
     verdict, why = result.verdict, ""
     if result.reason.failed:
         why = "the run failed"
@@ -65,8 +62,7 @@ def answer_strength(
 ) -> Result[State]:
     """The result with the answer whether the strength of the denoiser was chosen by the data.
 
-    Arguments: result; algorithm that the run ended with; plan; trials, of a run that searched for sigma, its rounds;
-    held_out, views that no step used, None where there are none.
+    Arguments: trials, rounds of a search for sigma; held_out, views that no step used, None where there are none.
     """
     strength = _strength(result, algorithm, plan, trials, held_out)
     return replace(result, verdict=replace(result.verdict, strength=strength))
@@ -110,11 +106,9 @@ def mean_misfit(fidelity: Any, image: Tensor) -> float:
 
 
 def explain_run(plan: Plan, scan: Scan, fidelity: Any, result: Result[Any]) -> Explanation | None:
-    """Whether the result of a run explains its data; None where there are several images at once.
+    """Whether the result of a run explains its data, `fidelity` being of all views; None for several images at once.
 
     Causes are looked for once there are enough steps to say how far the image has to go; before, steps are missing.
-
-    Arguments: fidelity of all views that the run has, at the parameters that it refined.
     """
     image = result.image
     if tuple(image.shape) != tuple(fidelity.image_shape) or fidelity.batch_shape:

@@ -106,10 +106,7 @@ class Checkpoints:
         self.about = dict(about)
 
     def save(self, snapshot: Snapshot[Any], log: str = "") -> Path:
-        """Write a checkpoint; where that fails nothing that was there is lost, and the one-line error says why.
-
-        Arguments: snapshot; log, the `check` of the event log that leads to it, which a run that goes on must have.
-        """
+        """Write a checkpoint, or raise a one-line error; `log` is the `check` of the event log that leads to it."""
         content, tensors = _split(snapshot)
         header = {
             "format": _FORMAT,
@@ -139,7 +136,7 @@ class Checkpoints:
         return sorted(paths, key=lambda path: (len(path.name), path.name), reverse=True)
 
     def load(self) -> SavedState | None:
-        """The newest checkpoint that is whole, with a note on each newer one; None if the run has not got that far.
+        """The newest checkpoint that is whole, with a note on each newer one; None if there is none yet.
 
         One of another scan or other settings is refused, and so is a folder where none is whole.
         """
@@ -157,10 +154,7 @@ class Checkpoints:
         return None
 
     def _remove_all_but_the_last(self, step: int) -> None:
-        """Leave two, and none beyond this step, which were damaged where a run goes on from an older one.
-
-        What a killed process had begun to write goes as well.
-        """
+        """Leave two, and none beyond this step, which are damaged; remove what a killed process had begun."""
         files = self.files()
         newest = files.index(self.folder / f"step-{step:08d}.safetensors")
         for path in [*files[:newest], *files[newest + _COUNT :], *self.folder.glob(".step-*.new")]:
@@ -240,10 +234,7 @@ def _real(value: Tensor) -> Tensor:
 
 
 class CheckpointWriter(Callback):
-    """Writes a checkpoint every few seconds, and before it the log of what led there.
-
-    Arguments: log; checkpoints; every, seconds, 0 for every step. `step` is that of the last one written.
-    """
+    """Writes a checkpoint every few seconds, 0 for every step, and before it the log; `step` is that of the last."""
 
     def __init__(self, log: EventLog, checkpoints: Checkpoints, every: float) -> None:
         self.log, self.checkpoints, self.every = log, checkpoints, every

@@ -57,10 +57,7 @@ def check_settings(settings: Settings) -> None:
 
 
 def check_batch(settings: Settings, n_views: int, interval: int | None = None) -> None:
-    """Refuse a batch of more views than there are, unless more are to come.
-
-    Arguments: interval, every how many-th view is held out while sigma is searched for.
-    """
+    """Refuse a batch of more views than there are; every `interval`-th is held out while sigma is searched for."""
     batch, hold_out = settings.sampler.views, interval or settings.monitor.hold_out
     if not settings.scan.follow and hold_out is not None and hold_out > n_views:
         raise InputError(
@@ -85,11 +82,9 @@ def check_mask(instrument: Instrument, columns: Columns) -> None:
 
 
 def check_range(scan: Scan, fidelity: DataFidelity, *, by_lipschitz: bool) -> None:
-    """Refuse data whose squares, or those of the image that it makes, leave the range of the precision.
+    """Refuse data whose squares, or those of the image, of about ||y_i|| / ||H_i||, leave the range of the precision.
 
-    The image is about as large as ||y_i|| / ||H_i||. Of a scan that is not in memory a few views are looked at.
-
-    Arguments: by_lipschitz, whether L is needed anyway, so that it may be asked for.
+    Of a scan that is not in memory a few views are looked at; `by_lipschitz` says that L is needed anyway.
     """
     model, available = fidelity.model, fidelity.available
     spread = spread_views(available, _VIEWS) if isinstance(scan, StoredScan) else None
@@ -147,10 +142,7 @@ def check_precision(settings: Settings, **values: float | None) -> None:
 
 
 def _check_uses(settings: Settings) -> None:
-    """Refuse a gradient or restarts that the algorithm does nothing with; momentum may be a default.
-
-    Algorithms of the user are not checked.
-    """
+    """Refuse a gradient or restarts that the algorithm, unless it is the user's, does nothing with."""
     a = settings.algorithm
     if ":" in a.name:
         return

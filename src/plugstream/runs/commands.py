@@ -37,11 +37,7 @@ _MOST_BYTES, _MOST = 4096, 64
 
 @dataclass(frozen=True)
 class Command:
-    """Something to do after the step that is being taken.
-
-    Arguments: action, "pause", "resume", "stop" (and keep what there is) or "change"; of a change sigma, step_size, or
-    both.
-    """
+    """What to do after the present step: "pause", "resume", "stop", or "change" of sigma, step_size or both."""
 
     action: str
     sigma: float | None = None
@@ -93,10 +89,7 @@ def send_command(folder: Path, command: Command) -> None:
 
 
 class Inbox:
-    """The commands that a run is given.
-
-    Arguments: folder of the run; every, seconds between two looks at it.
-    """
+    """The commands given to the run in a folder, which is looked at every few seconds."""
 
     def __init__(self, folder: Path, every: float | None = None) -> None:
         self.place = folder / FOLDER

@@ -184,10 +184,7 @@ class RunControls(Callback):
 
 
 def reason_to_end(trace: Trace, limit: float) -> Stop | None:
-    """Why more steps would bring nothing, None where they would: the image has arrived, or all that moves it hovers.
-
-    Arguments: trace; limit, the part of the image by which ten times as many steps may change it.
-    """
+    """Why more steps would bring nothing; `limit` is the part of the image that ten times as many may change."""
     arrivals = estimate_arrival(trace)
     if trace.phase != 0 or not arrivals:
         return None

@@ -39,10 +39,7 @@ def map_space(space: ImageSpace) -> ImageSpace:
 
 
 class ErrorMap:
-    """The error map of a run in a folder.
-
-    Arguments: folder; log; space of the image; halves, how many; iterations of the run; seed.
-    """
+    """The error map of a run in a folder, from so many halves of its views."""
 
     def __init__(self, folder: Path, log: EventLog, space: ImageSpace, halves: int, iterations: int, seed: int) -> None:
         self.folder, self.log, self.space, self.halves, self.seed = folder, log, space, halves, seed
@@ -50,10 +47,7 @@ class ErrorMap:
         self.path = folder / "uncertainty.safetensors"
 
     def find(self, algorithm: Any, state: Any, *, writes: bool) -> Tensor | None:
-        """The map, or None where somebody interrupted it; then a resumed run goes on with what there is so far.
-
-        Arguments: algorithm and state that the run ended with; writes, whether this process does.
-        """
+        """The map, or None where somebody interrupted it; then a resumed run goes on with what there is so far."""
         total = begun = self._begun(state)
         about = f"from {self.halves} halves of the views, {self.steps} steps each"
         self.log.add(Note(f"the error map is made {about}" + (f", of which {total.count} are there" if total else "")))

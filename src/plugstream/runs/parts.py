@@ -59,10 +59,7 @@ class Parts:
         return Opening(denoiser, self.opening.within(*_bounds(d)), d.opening_steps, d.opening_factor)
 
     def fidelity(self, model: Model, data: Tensor | Measurements, *, available: Views = None) -> DataFidelity:
-        """How far an image is from the data, by the loss that was asked for; least squares where it is that.
-
-        Several processes share its views.
-        """
+        """How far an image is from the data, by the loss of the settings; several processes share its views."""
         fidelity = by_loss.make_fidelity(model, data, self.loss, available=available)
         shards = _SHARDS if self.settings.compute.deterministic else None
         if self.group.size == 1 and shards is None:
@@ -90,10 +87,7 @@ class Parts:
     def algorithm(
         self, fidelity: Fidelity, denoiser: Denoiser | None = None, sampler: Sampler | None = None
     ) -> Algorithm[Any]:
-        """The algorithm with its step, noise level and sampler.
-
-        Arguments: denoiser and sampler, where there are some already; else they are those of the settings.
-        """
+        """The algorithm with its step and noise level; denoiser and sampler are of the settings if not given."""
         a = self.settings.algorithm
         steps = a.sigma_steps or a.iterations
         falling = None if a.sigma is None or a.sigma_end is None else Geometric(a.sigma, a.sigma_end, steps)
@@ -117,10 +111,7 @@ class Parts:
 
 
 def prepare(settings: Settings, previous: Parts | None = None) -> Parts:
-    """Build what settings alone determine, once; what can be known to fail whatever the scan is, is refused.
-
-    Arguments: previous, the parts of other settings, of which those that are the same are not built again.
-    """
+    """Build what settings alone determine, and refuse what fails for any scan; parts of `previous` are used again."""
     check_settings(settings)
     device, dtype = prepare_device(settings.compute)
     uses = settings.algorithm.entry.facts.get("uses", ())
@@ -158,11 +149,9 @@ def build_algorithm(
     gradient: Any,
     **common: Any,
 ) -> Algorithm[Any]:
-    """The algorithm that is chosen, from what its entry uses.
+    """The algorithm of the settings, with what its entry uses of momentum, restart and gradient.
 
-    Arguments: momentum and gradient, built, which an entry that does not use them is not given; common, by keyword
-    sigma or lam, step_size, sampler and, where something is to be refined, refine and what its arguments begin with;
-    and seed, for one that draws something of its own.
+    Arguments: common, by keyword: sigma or lam, step_size, sampler, and for some refine with its options, and seed.
     """
     uses = algorithm.entry.facts.get("uses", ())
     if not algorithm.entry.facts.get("seeded", False):
@@ -244,10 +233,7 @@ def goes_by_lipschitz(settings: Settings) -> bool:
 
 
 def describe_step(settings: Settings, algorithm: Algorithm[Any], state: State) -> StepChoice:
-    """The step of the iteration after this state, and why it is that one.
-
-    L is found only where the step needs it, since that may take longer than the run.
-    """
+    """The step of the iteration after this state, and why; L, which may take long, is found only if it needs it."""
     size, sigma = algorithm.parameters(state.k + 1, state)
     changes = [c.step_size for c in parse_changes(settings.algorithm.changes) if c.step < state.k]
     step = [settings.algorithm.step_size, *(change for change in changes if change is not None)][-1]

@@ -176,10 +176,7 @@ def replay(path: Path) -> History:
 
 
 class HistoryReader:
-    """The history of a run that goes on: each time only what came since is read.
-
-    Arguments: path of the log, which may not be there yet.
-    """
+    """The history of a run that goes on, or has not begun yet: each time only what is new in its log is read."""
 
     def __init__(self, path: Path) -> None:
         self.history = History()

@@ -63,8 +63,6 @@ def form_comparison(
     """The image by the instrument's usual method, or else the back-projection; None where there is neither.
 
     Of several processes all call it, and the first alone has an image by the usual method.
-
-    Arguments: scan; fidelity of its views; parts; views to form it of, all if not given.
     """
     from plugstream.scans.baselines.first_image import form_baseline, usual_method
 
@@ -85,10 +83,7 @@ def form_comparison(
 
 
 def write_known(folder: Path, scan: Scan, start: torch.Tensor) -> None:
-    """Write what is known before the first step, for who looks on: the first image and, where there is one, the truth.
-
-    What is there already, of a run that goes on, stays.
-    """
+    """Write what is known before the first step, unless it is there: the first image, and the truth if there is one."""
     if not (folder / "start.npy").exists():
         file = io.BytesIO()
         np.save(file, _single(start))
@@ -105,12 +100,9 @@ def write_results(
     compared: Comparison | None,
     notes: Sequence[str] = (),
 ) -> None:
-    """Write result, what it is compared with, what was refined, history.csv and the report's figures.
+    """Write result, what it is compared with, what was refined, history.csv and figures, each whole or not at all.
 
-    Each is written whole or not at all.
-
-    Arguments: compared, None where there is nothing to compare with; notes, on what a person should know of the image,
-    which stand in the report.
+    Arguments: compared, None for nothing; notes on the image for a person, which stand in the report.
     """
     report("writing the results")
     space = ImageSpace.of(scan)

@@ -58,18 +58,14 @@ class SearchByBlocks(InputError):
 
 
 def judges_by_data(settings: Settings, n_views: int) -> bool:
-    """Whether sigma is searched for by a part of each view's data, since whole views are too few for it.
-
-    Views that a person holds out judge in any case.
-    """
+    """Whether a part of each view's data judges sigma, since views are few and nobody holds out whole ones."""
     return settings.algorithm.search is not None and settings.monitor.hold_out is None and n_views < _MANY
 
 
 def search_interval(settings: Settings, n_views: int) -> int | None:
     """Every how many-th view is held out while sigma is searched for; None without a search, or by data.
 
-    Those that are held out anyway, where some are. A tenth, and of many views twice as many as a step uses, so that
-    judging takes little beside steps.
+    A tenth, of many views twice as many as a step uses, unless a person holds out others.
     """
     if settings.algorithm.search is None or judges_by_data(settings, n_views):
         return None
@@ -87,10 +83,7 @@ def count_judges(settings: Settings, n_views: int) -> int:
 
 
 def check_judges(settings: Settings, n_views: int, data_shape: Sequence[int]) -> None:
-    """Refuse to search for sigma by a part of each view's data where those are hardly any.
-
-    Arguments: data_shape, of a view.
-    """
+    """Refuse to search for sigma by a part of each view's data where those are hardly any."""
     count = n_views * math.prod(data_shape)
     if judges_by_data(settings, n_views) and count * SHARE < _LEAST:
         raise InputError(
@@ -287,10 +280,7 @@ class Search:
         return whole.with_views(self.restrict_data(whole.model), left, lipschitz_max=bound)
 
     def begin(self, algorithm: Any, damaged: tuple[int, ...], whole: DataFidelity) -> Any:
-        """The race of the algorithm on what steps use, judged by the rest; itself once it is over.
-
-        Arguments: damaged views; whole, the fidelity of all data, in memory, or of any that is read.
-        """
+        """The race of the algorithm on what steps use, judged by the rest of `whole`; the algorithm once it is over."""
         if not self.running:
             return algorithm
         record, judge = Views(0, self._views, damaged, None, True), None

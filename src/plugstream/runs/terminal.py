@@ -115,10 +115,7 @@ class Terminal(Watcher):
 
 
 def describe_verdict(stop: Stop) -> list[tuple[str, str, bool]]:
-    """The lines of a verdict: text, the part of it that stands out, and whether it is good news.
-
-    First whether to trust the image, then the three answers, which logs of earlier versions lack.
-    """
+    """The lines of a verdict: text, the part of it that stands out, and whether it is good news."""
     if stop.verdict is None:
         return []
     if not stop.answers:

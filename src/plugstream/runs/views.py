@@ -168,10 +168,7 @@ class GrowingViews:
             self.source.expect([piece for pieces in parts for piece in pieces])
 
     def find_views(self, step: int) -> Views | None:
-        """Before the next step, when `step` have been taken: whether there are more views; None for no change.
-
-        Of the record L is not known yet.
-        """
+        """Whether there are more views after this step; None for no change. L of the record is not known yet."""
         now = time.monotonic()
         record = next((one for one in reversed(self._replay) if one.step == step), self.record)
         over = record.ended and self.scan.complete and self.scan.n_views == record.views
@@ -275,11 +272,7 @@ def open_in_memory(scan: Scan, plan: Plan, log: EventLog, past: History) -> Data
 
 
 def wait_for_scan(place: str | Path, patience: float | None, say: Callable[[str], None]) -> None:
-    """Wait until there is a scan to follow.
-
-    Arguments: place, a folder, which may not have been made yet, a zip or an address; patience, in seconds, None for as
-    long as it takes; say, called when it waits.
-    """
+    """Wait until there is a scan to follow, at most `patience` seconds; `say` is called when it waits."""
     if isinstance(place, Path) and not place.exists() and place.parent.is_dir():
         say(f"waiting for the scan {place}, which is not there yet; Ctrl-C ends this")
         begun = now = time.monotonic()
@@ -291,7 +284,7 @@ def wait_for_scan(place: str | Path, patience: float | None, say: Callable[[str]
 
 
 def wait_for_views(scan: StoredScan, plan: Plan, say: Callable[[str], None]) -> None:
-    """Wait until a scan that is followed has a batch of views, or is finished with fewer, and check the first ones.
+    """Wait until a scan that is followed has a batch of views, or ended with fewer, and check the first ones.
 
     After the settings' patience without a view it goes on with those that there are.
     """

@@ -61,11 +61,7 @@ _LOOK = 0.5
 
 @dataclass(frozen=True)
 class VolumeResult:
-    """How the run of a volume ended; the volume is in its file.
-
-    Arguments: volume; image_step, of each block; reason; verdict on the worst block; time, seconds of steps, and wall,
-    with measuring, of all blocks; history, empty, since nothing is measured of all blocks together.
-    """
+    """How the run of a volume ended: its file, steps of each block, verdict on the worst, and seconds of all."""
 
     volume: VolumeFile
     image_step: int

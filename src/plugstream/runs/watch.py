@@ -100,8 +100,7 @@ class Watch(Callback):
     def after_step(self, progress: Progress[State]) -> None:
         """Compare a step with the one before, while its views are still those that are available.
 
-        The denoiser's inputs of two steps and its outputs are a pair, and cost nothing. A gradient step on the same
-        views at the last two images costs two gradients, and is taken where something is measured anyway.
+        The denoiser's inputs and outputs cost nothing; two gradients are computed where something is measured anyway.
         """
         state, self.algorithm = progress.state, progress.algorithm  # which is another where the scan has grown
         now = self.recorder.take()

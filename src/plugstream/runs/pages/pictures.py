@@ -81,10 +81,7 @@ def _all_files(folder: Path) -> dict[str, Path]:
 
 
 def run_picture(folder: Path, role: str, space: ImageSpace | None) -> dict[str, Any]:
-    """An image of a run for a page; InputError where there is none, or it is damaged.
-
-    Arguments: role, one of `run_content`'s roles; space of the run's image, None where its log does not tell it.
-    """
+    """An image of a run, by its role in `run_content`, for a page; InputError where there is none, or it is damaged."""
     files = _all_files(folder)
     if role not in files:
         raise InputError(f"the run {folder.name} has no image {role!r}; there are {', '.join(files) or 'none'}")

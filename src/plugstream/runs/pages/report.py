@@ -42,20 +42,14 @@ plugstream.showReport(document.querySelector("main"), JSON.parse(document.getEle
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write the report of the run in a folder, of what there is of it, and return its path.
-
-    Arguments: folder of a run that has ended, or not; out, report.html in the folder if not given.
-    """
+    """Write the report of the run in a folder, by default as report.html there, and return its path."""
     out = folder / "report.html" if out is None else out
     _write(out, [_collect(folder)])
     return out
 
 
 def compare_reports(folders: Sequence[Path], out: Path) -> Path:
-    """Write one page that shows several runs side by side, with their curves in common charts, and return its path.
-
-    Arguments: folders, of two runs or more; out, a file that is not there yet.
-    """
+    """Write a page with two runs or more side by side, and their curves in common charts; return its path."""
     if len(folders) < 2:
         raise InputError("a comparison needs two runs or more")
     if out.exists():

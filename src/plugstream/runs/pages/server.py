@@ -42,10 +42,7 @@ _TYPES = {".js": "text/javascript", ".css": "text/css"}
 
 
 class Shelf:
-    """The runs in some folders, by name, each with one feed for all of its pages.
-
-    Arguments: folders, each of a run or of runs; one of a run may not be there yet.
-    """
+    """The runs in some folders, each of a run or of runs, by name, each with one feed for all of its pages."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = tuple(folders)
