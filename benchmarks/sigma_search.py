@@ -43,9 +43,9 @@ from plugstream.models.part import PartOfData
 from plugstream.runs.advice import advised_settings
 from plugstream.runs.events import Views
 from plugstream.runs.measuring import held_out_views, usable_views
+from plugstream.runs.parts import goes_by_lipschitz
 from plugstream.runs.plan import plan
 from plugstream.runs.search import advised_sigma, judges_by_data, make_race, search_interval
-from plugstream.runs.steps import goes_by_lipschitz
 from plugstream.scans.scan import Scan
 from plugstream.scans.simulation import measure
 from plugstream.solver.monitors import snr

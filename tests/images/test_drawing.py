@@ -14,6 +14,7 @@ from plugstream.images.drawing import arrange_panels, draw_rows, figure_size, wi
 from plugstream.images.pictures import save_image
 from plugstream.images.planes import cut_planes, split_parts
 from plugstream.images.space import ImageSpace
+from plugstream.runs.replay import History
 from plugstream.runs.report import draw_report
 
 VOLUME = ImageSpace(
@@ -177,7 +178,7 @@ def test_a_report_of_a_volume(tmp_path, waves, linear):
         result=volume,
         compared=("first back-projection", volume) if linear else None,
         truth=2 * volume,
-        measured=[],
+        history=History(),
     )
     with Image.open(tmp_path / "report.png") as picture:
         assert min(picture.size) > 500

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plugstream.runs.advice import sigma_limits
+from plugstream.runs.search import sigma_limits
 from plugstream.scans import open_scan
 from plugstream.settings import Settings, resolve
 from small_run import main

@@ -16,8 +16,8 @@ from plugstream.runs.checkpoints import Checkpoints, CheckpointWriter
 from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Measurement, Note
 from plugstream.runs.folder import open_run
+from plugstream.runs.parts import describe_step
 from plugstream.runs.replay import replay
-from plugstream.runs.steps import describe_step
 from plugstream.settings import resolve
 from small_run import RUN, main
 

@@ -24,6 +24,7 @@ from plugstream import (
 from plugstream.images.space import ImageSpace
 from plugstream.runs import checkpoints
 from plugstream.runs.checkpoints import Checkpoints
+from plugstream.runs.replay import History
 from plugstream.runs.report import draw_report
 from plugstream.runs.results import _single
 from plugstream.solver.result import Snapshot
@@ -128,7 +129,7 @@ def test_the_report_draws_the_magnitude_and_says_so(tmp_path: Path, recwarn: pyt
         result=_single(image),
         compared=("first back-projection", _single(image)),
         truth=_single(2 * image),
-        measured=[],
+        history=History(),
     )
     assert (tmp_path / "report.png").stat().st_size > 0
     assert not [w for w in recwarn if "imaginary" in str(w.message) or "complex" in str(w.message).lower()]

@@ -39,6 +39,7 @@ from plugstream.runs.events import (
     Stage,
     Start,
     Steering,
+    StepEvent,
     Stop,
     TheoryTerms,
     Trial,
@@ -89,7 +90,7 @@ def write(path: Path, events: list[Event]) -> Path:
 
 
 def test_every_kind_of_event_is_read_as_it_was_written(tmp_path):
-    assert {type(event) for event in EXAMPLES} == set(Event.__subclasses__())
+    assert {type(event) for event in EXAMPLES} == {*Event.__subclasses__(), *StepEvent.__subclasses__()} - {StepEvent}
     before = time.time() - 0.001
     read = list(read_events(write(tmp_path / "events.jsonl", EXAMPLES)))
     assert read == EXAMPLES

@@ -299,10 +299,10 @@ def test_arrivals_are_marked_in_the_curves():
     from matplotlib.figure import Figure
 
     measured = [Measurement(10 * k, 0.0, {"relative_distance": 0.5**k, "snr": 2.0 * k}) for k in range(6)]
-    arrivals = [(0, 4), (12, 9), (33, 20)]
+    views = [Views(step, count, (), None, False) for step, count in ((0, 4), (12, 9), (33, 20))]
     quantities = [*Distance.measures, *SNR.measures]
     figure = Figure()
-    _draw_curves(figure, measured, quantities, arrivals)
+    _draw_curves(figure, History(measured=measured, quantities=quantities, views=views))
     curves = [axes for axes in figure.axes if axes.get_title()]
     others = [axes for axes in figure.axes if not axes.get_title()]
     assert len(curves) == len(others) == 2
@@ -316,7 +316,8 @@ def test_arrivals_are_marked_in_the_curves():
         assert line.get_drawstyle() == "steps-post"
         assert axes.get_ylabel() == "views that have come"
     plain = Figure()
-    _draw_curves(plain, measured, quantities, arrivals[:1])  # a scan that was there from the start
+    from_the_start = History(measured=measured, quantities=quantities, views=views[:1])
+    _draw_curves(plain, from_the_start)
     assert len(plain.axes) == 2
 
 

@@ -18,10 +18,10 @@ from plugstream import ImageSpace, load_picture, save_image
 from plugstream.images.colours import CYCLIC, NOTHING, color_phase, cyclic_table
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Quantities, Stop
-from plugstream.runs.moments import read_moments
+from plugstream.runs.frames import is_phase, read_moments
 from plugstream.runs.movie import make_movie
 from plugstream.runs.pages.assets import read_asset
-from plugstream.runs.preview import Previews, is_phase, make_panels, show_panel
+from plugstream.runs.preview import Previews, make_panels, show_panel
 from plugstream.runs.replay import replay
 from plugstream.runs.tensorboard import _picture
 
@@ -123,11 +123,11 @@ def test_a_movie_turns_frames_to_the_last_one(tmp_path: Path, space: ImageSpace)
     folder = write_frames(tmp_path / "run", space)
     moments, _ = read_moments(folder, replay(folder / "events.jsonl"))
     assert [moment.step for moment in moments] == [0, 1, 2, 3, 4]
-    last = moments[-1].whole
+    last = moments[-1].image
     assert last is not None
     for moment in moments[1:]:
-        assert moment.whole is not None
-        angle = float(np.angle(np.vdot(moment.whole, last)))
+        assert moment.image is not None
+        angle = float(np.angle(np.vdot(moment.image, last)))
         if space.free_phase:
             assert angle == pytest.approx(0.0, abs=1e-3)
         elif moment.step > 1:

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from plugstream.images.space import ImageSpace
-from plugstream.runs import frames as frames_file, pace as pace_file
+from plugstream.runs import callbacks as pace_file, frames as frames_file
+from plugstream.runs.callbacks import Pace
 from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Preview
 from plugstream.runs.frames import PIXELS, Frames, frame_steps, read_frame
-from plugstream.runs.pace import Pace
 from plugstream.runs.preview import Previews, make_panels
 from small_run import main
 

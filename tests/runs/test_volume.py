@@ -36,8 +36,8 @@ from plugstream.runs.pages.pictures import run_picture
 from plugstream.runs.partition import Partition, choose_partition
 from plugstream.runs.parts import prepare
 from plugstream.runs.plan import plan
-from plugstream.runs.relay import Relay
 from plugstream.runs.replay import replay
+from plugstream.runs.volume import Relay
 from plugstream.scans import open_scan, save_scan
 from plugstream.scans.scan import MemoryScan
 from plugstream.settings import Settings, resolve
@@ -300,7 +300,7 @@ def test_memory_decides_and_what_does_not_fit_is_refused(scan: Path, monkeypatch
     assert plan(settings("compute.memory=2GB"), stored, divide=True).partition is None
     assert plan(settings(), stored, divide=True).partition is None
     denoiser = plan(settings("denoiser.along=z"), stored).denoiser
-    takes = Footprint.of(denoiser, (25, 24, 24), torch.float32, stored.nbytes / 25, held=True)
+    takes = Footprint.of(denoiser, (25, 24, 24), torch.float32, stored.nbytes / 25, in_memory=True)
     limit = f"compute.memory={takes.bytes(9) / 1e3:.3f}kB"
     small = (limit, "denoiser.along=z")
     made = plan(settings(*small), stored, divide=True).partition

@@ -115,7 +115,7 @@ def test_a_run_makes_its_map_and_goes_on_with_one_that_was_interrupted(tmp_path,
     texts = [note.text for note in replay(tmp_path / "whole" / "events.jsonl").notes]
     assert any("within twice its map at" in text for text in texts)
 
-    keep = error_maps.ErrorMap._keep
+    keep = error_maps.ErrorMap._save
 
     def interrupt(self, sums, state):
         keep(self, sums, state)
@@ -123,7 +123,7 @@ def test_a_run_makes_its_map_and_goes_on_with_one_that_was_interrupted(tmp_path,
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(error_maps.ErrorMap, "_keep", interrupt)
+        patch.setattr(error_maps.ErrorMap, "_save", interrupt)
         main(["reconstruct", scan, "--out", cut, *words])
     assert (tmp_path / "cut" / "result.npy").exists()  # the image is there whatever becomes of its map
     assert not (tmp_path / "cut" / "uncertainty.npy").exists()

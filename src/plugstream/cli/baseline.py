@@ -61,7 +61,7 @@ def run(parsed: argparse.Namespace) -> int:
             raise InputError(f"{parsed.out.parent / name} exists already; remove it or choose another name")
     from plugstream.images.pictures import save_image
     from plugstream.images.space import ImageSpace
-    from plugstream.runs.devices import prepare_device
+    from plugstream.runs.checks import prepare_device
     from plugstream.scans.baselines.first_image import form_image, relative_residual, scan_model
     from plugstream.scans.store import open_scan
 

@@ -59,7 +59,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise InputError("--parts is for complex images, and pictures are real; leave it out")
     import numpy as np
 
-    from plugstream.runs.devices import check_precision, prepare_device
+    from plugstream.runs.checks import check_precision, prepare_device
     from plugstream.runs.folder import free_folder, whole_folder
     from plugstream.studies.certificates import certify
     from plugstream.studies.certificates.drawing import draw_certificate

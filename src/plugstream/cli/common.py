@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from plugstream.instruments.base import Experiment, Instrument
     from plugstream.models.base import Model
     from plugstream.runs.plan import Plan
-    from plugstream.runs.viewers import Viewers
+    from plugstream.runs.terminal import Viewers
     from plugstream.runs.volume import VolumeResult
     from plugstream.scans import Scan, StoredScan
     from plugstream.settings import Draft, Settings
@@ -155,7 +155,7 @@ def simulate_scan(
     import numpy as np
 
     from plugstream.base.capacity import check_disk
-    from plugstream.runs.devices import prepare_device
+    from plugstream.runs.checks import prepare_device
     from plugstream.scans import save_scan
     from plugstream.scans.simulation import measure
 

@@ -38,7 +38,7 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.denoisers.pictures import check_sigma, denoise_picture
     from plugstream.denoisers.shapes import adapt, describe
     from plugstream.images.pictures import check_writable, read_picture, write_picture
-    from plugstream.runs.devices import check_precision, prepare_device
+    from plugstream.runs.checks import check_precision, prepare_device
     from plugstream.runs.parts import build_denoiser, complex_parts
 
     device, dtype = prepare_device(settings.compute)

@@ -37,7 +37,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise InputError(f"--size must be at least 32, not {parsed.size}")
     if parsed.tnrd is not None and not parsed.tnrd.exists():
         raise InputError(f"there are no weights {parsed.tnrd}")
-    from plugstream.runs.devices import prepare_device
+    from plugstream.runs.checks import prepare_device
     from plugstream.settings import ComputeSettings
     from plugstream.studies.experiments.cells import OutOfTimeError, Store
     from plugstream.studies.experiments.reproduce import WHAT, Reproduction, write

@@ -42,7 +42,7 @@ def run(parsed: argparse.Namespace) -> int:
     settings = settings_of(parsed)
     import torch
 
-    from plugstream.runs.devices import prepare_device
+    from plugstream.runs.checks import prepare_device
     from plugstream.scans.baselines.first_image import relative_residual, scan_model, volume_residual
     from plugstream.scans.store import open_scan
 

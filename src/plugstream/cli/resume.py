@@ -15,7 +15,7 @@ from plugstream.cli.viewers import add_viewers, viewers_of
 
 if TYPE_CHECKING:
     from plugstream.base.processes import Group
-    from plugstream.runs.viewers import Viewers
+    from plugstream.runs.terminal import Viewers
 
 SECTIONS: tuple[str, ...] = ()
 

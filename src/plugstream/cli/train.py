@@ -69,7 +69,7 @@ def run(parsed: argparse.Namespace) -> int:
     if not parsed.out.parent.is_dir():
         raise InputError(f"the folder {parsed.out.parent} does not exist; make it first")
     from plugstream.base.capacity import check_memory
-    from plugstream.runs.devices import prepare_device
+    from plugstream.runs.checks import prepare_device
     from plugstream.settings import ComputeSettings
     from plugstream.studies.training.patches import Patches
 

@@ -53,7 +53,8 @@ def run(parsed: argparse.Namespace) -> int:
         raise InputError(f"the folder {parsed.out.parent} does not exist; make it first")
     from plugstream.base.files import write_whole
     from plugstream.base.version import __version__
-    from plugstream.runs.advice import advised_settings, sigma_limits
+    from plugstream.runs.advice import advised_settings
+    from plugstream.runs.search import sigma_limits
     from plugstream.scans.store import open_scan
     from plugstream.settings import to_toml
     from plugstream.studies.tuning.scan import Search, tune_scan

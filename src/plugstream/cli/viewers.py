@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from plugstream.runs.viewers import Viewers
+    from plugstream.runs.terminal import Viewers
 
 __all__ = ["add_viewers", "viewers_of"]
 
@@ -28,7 +28,7 @@ def add_viewers(parser: argparse.ArgumentParser) -> None:
 
 def viewers_of(parsed: argparse.Namespace) -> Viewers:
     """What was asked for; what cannot be done is refused."""
-    from plugstream.runs.viewers import Viewers
+    from plugstream.runs.terminal import Viewers
 
     viewers = Viewers(parsed.live_zarr, parsed.tensorboard)
     viewers.check()

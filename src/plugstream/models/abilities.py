@@ -37,6 +37,10 @@ class ModelAbilities(Protocol):
     recording: Any = None
     """Gains and backgrounds of the views (`plugstream.models.recording.Recording`), where they are known or fitted."""
 
+    rays: Any = None
+    voxels: Any = None
+    """The rays of the views and the voxels that they cross, where predictions are integrals along rays."""
+
     def describe(self) -> str:
         """In one line how predictions are computed; "" where there is nothing to say."""
         return ""

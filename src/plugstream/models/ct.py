@@ -39,6 +39,8 @@ class CTModel(ModelBase):
     """
 
     nonnegative = True
+    rays: Rays
+    voxels: Voxels
 
     def __init__(
         self,

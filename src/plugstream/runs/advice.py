@@ -1,47 +1,36 @@
-"""Settings for one scan: what its instrument advises where nobody says otherwise, and shares of its image's range."""
+"""Settings for one scan: what its instrument advises where nobody says otherwise, with reasons."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plugstream.base.errors import InputError
+from plugstream.base.registry import find
 from plugstream.base.values import parse_value
-from plugstream.runs.reasons import default_reasons
-from plugstream.settings import (
-    Draft,
-    Settings,
-    SettingsFile,
-    is_weight,
-    needs_sigma,
-    parse_assignment,
-    share_of_range,
-)
+from plugstream.settings import Draft, Settings, SettingsFile, is_weight, needs_sigma, parse_assignment
 
 if TYPE_CHECKING:  # what needs torch is imported when it is used, so that mistakes are told at once
     from plugstream.base.processes import Group
+    from plugstream.images.space import ImageSpace
     from plugstream.instruments.base import Advice, Columns
     from plugstream.runs.parts import Parts
     from plugstream.runs.plan import Plan
     from plugstream.scans import Scan
 
-__all__ = ["Advised", "advise", "advised_plan", "advised_settings", "sigma_limits"]
-
-# What says how strongly to denoise: where one of them is given, no other is advised.
-_SIGMA = ("algorithm", "sigma")
-_STRENGTH = {_SIGMA, ("algorithm", "lam")}
-# What makes stages of a run, which a search cannot have.
-_STAGES, _SEARCH = ("algorithm", "hop"), ("algorithm", "search")
-# How many steps there are, and what ends them earlier; how many times the usual number there are at most then.
+_SIGMA, _SEARCH, _STAGES = ("algorithm", "sigma"), ("algorithm", "search"), ("algorithm", "hop")
 _ITERATIONS, _ARRIVE, _HOP_STEPS = ("algorithm", "iterations"), ("algorithm", "arrive"), ("algorithm", "hop_steps")
-_LONGEST = 5
-# How long what is not known of the instrument is refined, and when that ends before.
 _REFINED_STEPS, _REFINED_WITHIN = ("algorithm", "refine_steps"), ("algorithm", "refine_tolerance")
 _SAMPLER, _BATCH = ("sampler", "name"), ("sampler", "batch")
+_DENOISER, _RIVALS = ("denoiser", "name"), ("denoiser", "rivals")
+# What says how strongly to denoise: where one of them is given, no other is advised.
+_STRENGTH = {_SIGMA, ("algorithm", "lam")}
+# How many times the usual number of steps there are at most where they end by arrival.
+_LONGEST = 5
 # Where a search for sigma begins, by what the denoiser's sigma is: high, since from too small a sigma some denoisers
 # never let go of the noise again.
 _START = {"noise": "10%", "weight": "20%"}
@@ -49,12 +38,15 @@ _START = {"noise": "10%", "weight": "20%"}
 _COMMON = ("low", "high", "damping", "equivariant", "rivals")
 # What white is over the range of the first image, roughly: of scans of pictures from 0 to 1 that is 0.2 to 0.4.
 _WHITE = 3
-# Between which a search begins, of images from 0 to 1; of others, shares of their range.
-_PLAIN = (5e-4, 0.1)
+# Why a momentum is the usual one, of all views and of a few a step.
+_MOMENTA = {
+    "nesterov": "it grows from step to step, which takes the fewest steps",
+    "tapered": "it grows at first, and then falls so that the noise of a few views averages out",
+}
 
 
 class Advised(NamedTuple):
-    """Settings for a scan, and in words what was added to those that somebody gave, and why."""
+    """Settings for a scan, and in words what was added to those that were given, and why."""
 
     settings: Settings
     reasons: tuple[str, ...]
@@ -66,13 +58,13 @@ def advise(scan: Scan, *changes: str, file: Path | str | None = None, trust: boo
     `plugstream.runs.plan.plan` makes the model, the fidelity and the algorithm of them.
 
     Arguments: scan, opened; changes, what you choose yourself, each as "section.key=value", such as
-    "algorithm.sigma=1%" or "denoiser.name=bm3d"; file of settings, which says everything, so that nothing is added to
-    it; trust, whether what that names may be run.
+    "algorithm.sigma=1%" or "denoiser.name=bm3d"; file of settings, to which nothing is added; trust, whether what that
+    names may be run.
     """
-    read = None if file is None else SettingsFile(file)
+    settings_file = None if file is None else SettingsFile(file)
     used = Settings.model_fields.keys() - {"simulate"}
     assignments = tuple(parse_assignment(text) for text in changes)
-    return advised_settings(Draft(read, assignments, trust=trust, used=used), scan)
+    return advised_settings(Draft(settings_file, assignments, trust=trust, used=used), scan)
 
 
 def advised_plan(draft: Draft, scan: Scan, early: Parts | None = None, group: Group | None = None) -> Plan:
@@ -80,8 +72,8 @@ def advised_plan(draft: Draft, scan: Scan, early: Parts | None = None, group: Gr
 
     A run that nobody asked to search for sigma does without where it goes by blocks of slices.
 
-    Arguments: draft, what somebody says of the settings; scan; early, what was built of the draft already; group, the
-    processes that share the work.
+    Arguments: draft of the settings; scan; early, what was built of the draft already; group, the processes that share
+    the work.
     """
     from plugstream.runs.identity import absolute
     from plugstream.runs.parts import prepare
@@ -104,22 +96,6 @@ def advised_plan(draft: Draft, scan: Scan, early: Parts | None = None, group: Gr
             raise error from None
 
 
-def sigma_limits(scan: Scan, low: float | None, high: float | None, denoiser: str) -> tuple[float, float]:
-    """From which sigma to which a search goes: as it was asked for, else by the image's range where that is its unit.
-
-    An instrument whose advice is a sigma by the image's range has images of any size; of others values are about 1.
-    """
-    from plugstream.scans.baselines.first_image import image_range
-
-    advised = scan.instrument.advise_scan(_columns(scan), scan.n_views, None)
-    by_range = any((a.section, a.key) == _SIGMA and str(a.value).endswith("%") for a in advised)
-    if low is not None and high is not None:
-        return low, high
-    unit = share_of_range(1.0, image_range(scan), denoiser) if by_range else 1.0
-    usual = (_PLAIN[0] * unit, _PLAIN[1] * unit)
-    return usual[0] if low is None else low, usual[1] if high is None else high
-
-
 def advised_settings(
     draft: Draft,
     scan: Scan,
@@ -128,14 +104,14 @@ def advised_settings(
     strength: bool = True,
     search: bool = True,
 ) -> Advised:
-    """The settings that a draft says for a scan, and in words what was added to them, and why.
+    """The settings of a draft for a scan, and in words what was added to them, and why.
 
-    A file of settings says everything, so that nothing is added to it. A scan that is followed has only its first
-    views: of it, what holds whatever comes (`Advice.always`).
+    Nothing is added to a file of settings. Where a scan is followed only its first views are there, and only what holds
+    whatever comes (`Advice.always`) is added.
 
-    Arguments: draft; scan, opened; decide, of several processes what makes the first one's number that of all;
-    strength, whether to say how strongly to denoise, too, which `tune` finds; it has no stages either. search, whether
-    a run may search for sigma where nobody says so.
+    Arguments: draft; scan, opened; decide, which makes the first process's number that of all; strength, whether to say
+    how strongly to denoise, and in which stages, which `tune` finds; search, whether a run may search for sigma by
+    itself.
     """
     from plugstream.scans.baselines.first_image import image_range
 
@@ -161,15 +137,12 @@ def advised_settings(
     notes = advisor.notes
     if draft.file is None:
         views = None if follow else scan.n_views
-        notes = notes + default_reasons(settings, scan.instrument.image, views, advisor.given | advisor.presets.keys())
+        notes = notes + _default_reasons(settings, scan.instrument.image, views, advisor.given | advisor.presets.keys())
     return Advised(settings, tuple(notes))
 
 
 class _Advisor:
-    """What is added to a draft of settings, as `presets`, each with its reason in `notes`.
-
-    Attributes: typed, the settings without advice; given, what a person said, as (section, key).
-    """
+    """What is added to a draft, as `presets`, with reasons in `notes`; `given` is what a person chose."""
 
     def __init__(self, draft: Draft, scan: Scan) -> None:
         self.draft, self.scan = draft, scan
@@ -208,16 +181,16 @@ class _Advisor:
             self._sigma_reason = advice.reason if place == _SIGMA else self._sigma_reason
 
     def _all_advice(self) -> tuple[Advice, ...]:
-        """What an instrument advises; of another batch than the usual one, for that batch, unless somebody gave it."""
+        """What an instrument advises; where it advises another batch than the usual one, its advice for that."""
         instrument, columns, n_views = self.scan.instrument, _columns(self.scan), self.scan.n_views
         advice = instrument.advise_scan(columns, n_views, self.typed.sampler.views)
-        other = [one.value for one in advice if (one.section, one.key) == _BATCH]
-        if _BATCH in self.given or not other:
+        batches = [one.value for one in advice if (one.section, one.key) == _BATCH]
+        if _BATCH in self.given or not batches:
             return advice
-        return instrument.advise_scan(columns, n_views, int(other[0]))
+        return instrument.advise_scan(columns, n_views, int(batches[0]))
 
     def _applies(self, advice: Advice, place: tuple[str, str], *, strength: bool) -> bool:
-        """Whether a piece of advice is of use, and nobody said anything that it would contradict."""
+        """Whether a piece of advice is of use, and contradicts nothing that was given."""
         a = self.typed.algorithm
         if advice.section == "momentum":  # unless there is none, or one that the algorithm prefers to any other
             facts = a.entry.facts
@@ -239,17 +212,15 @@ class _Advisor:
 
     def _options(self, section: str) -> set[str]:
         """The options of a section, and of the entry that is advised in it, such as the floor of Poisson's loss."""
-        from plugstream.base.registry import find
-
         name = self.presets.get((section, "name"))
-        own = () if name is None else find(section, name).options.model_fields
-        return {*type(getattr(self.typed, section)).model_fields, *own}
+        options = () if name is None else find(section, name).options.model_fields
+        return {*type(getattr(self.typed, section)).model_fields, *options}
 
     def search_sigma(self, find_range: Callable[[], float]) -> None:
         """Let the run find its sigma by itself, where nobody gave one and it can.
 
-        Whether it can is for `plugstream.runs.search` to say: what is added here is tried there. Where a person asks
-        for a search it is added all the same, and the plan refuses it with the reason.
+        `plugstream.runs.search` says whether it can. Where a person asks for a search it is added in any case, and the
+        plan refuses it with the reason.
         """
         from plugstream.runs.search import check_judges, check_search
 
@@ -267,15 +238,13 @@ class _Advisor:
             check_search(tried)
             check_judges(tried, self.scan.n_views, self.scan.instrument.data_shape)
         except InputError:
-            if _SEARCH not in self.given and ("denoiser", "rivals") not in self.given:
+            if not self.given & {_SEARCH, _RIVALS}:
                 return
         else:
             begin = added.get(_SIGMA, self.presets.get(_SIGMA))
             steps = added.get(_SEARCH, self.typed.algorithm.search)
-            rest = "(--sigma, or --search none)"
-            self.notes.append(
-                f"no sigma is given, so that the first {steps} steps search for it, from {begin} on {rest}"
-            )
+            text = f"no sigma is given, so that the first {steps} steps search for it, from {begin} on"
+            self.notes.append(f"{text} (--sigma, or --search none)")
             if not added:  # a person said everything
                 return
             self._advised = tried
@@ -284,23 +253,19 @@ class _Advisor:
         self.notes += dict.fromkeys(advice.reason for advice in later)
 
     def _search_presets(self, later: dict[tuple[str, str], Any]) -> dict[tuple[str, str], Any] | None:
-        """What makes a run search for sigma, None where no search is wanted.
-
-        Arguments: later, what is advised to runs that search.
-        """
+        """What makes a run search for sigma, None for no search; `later` is what is advised to runs that search."""
         from plugstream.runs.search import heat_steps
 
-        a, asked, advised = self.typed.algorithm, _SEARCH in self.given, self.presets
-        rivals = str(later.get(("denoiser", "rivals")) or self.typed.denoiser.rivals or "")
-        unused = not asked and not rivals and not needs_sigma(self.typed.denoiser.name)
-        if (asked and a.search is None) or _SEARCH in advised or unused:  # none is wanted
+        a, chosen, advised = self.typed.algorithm, _SEARCH in self.given, self.presets
+        rivals = str(later.get(_RIVALS) or self.typed.denoiser.rivals or "")
+        unused = not chosen and not rivals and not needs_sigma(self.typed.denoiser.name)
+        if (chosen and a.search is None) or _SEARCH in advised or unused:
             return None
-        if not asked and _SIGMA in advised and _ITERATIONS in self.given:
-            # Who says how many steps there are means steps with one sigma, where there is one to begin with.
-            return None
+        if not chosen and _SIGMA in advised and _ITERATIONS in self.given:
+            return None  # whoever gives the number of steps means steps with one sigma, where one is advised
         added: dict[tuple[str, str], Any] = {}
         if _SIGMA not in advised:
-            added[_SIGMA] = _START[_meaning(later.get(("denoiser", "name"), self.typed.denoiser.name))]
+            added[_SIGMA] = _START[_meaning(later.get(_DENOISER, self.typed.denoiser.name))]
         steps, total = a.search, a.iterations
         if _ITERATIONS not in self.given:
             usual = int(advised.get(_ITERATIONS, total))
@@ -316,9 +281,8 @@ class _Advisor:
     def choose_views(self) -> None:
         """Say how many views a step uses, and which, where nobody does.
 
-        No more than there are: all of them, and of a sampler that is asked for or advised as many as steps have. Every
-        view comes once before any comes again: no scan of benchmarks/momenta.py was better by independent draws, of
-        which the theory of --watch-theory is.
+        Where the usual batch is more than there are, a step uses all. Every view comes once before any comes again: no
+        scan of benchmarks/momenta.py was better with independent draws, which --watch-theory is about.
         """
         from plugstream.runs.search import count_judges
 
@@ -333,23 +297,21 @@ class _Advisor:
                 self.notes.append(f"there are {n_views} views, of which a step uses {most} (--batch)")
                 self.presets[_BATCH] = batch = most
             else:
-                few = f"{most} view{'s' * (most > 1)}"
-                reason = f"fewer than a usual batch of {batch}, so that each uses all (--sampler all)"
-                self.notes.append(f"steps have {few}, {reason}")
+                few = f"{most} view{'s' * (most > 1)}, fewer than a usual batch of {batch}"
+                self.notes.append(f"steps have {few}, so that each uses all (--sampler all)")
                 self.presets[_SAMPLER] = "all"
         if _SAMPLER in self.given or _SAMPLER in self.presets or settings.monitor.watch_theory:
             return
         if batch is not None and batch < n_views:
-            self.notes.append(
-                "every view is used once before any again, which takes noise out of batches (--sampler epochs)"
-            )
+            text = "every view is used once before any again, which takes noise out of batches (--sampler epochs)"
+            self.notes.append(text)
             self.presets[_SAMPLER] = "epochs"
 
     def end_on_arrival(self) -> None:
         """End the run when its image has arrived, where nobody says how many steps there are.
 
-        The number of steps is then a limit: that of a search, and five times the usual number. Changes that are spread
-        over all steps, such as a sigma that falls, need their number.
+        Their number is then a limit: that of a search, and five times the usual number. It stays where changes, such as
+        a sigma that falls, are spread over all steps.
         """
         from plugstream.solver.verdict import ARRIVED
 
@@ -360,19 +322,18 @@ class _Advisor:
             return
         if _STAGES in advised and (a.hop_steps is None and _HOP_STEPS not in advised):
             return  # whose stages are parts of all steps
-        asked = advised.get(_SEARCH, a.search)
-        searched = asked if isinstance(asked, int) else 0  # and not "none"
+        search = advised.get(_SEARCH, a.search)
+        searched = search if isinstance(search, int) else 0  # and not "none"
         usual = a.iterations if searched else int(advised.get(_ITERATIONS, a.iterations))
         limit = searched + _LONGEST * usual
         self.notes = [text for text in self.notes if text not in self._steps_reasons]
-        self.notes.append(
-            f"steps end when the image has arrived, after {limit} at most (--iterations for a fixed number)"
-        )
+        text = f"steps end when the image has arrived, after {limit} at most (--iterations for a fixed number)"
+        self.notes.append(text)
         self.presets |= {_ITERATIONS: limit, _ARRIVE: a.arrive or ARRIVED}
 
 
 def _columns(scan: Scan) -> Columns:
-    """Of the views that there are, which of a scan that is followed may be none yet."""
+    """The columns of a scan, none where it is followed and has no views yet."""
     return scan.columns if scan.n_views else {}
 
 
@@ -386,10 +347,44 @@ def _value(advice: Advice) -> Any:
 
 
 def _white(presets: dict[tuple[str, str], Any], find_range: Callable[[], float]) -> dict[tuple[str, str], Any]:
-    """What tells a trained denoiser that is advised how large the values of images are, as a power of ten."""
-    from plugstream.base.registry import find
-
-    name = presets.get(("denoiser", "name"))
+    """How large the values of images are, as a power of ten, for a trained denoiser that is advised."""
+    name = presets.get(_DENOISER)
     if name is None or "white" not in find("denoiser", name).options.model_fields:
         return {}
     return {("denoiser", "white"): 10.0 ** round(math.log10(_WHITE * find_range()))}
+
+
+def _default_reasons(
+    settings: Settings, image: ImageSpace, n_views: int | None, chosen: Collection[tuple[str, str]]
+) -> list[str]:
+    """A line for each of batch, momentum and denoiser that is a default, with the flag that changes it.
+
+    `chosen` has sections and keys of settings that have their reasons already; n_views is None while views arrive.
+    """
+    reasons = []
+    batch = settings.sampler.views
+    if batch is not None and _BATCH not in chosen:
+        reasons.append(_why_batch(batch, n_views))
+    has_momentum = "momentum" in settings.algorithm.entry.facts.get("uses", ())
+    if has_momentum and settings.momentum.name in _MOMENTA and ("momentum", "name") not in chosen:
+        reasons.append(f"momentum {settings.momentum.name}: {_MOMENTA[settings.momentum.name]} (--momentum)")
+    if settings.denoiser.name == "tv" and _DENOISER not in chosen:
+        reasons.append(f"denoiser tv: {_why_tv(image)} (--denoiser)")
+    return reasons
+
+
+def _why_batch(batch: int, n_views: int | None) -> str:
+    views = f"{batch} view{'s' * (batch > 1)}"
+    if n_views is None:
+        return f"batch {batch}: steps of {views} begin while others still arrive (--batch)"
+    if batch >= n_views:
+        return f"batch {batch}: the scan is small, so that a step may use all of its {n_views} views (--batch)"
+    return f"batch {batch}: steps of {views} take less time than steps of all {n_views} (--batch)"
+
+
+def _why_tv(image: ImageSpace) -> str:
+    if len(image.spatial) == 3:
+        return "it needs no training, and smooths a volume along all three axes at once"
+    if image.is_complex:
+        return "it needs no training, and takes complex values as they are"
+    return "it needs no training, suits any image, and is quick; bm3d takes longer and is often better"

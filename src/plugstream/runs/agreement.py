@@ -1,4 +1,4 @@
-"""What all blocks of a volume have in common, so that no seam is between them: views, bounds of the image, and L."""
+"""What all blocks of a volume have in common, so that there are no seams: views, bounds of the image, and L."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note, Views
 from plugstream.runs.measuring import usable_views
 from plugstream.runs.partition import Partition
+from plugstream.runs.parts import goes_by_lipschitz
 from plugstream.runs.plan import Plan
-from plugstream.runs.steps import goes_by_lipschitz
 from plugstream.scans.blocks import block_columns, read_block, sum_rows
 from plugstream.scans.chunks import first_of
 from plugstream.scans.scan import MemoryScan
 from plugstream.scans.store import StoredScan
-
-__all__ = ["Agreement", "agree", "recall", "write_sums"]
 
 _SUMS = "sums.npy"
 _FEW = 8  # slices that stand for others which are alike, as many as projectors take together
@@ -52,10 +50,6 @@ class Agreement:
     def views(self) -> Tensor:
         """The views of the scan that can be used, by their numbers."""
         return _usable(self.partition.views or 0, self.partition.damaged)
-
-    def rows(self) -> list[slice]:
-        """Where the data of each block is along the first axis of a view's."""
-        return [self.block(number).rows for number in range(len(self.partition.blocks))]
 
     def block(self, number: int) -> Block:
         """A block, by its number."""
@@ -100,97 +94,97 @@ def write_sums(folder: Path, agreement: Agreement) -> None:
 
 
 def agree(scan: StoredScan, plan: Plan, partition: Partition, log: EventLog) -> Agreement:
-    """Find out what all blocks have in common; of several processes all call it.
+    """Find out what all blocks have in common; of several processes all call it, and each reads some of the views.
 
-    All of the scan is read once, each process some of its views, and its checksums looked at. The lower bound of the
-    image, where nobody gave it, is what the data of the block in the middle asks for.
+    The lower bound of the image, where nobody gave it, is what the data of the block in the middle asks for.
     """
     group, n_views = plan.parts.group, plan.parts.group.share(scan.n_views)
-    known = Agreement(scan, plan.alone(), replace(partition, views=n_views), np.zeros((0, 0), np.uint32))
-    sums, damaged = _sum_shared(known, plan)
+    agreement = Agreement(scan, plan.alone(), replace(partition, views=n_views), np.zeros((0, 0), np.uint32))
+    sums, damaged = _sum_shared(agreement, plan)
     if damaged:
         log.add(Note(f"warning: {len(damaged)} damaged views are left out: {first_of(damaged)}"))
-    known = replace(known, sums=sums, partition=replace(known.partition, damaged=damaged))
-    bounds = group.decide(lambda: _settle_bounds(known))
-    known = replace(known, plan=known.plan.with_bounds(bounds))
+    agreement = replace(agreement, sums=sums, partition=replace(agreement.partition, damaged=damaged))
+    bounds = group.decide(lambda: _settle_bounds(agreement))
+    agreement = replace(agreement, plan=agreement.plan.with_bounds(bounds))
     for reason in bounds.reasons:
         log.add(Note(f"{reason} (asked of the block in the middle)"))
     if goes_by_lipschitz(plan.settings):
-        largest = group.decide(lambda: _bound_lipschitz(known))
+        largest = group.decide(lambda: _bound_lipschitz(agreement))
         log.add(Note(f"L = {largest:.4g}, the largest of all blocks, bounds every view of each"))
-        known = replace(known, partition=replace(known.partition, lipschitz=largest))
-    return known
+        agreement = replace(agreement, partition=replace(agreement.partition, lipschitz=largest))
+    return agreement
 
 
 def _usable(views: int, damaged: tuple[int, ...], hold_out: int | None = None) -> Tensor:
     return usable_views(Views(0, views, damaged, None, True), hold_out)
 
 
-def _sum_shared(known: Agreement, plan: Plan) -> tuple[NDArray[np.uint32], tuple[int, ...]]:
+def _sum_shared(agreement: Agreement, plan: Plan) -> tuple[NDArray[np.uint32], tuple[int, ...]]:
     """The checksums of all blocks' rows, (views, blocks), and the damaged views; each process reads some views."""
-    group, n_views, rows = plan.parts.group, known.partition.views or 0, known.rows()
+    group, n_views = plan.parts.group, agreement.partition.views or 0
+    rows = [agreement.block(number).rows for number in range(len(agreement.partition.blocks))]
     each = -(-n_views // group.size)
     first = min(n_views, group.rank * each)
-    own = torch.arange(first, min(n_views, first + each))
+    views = torch.arange(first, min(n_views, first + each))
     table = torch.zeros((each, len(rows) + 1), dtype=torch.int64)
     failure: BaseException | None = None
     try:
-        sums, bad = sum_rows(known.scan, rows, own)
+        sums, bad = sum_rows(agreement.scan, rows, views)
         if bad and not plan.settings.scan.skip_damaged:
-            told = DamagedError(known.scan.path, bad)
-            raise DamagedError(f"{told}; to go on without damaged views, use --skip-damaged")
-        table[: len(own), :-1] = torch.from_numpy(sums.astype(np.int64))
+            damage = DamagedError(agreement.scan.path, bad)
+            raise DamagedError(f"{damage}; to go on without damaged views, use --skip-damaged")
+        table[: len(views), :-1] = torch.from_numpy(sums.astype(np.int64))
         table[[view - first for view in bad], -1] = 1
-    except Exception as error:  # which all processes hear of in the message that follows
+    except Exception as error:  # which all processes get with the sums
         failure = error
-    whole = group.gather(table, failure).reshape(-1, len(rows) + 1)[:n_views].numpy()
-    damaged = tuple(int(view) for view in np.flatnonzero(whole[:, -1]))
+    gathered = group.gather(table, failure).reshape(-1, len(rows) + 1)[:n_views].numpy()
+    damaged = tuple(int(view) for view in np.flatnonzero(gathered[:, -1]))
     if len(damaged) == n_views:
-        raise DamagedError(f"all {n_views} views of the scan {known.scan.path} are damaged")
-    return whole[:, :-1].astype(np.uint32), damaged
+        raise DamagedError(f"all {n_views} views of the scan {agreement.scan.path} are damaged")
+    return gathered[:, :-1].astype(np.uint32), damaged
 
 
-def _settle_bounds(known: Agreement) -> Bounds:
+def _settle_bounds(agreement: Agreement) -> Bounds:
     """The bounds that the block in the middle asks for, where nobody gave them."""
-    d = known.plan.settings.denoiser
+    d = agreement.plan.settings.denoiser
     if d.low != "auto" and d.support not in ("disc", "hull"):  # of volumes nothing else is asked
         return Bounds(d.low, d.upper, "none" if d.support == "auto" else d.support)
-    scan, plan = known.open(len(known.partition.blocks) // 2)
+    scan, plan = agreement.open(len(agreement.partition.blocks) // 2)
     return plan.settle_bounds(_fidelity(scan, plan), scan.columns)
 
 
 def _fidelity(scan: MemoryScan, plan: Plan) -> DataFidelity:
     """That of a block, on the views that steps draw from."""
     model = plan.model(scan.columns, scan.n_views)
-    fidelity, drawn = plan.parts.fidelity(model, scan.data), _drawn(plan, scan.n_views)
-    return fidelity if drawn is None else fidelity.with_views(model, drawn)
+    fidelity, views = plan.parts.fidelity(model, scan.data), _views_drawn(plan, scan.n_views)
+    return fidelity if views is None else fidelity.with_views(model, views)
 
 
-def _drawn(plan: Plan, views: int) -> Tensor | None:
+def _views_drawn(plan: Plan, views: int) -> Tensor | None:
     """The views of a block that steps draw from, None for all."""
     hold_out = plan.settings.monitor.hold_out
     return None if hold_out is None else _usable(views, (), hold_out)
 
 
-def _bound_lipschitz(known: Agreement) -> float:
+def _bound_lipschitz(agreement: Agreement) -> float:
     """A bound of the L_i of all views and blocks: the largest curvature of the loss times the largest norm.
 
     That is what it would be of all of the volume. The norms of slices that are alike are those of a few of them; a loss
     other than least squares is asked for its curvature with the data of every block.
     """
-    blocks = known.partition.blocks
-    few = [(0, min(_FEW, known.partition.edges[-1]))] if known.block(0).alike else blocks
+    blocks = agreement.partition.blocks
+    few = [(0, min(_FEW, agreement.partition.edges[-1]))] if agreement.block(0).alike else blocks
     norms = []
     for number, (first, last) in enumerate(few):
         if len(few) > 1:
             report("bounding L of every block", number, len(few))
-        block = known.cut(first, last)
-        plan, views = known.plan.cut(block, first, last), known.views
-        model = plan.model(block_columns(known.scan, block, views), len(views))
-        norms.append(norms_of(model, _drawn(plan, len(views))).lipschitz_max)
+        block = agreement.cut(first, last)
+        plan, views = agreement.plan.cut(block, first, last), agreement.views
+        model = plan.model(block_columns(agreement.scan, block, views), len(views))
+        norms.append(norms_of(model, _views_drawn(plan, len(views))).lipschitz_max)
     curvature = 1.0
-    if not is_least_squares(known.plan.parts.loss):
-        opened = (known.open(number) for number in range(len(blocks)))
+    if not is_least_squares(agreement.plan.parts.loss):
+        opened = (agreement.open(number) for number in range(len(blocks)))
         curvature = max(_fidelity(scan, plan).curvature for scan, plan in opened)
         if not math.isfinite(curvature):
             raise InputError(

@@ -26,19 +26,14 @@ from plugstream.solver.verdict import Answer, found_strength, probe_strength
 from plugstream.solver.verdict.arrival import FEWEST
 from plugstream.solver.verdict.explanation import TRIED, Explanation, explain
 
-__all__ = ["answer_explanation", "answer_strength", "explain_result", "explain_run", "mean_misfit"]
-
-# An image that leaves this part of the data unexplained explains nothing.
-_NOTHING = 0.9
+# An image that leaves this part of the data unexplained, the mean over so many views, explains nothing.
+_NOTHING, _VIEWS = 0.9, 16
 
 
 def answer_explanation(
     result: Result[State], fidelity: DataFidelity, scan: Scan, plan: Plan, group: Group
 ) -> Result[State]:
-    """The result with the answer whether its image explains the data.
-
-    Arguments: result; fidelity of the views that the run had; scan; plan; group, of which the first process asks.
-    """
+    """The result with the answer whether its image explains the data; the first process of the group asks."""
     verdict, why = result.verdict, ""
     if result.reason.failed:
         why = "the run failed"
@@ -49,12 +44,12 @@ def answer_explanation(
     if result.parameters:
         fidelity = fidelity.with_parameters(result.parameters)
     nothing = mean_misfit(fidelity, result.image) >= _NOTHING
-    found = group.decide(lambda: explain_run(plan, scan, fidelity, result))
-    if found is None:
+    explanation = group.decide(lambda: explain_run(plan, scan, fidelity, result))
+    if explanation is None:
         answer = Answer("not asked", None, "there are several images")
     else:
-        word = "explained" if found.explained else "not explained"
-        answer = Answer(word, found.explained, found.text, 100 * found.misfit)
+        word = "explained" if explanation.explained else "not explained"
+        answer = Answer(word, explanation.explained, explanation.text, 100 * explanation.misfit)
     return replace(result, verdict=verdict.with_explanation(answer, nothing=nothing))
 
 
@@ -67,12 +62,10 @@ def answer_strength(
 ) -> Result[State]:
     """The result with the answer whether the strength of the denoiser was chosen by the data.
 
-    Arguments: result; algorithm that the run ended with; plan; trials, of a run that searched for sigma, its rounds;
-    held_out, views that no step used, None where there are none.
+    Arguments: trials, rounds of a search for sigma; held_out, views that no step used, None where there are none.
     """
-    return replace(
-        result, verdict=replace(result.verdict, strength=_strength(result, algorithm, plan, trials, held_out))
-    )
+    strength = _strength(result, algorithm, plan, trials, held_out)
+    return replace(result, verdict=replace(result.verdict, strength=strength))
 
 
 def _strength(
@@ -103,25 +96,19 @@ def _strength(
         return Answer("not asked", None, "it was interrupted while held-out data was asked")
 
 
-# So many views tell at the end whether the image explains anything of the data.
-_EXPLAINED = 16
-
-
 def mean_misfit(fidelity: Any, image: Tensor) -> float:
     """The part of the data that an image leaves unexplained, the mean over a few views, each by itself."""
-    some = spread_views(fidelity.available, _EXPLAINED)
-    misfit = float(relative_misfits(fidelity, image, some).nanmean())
+    views = spread_views(fidelity.available, _VIEWS)
+    misfit = float(relative_misfits(fidelity, image, views).nanmean())
     if fidelity.model.intensities and misfit > 0:
-        return min(misfit, unexplained_light(fidelity, image, some))
+        return min(misfit, unexplained_light(fidelity, image, views))
     return misfit
 
 
 def explain_run(plan: Plan, scan: Scan, fidelity: Any, result: Result[Any]) -> Explanation | None:
-    """Whether the result of a run explains its data; None where that is not asked, of several images at once.
+    """Whether the result of a run explains its data, `fidelity` being of all views; None for several images at once.
 
-    Causes are looked for after as many steps as it takes to say how far the image has to go: before, steps are missing.
-
-    Arguments: fidelity of all views that the run has, at the parameters that it refined.
+    Causes are looked for once there are enough steps to say how far the image has to go; before, steps are missing.
     """
     image = result.image
     if tuple(image.shape) != tuple(fidelity.image_shape) or fidelity.batch_shape:
@@ -155,15 +142,14 @@ def explain_result(
     """Whether an image explains the data of a scan, and if not, why; as `explain` says.
 
     Arguments: fidelity, at the parameters that the run refined; columns of all of its views; options of the model;
-    refined, names of those parameters: what is said of them in the scan is no suspect any more; early, whether steps
-    are so few that causes are not looked for.
+    refined, names of those parameters, whose values in the scan are no suspects; early, whether there are too few steps
+    to look for causes.
     """
     model: Model = fidelity.whole.model
 
     def suspects() -> tuple[Tensor, Sequence[Suspect]]:
-        # Fields of a model that is not linear are solved for, and each view is dear.
-        waves = model.intensities
-        count = TRIED if model.linear or waves else TRIED // 2
+        # Fields of a model that is not linear are solved for, and each view takes long.
+        count = TRIED if model.linear or model.intensities else TRIED // 2
         views = instrument.trial_views(columns, fidelity.available.numpy(), count)
 
         def trial(

@@ -1,4 +1,4 @@
-"""Where the image may be other than zero, and how large its values may be, asked of the data and written down."""
+"""Where the image may be other than zero, and how large its values may be, by what the data says."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ from plugstream.base.errors import InputError
 from plugstream.base.linalg import largest_eigenvalue
 from plugstream.fidelity.by_loss import DataFidelity
 from plugstream.images.space import ImageSpace
+from plugstream.models import ct_support
 from plugstream.models.base import Model
-from plugstream.models.ct import CTModel
-from plugstream.models.ct_support import find_tangents, fit_disc, fits, hull
 from plugstream.models.views import spread_views
-
-__all__ = ["Bounds", "Found", "build_support", "check_support_text", "prefer_high", "prefer_support"]
 
 Box = tuple[Tensor | float, Tensor | float]
 
@@ -41,28 +38,28 @@ _LOOSER = (1.0, 1.03, 1.06, 1.1)
 
 @dataclass(frozen=True)
 class Bounds:
-    """low, high and support as settings hold them, and why those that the data gave are what they are."""
+    """low, high and support as settings hold them, and the reasons for those that the data gave."""
 
     low: float | str | None
     high: float | str | None
     support: str
     reasons: tuple[str, ...] = ()
 
-    def add(self, reason: str, **found: Any) -> Bounds:
-        """With one more, and its reason."""
-        return replace(self, **found, reasons=(*self.reasons, reason))
+    def add(self, reason: str, **bound: Any) -> Bounds:
+        """The bounds with another one, and its reason."""
+        return replace(self, **bound, reasons=(*self.reasons, reason))
 
 
 @dataclass(frozen=True)
-class Found:
-    """What the data asks for, as a setting holds it, and why, in one sentence."""
+class Preferred:
+    """The bound that the data asks for, as a setting holds it, and why, in one sentence."""
 
     value: float | str | None
     reason: str
 
 
 def check_support_text(text: str, space: ImageSpace) -> None:
-    """Refuse what is no support of such an image, before anything is read or computed."""
+    """Refuse what is no support of an image in this space, before anything is read or computed."""
     if text.partition(" ")[0] not in _WORDS or " " in text:
         build_support(text, space)
 
@@ -99,10 +96,10 @@ def _draw(word: str, numbers: list[str], space: ImageSpace) -> Tensor:
         values = np.array([float(number) for number in numbers])
     except ValueError:
         values = np.zeros(0)
-    known = len(values) == 3 if word == "disc" else len(values) >= 6 and len(values) % 2 == 0
-    if not known or not np.isfinite(values).all() or space.spacing is None or space.origin is None:
-        what = "disc X Y R" if word == "disc" else "hull X Y X Y X Y ..."
-        raise InputError(f"--support {word} is followed by nothing, or by numbers in the image's unit: {what}")
+    fits = len(values) == 3 if word == "disc" else len(values) >= 6 and len(values) % 2 == 0
+    if not fits or not np.isfinite(values).all() or space.spacing is None or space.origin is None:
+        form = "disc X Y R" if word == "disc" else "hull X Y X Y X Y ..."
+        raise InputError(f"--support {word} is followed by nothing, or by numbers in the image's unit: {form}")
     (height, width), (dy, dx), (y0, x0) = space.spatial[-2:], space.spacing[-2:], space.origin[-2:]
     y, x = y0 + dy * np.arange(height)[:, None], x0 + dx * np.arange(width)[None, :]
     half = max(dx, dy) / 2
@@ -120,62 +117,62 @@ def _draw(word: str, numbers: list[str], space: ImageSpace) -> Tensor:
     return torch.from_numpy(inside)
 
 
-def prefer_support(fidelity: DataFidelity, wanted: str) -> Found:
-    """Where the object is, by the rays of the data that touch it; "none" where they do not tell.
+def prefer_support(fidelity: DataFidelity, kind: str) -> Preferred:
+    """Where the object is, by the rays of the data that touch it; "none" where that cannot be known.
 
     A disc where the tangents of all views are those of one and an image within it explains held-out data as well as one
     within the hull does, else their hull, which holds every object that views show whole.
 
-    Arguments: fidelity; wanted, "auto", "disc" or "hull". What is wanted and cannot be is refused.
+    Arguments: fidelity; kind, "auto", or "disc" or "hull", which are refused where they cannot be.
     """
     model = fidelity.model
 
-    def decline(why: str) -> Found:
-        if wanted != "auto":
-            raise InputError(f"--support {wanted}: {why}; give a FILE.npy, or leave it out")
-        return Found("none", f"the image may be other than 0 everywhere: {why}")
+    def decline(why: str) -> Preferred:
+        if kind != "auto":
+            raise InputError(f"--support {kind}: {why}; give a FILE.npy, or leave it out")
+        return Preferred("none", f"the image may be other than 0 everywhere: {why}")
 
-    if not isinstance(model, CTModel) or len(model.data_shape) != 1:
+    if model.rays is None or len(model.data_shape) != 1:
         return decline("only data of ct without detector rows tells where the object is")
     views = fidelity.available
     mask = model.restrict(torch.ones(len(views), *model.data_shape), views) != 0
     data = fidelity.data(views).double().cpu().numpy()
-    tangents = find_tangents(model.rays.select(views.cpu().numpy()), data, mask.numpy())
+    tangents = ct_support.find_tangents(model.rays.select(views.cpu().numpy()), data, mask.numpy())
     if tangents.refusal:
         return decline(tangents.refusal)
-    corners = hull(tangents, model.voxels)
+    corners = ct_support.hull(tangents, model.voxels)
     if len(corners) < 3:
         return decline("its tangent rays leave nothing of the image")
-    around = Found(_text("hull", corners), "the image is 0 outside the convex hull that its tangent rays leave")
-    (x, y, radius), mean, worst = fit_disc(tangents)
-    disc = _text("disc", np.array([x, y, radius]))
-    if wanted == "hull" or (wanted == "auto" and not fits(mean, worst)):
-        return around
-    if not fits(mean, worst):
+    hull = Preferred(_text("hull", corners), "the image is 0 outside the convex hull that its tangent rays leave")
+    (x, y, radius), mean, worst = ct_support.fit_disc(tangents)
+    disc, is_disc = _text("disc", np.array([x, y, radius])), ct_support.fits(mean, worst)
+    if kind == "hull" or (kind == "auto" and not is_disc):
+        return hull
+    if not is_disc:
         return decline(f"tangent rays are off the nearest disc by {mean:.2g} columns in the mean, {worst:.2g} at most")
-    if wanted == "auto":
+    if kind == "auto":
         space = ImageSpace(model.voxels.shape, spacing=model.voxels.spacing, origin=model.voxels.origin)
-        inside, outside = (_box(0.0, math.inf, build_support(text, space)) for text in (disc, str(around.value)))
+        inside, outside = (_box(0.0, math.inf, build_support(text, space)) for text in (disc, str(hull.value)))
         if not _Trial(fidelity).prefers(inside, outside):
-            return around
-    unit = f"({x:.6g}, {y:.6g}), radius {radius:.6g}"
-    return Found(disc, f"the image is 0 outside the disc about {unit}, which its tangent rays touch")
+            return hull
+    place = f"({x:.6g}, {y:.6g}), radius {radius:.6g}"
+    return Preferred(disc, f"the image is 0 outside the disc about {place}, which its tangent rays touch")
 
 
-def prefer_high(fidelity: DataFidelity, low: float | None, support: Tensor | None) -> Found:
+def prefer_high(fidelity: DataFidelity, low: float | None, support: Tensor | None) -> Preferred:
     r"""The largest value of the image, where it is that of a material: None where the data does not allow one.
 
     Along a ray the mean value of the image over the support is y / l, with l the length of the ray within it, so the
-    largest value is at least the largest y / l. It is that where some ray runs in one material alone, and no denser one
-    is there. Whether it is, is for the data to say: one image within that bound and one without are fitted to a part of
-    the data, and the bound holds where the rest is explained as well, at every place.
+    largest value is at least the largest y / l. It is that where some ray runs in one material alone, and there is no
+    denser one. To see whether that holds, one image within the bound and one without are fitted to a part of the data:
+    the bound holds where both explain the rest equally well, at every place.
 
-    Arguments: fidelity, of a linear model without negative entries; low, support, of the image.
+    Arguments: fidelity, of a linear model without negative entries; low and support of the image.
     """
     model = fidelity.model
 
-    def decline(why: str) -> Found:
-        return Found(None, f"the image has no upper bound: {why}")
+    def decline(why: str) -> Preferred:
+        return Preferred(None, f"the image has no upper bound: {why}")
 
     if not model.linear or not model.nonnegative or low is None or low < 0 or support is None:
         return decline("none can be found without a lower bound and a support")
@@ -191,7 +188,7 @@ def prefer_high(fidelity: DataFidelity, low: float | None, support: Tensor | Non
     for factor in _LOOSER:
         high = float(f"{factor * bound:.5g}")
         if trial.allows(_box(low, high, support), _box(low, math.inf, support)):
-            return Found(high, f"the image is kept below {high:g}, which explains the data as well as none")
+            return Preferred(high, f"the image is kept below {high:g}, which explains the data as well as none")
     return decline(f"values above {high:.4g}, which most rays show, are needed to explain the data")
 
 
@@ -209,14 +206,14 @@ class _Trial:
     """Two images that are fitted to three quarters of the data of a few views, judged by the last quarter."""
 
     def __init__(self, fidelity: DataFidelity) -> None:
-        some = spread_views(fidelity.available, _VIEWS)
+        spread = spread_views(fidelity.available, _VIEWS)
         self.model: Model = fidelity.model
-        self.views = fidelity.available if some is None else some
+        self.views = fidelity.available if spread is None else spread
         self.data = fidelity.data(self.views)
         shape = self.model.data_shape
         place = torch.arange(math.prod(shape)).reshape(1, *shape)
         turn = torch.arange(len(self.views)).reshape(-1, *(1,) * len(shape))
-        self.held = ((place + turn) % _PART == 0).to(self.data.device)
+        self.judges = ((place + turn) % _PART == 0).to(self.data.device)
         self.possible = len(self.views) >= 2 and bool(self.data.isfinite().all()) and bool((self.data != 0).any())
 
     def prefers(self, one: Box, other: Box) -> bool:
@@ -234,8 +231,8 @@ class _Trial:
         """What the first leaves of the second's energy, and where it is off by so many times the noise more."""
         bounded, free = self._residual(*one), self._residual(*other)
         ratio = float((bounded**2).sum()) / max(float((free**2).sum()), 1e-300)
-        noise = 1.4826 * float(free[self.held].abs().median())
-        more = (bounded.abs() - free.abs())[self.held]
+        noise = 1.4826 * float(free[self.judges].abs().median())
+        more = (bounded.abs() - free.abs())[self.judges]
         return ratio, [float((more > times * noise).double().mean()) for times in sigmas]
 
     @torch.no_grad()
@@ -246,15 +243,15 @@ class _Trial:
         low, high = (torch.as_tensor(bound).to(like).expand_as(like) for bound in (low, high))
 
         def normal(image: Tensor) -> Tensor:
-            return model.adjoint(model.forward(image, views) * ~self.held, views)
+            return model.adjoint(model.forward(image, views) * ~self.judges, views)
 
         step = 1 / float(largest_eigenvalue(normal, like, tol=0.2, ndim=like.ndim))
         x = s = like
         q = 1.0
         for _ in range(_STEPS):
-            gradient = model.adjoint((model.forward(s, views) - self.data) * ~self.held, views)
+            gradient = model.adjoint((model.forward(s, views) - self.data) * ~self.judges, views)
             before, q_before = x, q
             x = torch.minimum(torch.maximum(s - step * gradient, low), high)
             q = (1 + math.sqrt(1 + 4 * q * q)) / 2
             s = x + ((q_before - 1) / q) * (x - before)
-        return (model.forward(x, views) - self.data) * self.held
+        return (model.forward(x, views) - self.data) * self.judges

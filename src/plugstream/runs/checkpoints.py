@@ -24,16 +24,15 @@ from plugstream.runs.replay import History
 from plugstream.solver.result import Progress, Snapshot
 from plugstream.solver.verdict import Trace
 
-__all__ = ["CheckpointWriter", "Checkpoints", "SavedState", "check_history", "restore_snapshot"]
-
 _FORMAT = "plugstream-checkpoint"
 _VERSION = "3"
-_KEPT = 2
+_NUMBERS = ("first", "time", "wall", "limit", "measured_at")  # of a snapshot
+_COUNT = 2  # of checkpoints that stay
 
 
 @dataclass(frozen=True)
 class SavedState:
-    """A checkpoint that was read and belongs to the run: where it is, at which step, and what it holds."""
+    """A checkpoint of the run: its file, its step, and what it holds."""
 
     path: Path
     step: int
@@ -46,20 +45,16 @@ class SavedState:
         state = self._state(like, self.content["state"], "state.", like.image.device)
         best = self.content["best"]
         if best is not None:
-            also = {
-                name: self._mapping(f"best.{name}.", like.image.device) for name in self.content.get("mappings", ())
-            }
+            names = self.content.get("mappings", ())
+            mappings = {name: self._mapping(f"best.{name}.", like.image.device) for name in names}
             image = self._tensor("best.image").to(state.image)
-            best = (best["score"], replace(state, k=best["k"], image=image, **also))
-        rows = {
-            name: list(zip(*(self._column(name, what) for what in ("step", "time")), self._values(name), strict=True))
-            for name in self.content["rows"]
-        }
-        plain = {name: self.content[name] for name in ("first", "time", "wall", "limit", "measured_at")}
-        return Snapshot(state=state, best=best, rows=rows, trace=self._trace(like.image.device), **plain)
+            best = (best["score"], replace(state, k=best["k"], image=image, **mappings))
+        rows = {name: self._rows(name) for name in self.content["rows"]}
+        numbers = {name: self.content[name] for name in _NUMBERS}
+        return Snapshot(state=state, best=best, rows=rows, trace=self._trace(like.image.device), **numbers)
 
     def _trace(self, device: torch.device) -> Trace:
-        """The way of the image, empty where an earlier version did not keep it."""
+        """The trace of the image, empty in checkpoints of earlier versions."""
         if "trace.sums" not in self.tensors:
             return Trace()
         sums = self._tensor("trace.sums").to(device)
@@ -67,17 +62,17 @@ class SavedState:
         return Trace(first, self.tensors["trace.steps"].tolist(), list(sums.unbind(0)), phase)
 
     def _state(self, like: Any, values: Mapping[str, Any], prefix: str, device: torch.device) -> Any:
-        """A state of the kind of `like`: what JSON has of it, tensors, and states that it is made of."""
-        found = dict(values)
+        """A state of the kind of `like`: what JSON has of it, tensors, and inner states."""
+        parts = dict(values)
         for field in fields(like):
             name, part = f"{prefix}{field.name}", getattr(like, field.name)
             if name in self.tensors:
-                found[field.name] = self._tensor(name).to(device)
+                parts[field.name] = self._tensor(name).to(device)
             elif prefix == "state." and field.name in self.content.get("mappings", ()):
-                found[field.name] = self._mapping(f"{name}.", device)
+                parts[field.name] = self._mapping(f"{name}.", device)
             elif is_dataclass(part):
-                found[field.name] = self._state(part, found[field.name], f"{name}.", device)
-        return replace(like, **found)
+                parts[field.name] = self._state(part, parts[field.name], f"{name}.", device)
+        return replace(like, **parts)
 
     def _mapping(self, prefix: str, device: torch.device) -> dict[str, Tensor]:
         """Tensors by what their names have after a prefix."""
@@ -86,25 +81,24 @@ class SavedState:
 
     def _tensor(self, name: str) -> Tensor:
         """A tensor as it was, complex ones from the pairs of real numbers that they are stored as."""
-        known = self.content["complex"]
+        pairs = self.content["complex"]
         # Earlier ones name fields of the state; its best image is of the same kind as its image.
         field = "image" if name == "best.image" else name.removeprefix("state.")
-        return torch.view_as_complex(self.tensors[name]) if name in known or field in known else self.tensors[name]
+        return torch.view_as_complex(self.tensors[name]) if name in pairs or field in pairs else self.tensors[name]
 
-    def _column(self, name: str, what: str) -> list[Any]:
-        return self.tensors[f"rows.{name}.{what}"].tolist()
-
-    def _values(self, name: str) -> list[Any]:
-        return [np.asarray(value) for value in self.tensors[f"rows.{name}.value"].numpy()]
+    def _rows(self, name: str) -> list[Any]:
+        """Steps, seconds and values of what was measured of a quantity."""
+        steps, times, values = (self.tensors[f"rows.{name}.{column}"] for column in ("step", "time", "value"))
+        return list(zip(steps.tolist(), times.tolist(), map(np.asarray, values.numpy()), strict=True))
 
 
 class Checkpoints:
     """The checkpoints of one run, files step-00000120.safetensors in a folder.
 
-    A file holds the tensors of the state and of the best image, and what was measured; its header has, as JSON,
-    everything else of a `Snapshot`, what the run is about (`identity`), what it was computed with, and a hash of all
-    this. It is written beside its place, flushed to the disk and renamed, and only then the third-last is removed; so
-    whatever happens at whatever instant, the newest file that is there is whole.
+    A file holds the tensors of the state and of the best image, and what was measured; its header has, as JSON, the
+    rest of a `Snapshot`, the `identity` of the run, what it was computed with, and a hash of all this. It is written
+    beside its place, flushed to the disk and renamed, and only then an older one is removed; so whatever happens, the
+    newest file is whole.
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
@@ -112,10 +106,7 @@ class Checkpoints:
         self.about = dict(about)
 
     def save(self, snapshot: Snapshot[Any], log: str = "") -> Path:
-        """Write a checkpoint; where that fails nothing that was there is lost, and the one-line error says why.
-
-        Arguments: snapshot; log, the `check` of the event log that leads to it, which a run that goes on must have.
-        """
+        """Write a checkpoint, or raise a one-line error; `log` is the `check` of the event log that leads to it."""
         content, tensors = _split(snapshot)
         header = {
             "format": _FORMAT,
@@ -141,11 +132,11 @@ class Checkpoints:
 
     def files(self) -> list[Path]:
         """The checkpoints there are, newest first."""
-        found = self.folder.glob("step-*.safetensors")
-        return sorted(found, key=lambda path: (len(path.name), path.name), reverse=True)
+        paths = self.folder.glob("step-*.safetensors")
+        return sorted(paths, key=lambda path: (len(path.name), path.name), reverse=True)
 
     def load(self) -> SavedState | None:
-        """The newest checkpoint that is whole, with a note on each newer one; None if the run has not got that far.
+        """The newest checkpoint that is whole, with a note on each newer one; None if there is none yet.
 
         One of another scan or other settings is refused, and so is a folder where none is whole.
         """
@@ -153,7 +144,7 @@ class Checkpoints:
         for path in self.files():
             try:
                 saved = self._read(path)
-            except _DamagedError as error:
+            except DamagedError as error:
                 damaged.append(str(error))
             else:
                 notes = [f"{text}; going on from an older one" for text in damaged]
@@ -163,34 +154,26 @@ class Checkpoints:
         return None
 
     def _remove_all_but_the_last(self, step: int) -> None:
-        """Leave two, and none beyond this step: a run that goes on from an older one has left those behind as damaged.
-
-        What a killed process had begun to write goes as well.
-        """
+        """Leave two, and none beyond this step, which are damaged; remove what a killed process had begun."""
         files = self.files()
-        newest = self.folder / f"step-{step:08d}.safetensors"
-        kept = files[files.index(newest) :][:_KEPT]
-        for path in [*files, *self.folder.glob(".step-*.new")]:
-            if path not in kept:
-                path.unlink()
+        newest = files.index(self.folder / f"step-{step:08d}.safetensors")
+        for path in [*files[:newest], *files[newest + _COUNT :], *self.folder.glob(".step-*.new")]:
+            path.unlink()
 
     def _read(self, path: Path) -> SavedState:
         try:
             header, tensors = load_tensors(path, _FORMAT)
         except InputError as error:
-            raise _DamagedError(f"the checkpoint {path} is damaged: {error}") from error
+            raise DamagedError(f"the checkpoint {path} is damaged: {error}") from error
         if header.get("version") != _VERSION:
-            raise _DamagedError(f"{path} is damaged, or no checkpoint of version {_VERSION}")
+            raise DamagedError(f"{path} is damaged, or no checkpoint of version {_VERSION}")
         if wrong := difference(json.loads(header["about"]), self.about):
             raise InputError(f"{path} belongs to another run: {wrong}; bring back what it was, or start a new run")
         content, before, now = json.loads(header["content"]), json.loads(header["tools"]), tools()
-        others = [f"{name} {before.get(name)}, now {value}" for name, value in now.items() if before.get(name) != value]
-        notes = [f"so far it was computed with {'; '.join(others)}; the last bits may differ for it"] if others else []
+        changes = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
+        text = f"so far it was computed with {'; '.join(changes)}; the last bits may differ for it"
+        notes = [text] if changes else []
         return SavedState(path, content["state"]["k"], content, tensors, notes)
-
-
-class _DamagedError(Exception):
-    pass
 
 
 def _split(snapshot: Snapshot[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -225,13 +208,13 @@ def _split(snapshot: Snapshot[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "best": best,
         "rows": list(snapshot.rows),
         "trace": [snapshot.trace.first, snapshot.trace.phase],
-        **{name: getattr(snapshot, name) for name in ("first", "time", "wall", "limit", "measured_at")},
+        **{name: getattr(snapshot, name) for name in _NUMBERS},
     }
     return content, tensors
 
 
 def _split_state(state: Any, prefix: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What JSON writes of a state, and its tensors by their names, with those of states that it is made of."""
+    """What JSON writes of a state, and its tensors by name, with those of inner states."""
     plain: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
     for field in fields(state):
@@ -251,10 +234,7 @@ def _real(value: Tensor) -> Tensor:
 
 
 class CheckpointWriter(Callback):
-    """Writes a checkpoint every few seconds, and before it the log of what led there.
-
-    Arguments: log; checkpoints; every, seconds, 0 for every step. `step` is that of the last one written.
-    """
+    """Writes a checkpoint every few seconds, 0 for every step, and before it the log; `step` is that of the last."""
 
     def __init__(self, log: EventLog, checkpoints: Checkpoints, every: float) -> None:
         self.log, self.checkpoints, self.every = log, checkpoints, every
@@ -268,7 +248,7 @@ class CheckpointWriter(Callback):
             self._written = time.monotonic()
 
     def before_pause(self, progress: Progress[State]) -> None:
-        """Whatever happens while it waits, nothing of what was reached is lost."""
+        """Write a checkpoint, so that nothing is lost whatever happens during the pause."""
         if progress.state.k > self.step:
             self.write(progress)
 
@@ -298,8 +278,8 @@ def check_history(saved: SavedState, past: History, log: str) -> None:
 def restore_snapshot(saved: SavedState, algorithm: Algorithm[Any], like: State, *, changed: bool) -> Snapshot[State]:
     """Where to go on from.
 
-    Arguments: like, a state of the algorithm; changed, whether views are left out from here on: what SAGA and SVRG
-    remember is a mean over all that there were, and is formed anew.
+    Arguments: like, a state of the algorithm; changed, whether views are left out from here on: then what SAGA and SVRG
+    remember, a mean over all views, is formed again.
     """
     snapshot: Snapshot[Any] = saved.snapshot(like)
     if changed and isinstance(algorithm, ProximalGradient) and not isinstance(algorithm.gradient, str):

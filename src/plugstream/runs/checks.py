@@ -1,4 +1,5 @@
-"""What is refused before a run begins: settings that contradict each other, and views that nothing can be made of."""
+"""What is refused before a run begins: settings that contradict each other, a device or precision that will not do,
+and views that nothing can be made of."""
 
 from __future__ import annotations
 
@@ -13,16 +14,14 @@ from plugstream.base.schedules import LONGEST_STEP, parse_step
 from plugstream.fidelity.by_loss import DataFidelity
 from plugstream.instruments.base import Columns, Instrument
 from plugstream.models.views import spread_views
-from plugstream.runs.devices import check_precision
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
-from plugstream.settings import AlgorithmSettings, Settings, parse_changes, parse_stages
+from plugstream.settings import AlgorithmSettings, ComputeSettings, Settings, parse_changes, parse_stages
 from plugstream.settings.choices import Choice
-
-__all__ = ["check_batch", "check_mask", "check_range", "check_settings"]
 
 # Views of a scan that is not in memory that are looked at for the range of its values, and what sums of them may add.
 _VIEWS, _ROOM = 8, 100.0
+_SINGLE = (1e-17, 1e17)  # a square of these, times what is summed, is within the range of single precision
 
 
 def check_settings(settings: Settings) -> None:
@@ -34,8 +33,8 @@ def check_settings(settings: Settings) -> None:
     check_precision(settings, sigma=a.sigma, sigma_end=a.sigma_end, lam=a.lam)
     if _says(a, "prox") and not _says(settings.loss, "prox"):
         raise InputError(
-            f"{a.name} needs the prox of the loss, which only {_those('loss', 'prox')} has; use --algorithm "
-            f"{_those('algorithm', 'prox', False)}, or --loss {_those('loss', 'prox')}"
+            f"{a.name} needs the prox of the loss, which only {_entries_with('loss', 'prox')} has; use --algorithm "
+            f"{_entries_with('algorithm', 'prox', False)}, or --loss {_entries_with('loss', 'prox')}"
         )
     for change in parse_changes(a.changes):
         check_precision(settings, sigma=change.sigma)
@@ -44,11 +43,11 @@ def check_settings(settings: Settings) -> None:
                 f"the change '{change}' is to a multiple of 1/L, but the run begins with a step that is a number; "
                 "write both in one way"
             )
-    if a.lam is not None and (own := a.entry.facts.get("weight")) is not None:
-        raise InputError(f"{a.name} weighs its prior by --{own}; give --sigma, and leave --lam out")
+    if a.lam is not None and (weight := a.entry.facts.get("weight")) is not None:
+        raise InputError(f"{a.name} weighs its prior by --{weight}; give --sigma, and leave --lam out")
     if settings.monitor.watch_theory and settings.denoiser.equivariant == "random":
         raise InputError("--watch-theory compares steps of one denoiser; leave it out, or use --equivariant mean")
-    if settings.denoiser.opening is not None and settings.monitor.watch_theory:
+    if settings.monitor.watch_theory and settings.denoiser.opening is not None:
         raise InputError("--watch-theory compares steps of one denoiser; leave it or --opening out")
     _check_uses(settings)
     if a.stages is not None:
@@ -58,10 +57,7 @@ def check_settings(settings: Settings) -> None:
 
 
 def check_batch(settings: Settings, n_views: int, interval: int | None = None) -> None:
-    """Refuse a batch of more views than there are, unless more are to come.
-
-    Arguments: interval, every how many-th view is held out while sigma is searched for.
-    """
+    """Refuse a batch of more views than there are; every `interval`-th is held out while sigma is searched for."""
     batch, hold_out = settings.sampler.views, interval or settings.monitor.hold_out
     if not settings.scan.follow and hold_out is not None and hold_out > n_views:
         raise InputError(
@@ -69,10 +65,10 @@ def check_batch(settings: Settings, n_views: int, interval: int | None = None) -
         )
     if hold_out is not None:
         n_views -= n_views // hold_out
-    kept = "" if hold_out is None else " without those held out"
+    less = "" if hold_out is None else " without those held out"
     if not settings.scan.follow and batch is not None and batch > n_views:
         raise InputError(
-            f"a batch of {batch} views was asked for, but the scan has {n_views}{kept}; use a smaller --batch"
+            f"a batch of {batch} views was asked for, but the scan has {n_views}{less}; use a smaller --batch"
         )
 
 
@@ -81,25 +77,23 @@ def check_mask(instrument: Instrument, columns: Columns) -> None:
     mask = instrument.find_mask(columns)
     if isinstance(mask, np.ndarray) and not mask.any():
         axes = instrument.data.shape
-        what = axes[0] if len(axes) == 1 and isinstance(axes[0], str) else "datum"
-        raise InputError(f"every {what} of every view is masked, so there is nothing to reconstruct from")
+        name = axes[0] if len(axes) == 1 and isinstance(axes[0], str) else "datum"
+        raise InputError(f"every {name} of every view is masked, so there is nothing to reconstruct from")
 
 
 def check_range(scan: Scan, fidelity: DataFidelity, *, by_lipschitz: bool) -> None:
-    """Refuse data whose squares, or those of the image that it makes, leave the range of the precision.
+    """Refuse data whose squares, or those of the image, of about ||y_i|| / ||H_i||, leave the range of the precision.
 
-    The image is about as large as ||y_i|| / ||H_i||. Of a scan that is not in memory a few views are looked at.
-
-    Arguments: by_lipschitz, whether L is needed anyway, so that it may be asked for.
+    Of a scan that is not in memory a few views are looked at; `by_lipschitz` says that L is needed anyway.
     """
     model, available = fidelity.model, fidelity.available
-    some = spread_views(available, _VIEWS) if isinstance(scan, StoredScan) else None
-    some = available if some is None else some
+    spread = spread_views(available, _VIEWS) if isinstance(scan, StoredScan) else None
+    views = available if spread is None else spread
     stored = model.data_dtype.to_real() if model.intensities else model.data_dtype
-    rows = scan.read(some).to(model.device, stored)
+    rows = scan.read(views).to(model.device, stored)
     if model.stored_shape != model.data_shape:
-        rows = model.convert(rows, some)
-    rows = model.restrict(rows, some)
+        rows = model.convert(rows, views)
+    rows = model.restrict(rows, views)
     size = float(rows.abs().max()) * math.sqrt(math.prod(model.data_shape))
     sizes = [size]
     if by_lipschitz and fidelity.has_lipschitz and 0 < fidelity.lipschitz_max < math.inf:
@@ -115,11 +109,40 @@ def check_range(scan: Scan, fidelity: DataFidelity, *, by_lipschitz: bool) -> No
         )
 
 
-def _check_uses(settings: Settings) -> None:
-    """Refuse a gradient or restarts that the algorithm does nothing with; of momentum nobody knows who chose it.
+def prepare_device(compute: ComputeSettings) -> tuple[torch.device, torch.dtype]:
+    """Set the number of threads, and return the device and dtype; refuse a GPU that is not there."""
+    if compute.threads is not None:
+        torch.set_num_threads(compute.threads)
+    try:
+        device = torch.device(compute.device)
+    except RuntimeError:
+        raise InputError(f"there is no device {compute.device!r}; choose cpu, cuda or cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"the device {compute.device!r} is not supported; choose cpu, cuda or cuda:N")
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if count == 0:
+            raise InputError("torch sees no GPU on this machine; use --device cpu, or install torch with CUDA")
+        if device.index is not None and device.index >= count:
+            raise InputError(f"there is no GPU {device.index}: torch sees {count}, numbered from 0")
+    return device, {"float32": torch.float32, "float64": torch.float64}[compute.dtype]
 
-    What an algorithm of somebody's own does is for them to know.
-    """
+
+def check_precision(settings: Settings, **values: float | None) -> None:
+    """Refuse numbers, and bounds of the image, whose squares leave the range of single precision, if that is used."""
+    if settings.compute.dtype == "float64":
+        return
+    d = settings.denoiser
+    for name, value in {**values, "low": None if d.low == "auto" else d.low, "high": d.upper}.items():
+        if value is not None and value != 0 and not _SINGLE[0] <= abs(value) <= _SINGLE[1]:
+            raise InputError(
+                f"{name} = {value:g} is beyond what float32 can compute with, {_SINGLE[0]:g} to {_SINGLE[1]:g}; use "
+                "--dtype float64, or scale the data"
+            )
+
+
+def _check_uses(settings: Settings) -> None:
+    """Refuse a gradient or restarts that the algorithm, unless it is the user's, does nothing with."""
     a = settings.algorithm
     if ":" in a.name:
         return
@@ -127,7 +150,7 @@ def _check_uses(settings: Settings) -> None:
     if a.refined and not _says(a, "refines"):
         raise InputError(
             f"{a.name} cannot refine anything beside the image; say --refine none, or use --algorithm "
-            f"{_those('algorithm', 'refines')}"
+            f"{_entries_with('algorithm', 'refines')}"
         )
     if a.refine_steps is not None and not a.refined:
         raise InputError("--refine-steps says how long something is refined, and nothing is; add --refine")
@@ -142,13 +165,13 @@ def _check_uses(settings: Settings) -> None:
         raise InputError(
             f"--gradient {settings.gradient.name} remembers gradients of the model as it was; leave it or --refine out"
         )
-    for section, what, plain in (
+    for section, flag, plain in (
         ("gradient", f"--gradient {settings.gradient.name}", _says(settings.gradient, "plain")),
         ("momentum", f"--restart {settings.momentum.restart}", settings.momentum.restart == "none"),
     ):
         if section not in uses and not plain:
             able = [e.name for e in entries("algorithm").values() if section in e.facts.get("uses", ())]
-            raise InputError(f"{a.name} does nothing with {what}; leave it out, or use --algorithm {' or '.join(able)}")
+            raise InputError(f"{a.name} does nothing with {flag}; leave it out, or use --algorithm {' or '.join(able)}")
 
 
 def _check_growth(settings: Settings) -> None:
@@ -156,16 +179,14 @@ def _check_growth(settings: Settings) -> None:
     a = settings.algorithm
     if a.settled is not None:
         raise InputError("a scan that is followed has other views to judge by as it grows; leave --settled out")
-    for choice, what in ((a, "algorithm"), (settings.sampler, "sampler")):
+    for choice, kind in ((a, "algorithm"), (settings.sampler, "sampler")):
         if not _says(choice, "grows"):
-            raise InputError(
-                f"the {what} {choice.name} cannot take views that are still to come; follow with "
-                f"{_those(what, 'grows')}"
-            )
+            able = _entries_with(kind, "grows")
+            raise InputError(f"the {kind} {choice.name} cannot take views that are still to come; follow with {able}")
     if "gradient" in a.entry.facts.get("uses", ()) and not _says(settings.gradient, "grows"):
         raise InputError(
             f"{settings.gradient.name} remembers the gradients of all views, so it cannot follow a scan that "
-            f"grows; follow with --gradient {_those('gradient', 'grows')}"
+            f"grows; follow with --gradient {_entries_with('gradient', 'grows')}"
         )
 
 
@@ -202,7 +223,7 @@ def _says(choice: Choice, fact: str) -> bool:
     return bool(choice.entry.facts.get(fact, False))
 
 
-def _those(kind: str, fact: str, value: bool = True) -> str:
+def _entries_with(kind: str, fact: str, value: bool = True) -> str:
     """The entries of a kind that say this of themselves, or that do not, in words."""
     names = [e.name for e in entries(kind).values() if bool(e.facts.get(fact, False)) == value and ":" not in e.name]
     return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else "".join(names)

@@ -3,9 +3,8 @@
     {"action": "change", "sigma": 0.05, "step_size": null}
 
 Whoever may write to the folder of a run may ask: the page, or a script. A file appears whole, and its name begins with
-the time, so that commands are taken in the order in which they were given. The run looks for them after a step, at most
-every 0.2 s, and removes one when it is in the log. What is asked of a run that is over waits for nobody: the next
-process that goes on with it begins by removing what is left.
+the time, so commands are taken in the order in which they were given. The run looks for them after a step, at most
+every 0.2 s, and removes one when it is in the log. A process that goes on with a run first removes those that are left.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ from plugstream.base.errors import InputError, StorageError
 from plugstream.base.files import load_json, open_plain, write_whole
 from plugstream.settings.changes import check_sigma, check_step
 
-__all__ = ["ACTIONS", "FOLDER", "Command", "Inbox", "Requests", "parse_command", "read_command", "send_command"]
-
 FOLDER = "commands"
 ACTIONS = ("change", "pause", "resume", "stop")
 # Seconds between two looks at the folder, at least.
@@ -40,11 +37,7 @@ _MOST_BYTES, _MOST = 4096, 64
 
 @dataclass(frozen=True)
 class Command:
-    """Something to do after the step that is being taken.
-
-    Arguments: action, "pause", "resume", "stop" (and keep what there is) or "change"; of a change sigma, step_size, or
-    both.
-    """
+    """What to do after the present step: "pause", "resume", "stop", or "change" of sigma, step_size or both."""
 
     action: str
     sigma: float | None = None
@@ -52,7 +45,7 @@ class Command:
 
 
 def read_command(content: Any) -> Command:
-    """The command that JSON tells; anything else is refused with what is wrong."""
+    """The command in parsed JSON; anything else is refused with what is wrong."""
     if not isinstance(content, Mapping) or content.get("action") not in ACTIONS:
         raise InputError(f"a command is an object with an action, one of {', '.join(ACTIONS)}")
     if unknown := set(content) - {"action", "sigma", "step_size"}:
@@ -72,7 +65,7 @@ def read_command(content: Any) -> Command:
 
 
 def parse_command(text: bytes) -> Command:
-    """The command of a text, whoever wrote it: bytes, depth and digits are counted before anything is made of them."""
+    """The command of a text, whoever wrote it; bytes, depth and digits are limited."""
     try:
         return read_command(load_json(text, most_bytes=_MOST_BYTES))
     except InputError:
@@ -96,10 +89,7 @@ def send_command(folder: Path, command: Command) -> None:
 
 
 class Inbox:
-    """The commands that a run is given.
-
-    Arguments: folder of the run; every, seconds between two looks at it.
-    """
+    """The commands given to the run in a folder, which is looked at every few seconds."""
 
     def __init__(self, folder: Path, every: float | None = None) -> None:
         self.place = folder / FOLDER
@@ -108,9 +98,9 @@ class Inbox:
         self._taken: set[Path] = set()
 
     def pending(self) -> str | None:
-        """The last of pause, resume and stop that waits for the run; whoever asks takes nothing."""
-        read = [_read(path) for path in self._files()[-_MOST:]]
-        actions = [command.action for command in read if isinstance(command, Command)]
+        """The last of pause, resume and stop that waits for the run, and stays there."""
+        commands = [_read_file(path) for path in self._files()[-_MOST:]]
+        actions = [command.action for command in commands if isinstance(command, Command)]
         return next((action for action in reversed(actions) if action != "change"), None)
 
     def take(self) -> list[tuple[Path, Command | InputError]]:
@@ -121,7 +111,7 @@ class Inbox:
         self._looked = now
         new = [path for path in self._files() if path not in self._taken][:_MOST]
         self._taken.update(new)  # one that cannot be removed is not taken twice
-        return [(path, _read(path)) for path in new]
+        return [(path, _read_file(path)) for path in new]
 
     def remove(self, paths: Iterable[Path]) -> None:
         """Take commands away that are in the log."""
@@ -130,7 +120,7 @@ class Inbox:
                 path.unlink()
 
     def clear(self) -> None:
-        """Remove what is left, and the folder; nobody takes it any more."""
+        """Remove what is left, and the folder."""
         self.remove(self._files())
         with contextlib.suppress(OSError):
             self.place.rmdir()
@@ -144,7 +134,7 @@ class Inbox:
             return []
 
 
-def _read(path: Path) -> Command | InputError:
+def _read_file(path: Path) -> Command | InputError:
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             return parse_command(file.read(_MOST_BYTES + 1))
@@ -155,14 +145,14 @@ def _read(path: Path) -> Command | InputError:
 
 
 class Requests:
-    """Notes the first request to stop, and leaves the second one to do what it would have done without this.
+    """Notes the first signal to stop; the second does what it would have done without this.
 
-    An interrupt in the middle of a step could leave anything half done, an import or a measurement; so the run asks
-    between steps whether there was one. It does so for the main thread only, to which signals come, and for signals
-    that are not ignored, as SIGINT is by what a shell put into the background.
+    An interrupt within a step could leave anything half done, so the run asks between steps whether there was one. It
+    does so in the main thread only, to which signals come, and for signals that are not ignored, as SIGINT is by what a
+    shell put into the background.
 
-    Arguments: several, whether torchrun started this among other processes. It sends them a SIGTERM after a Ctrl-C that
-    they have heard by themselves, and ends them after half a minute; so no signal is left to do what it would.
+    Arguments: several, whether torchrun started this among other processes. After a Ctrl-C, which all of them get, it
+    sends them a SIGTERM, and ends them after half a minute; so every signal is only noted.
     """
 
     def __init__(self, *, several: bool = False) -> None:
@@ -183,7 +173,7 @@ class Requests:
         self._restore()
 
     def due(self, step: int) -> bool:
-        """Whether the run is to end after this step; not twice at one, as where the last is measured again."""
+        """Whether the run is to end after this step; once only where the last step is measured again."""
         stepped, self._step = self._step < step, step
         return self.came and stepped
 

@@ -21,13 +21,11 @@ from plugstream.runs.replay import History
 from plugstream.runs.search import Search, last_trial, with_sigma
 from plugstream.runs.stages import Stages, check_begun
 from plugstream.runs.steering import PlannedChanges
-from plugstream.runs.viewers import Viewers
+from plugstream.runs.terminal import Viewers
 from plugstream.runs.views import GrowingViews
 from plugstream.scans.scan import Scan
 from plugstream.settings import Change, Settings, parse_changes, with_changes
 from plugstream.solver.result import Progress
-
-__all__ = ["RunContext"]
 
 
 def _write_nothing(settings: Settings, **also: Any) -> None:
@@ -82,16 +80,18 @@ class RunContext:
         plans = self.plan.stages(self.scan, n_views)
         self.stages = Stages(plans, log) if plans else None
         check_begun(plans, self.past.stages)
-        self.search = Search.of(
-            settings,
-            self.scan,
-            n_views,
-            log,
-            self._use_all_views,
-            last_trial(self.past.trials, self.begun),
-            self.past.chosen,
-            lambda name: self.plan.with_denoiser(name).denoiser,
-        )
+        self.search: Search | None = None
+        if settings.algorithm.search is not None:
+            self.search = Search(
+                settings,
+                self.scan,
+                n_views,
+                log,
+                self._use_all_views,
+                last_trial(self.past.trials, self.begun),
+                self.past.chosen,
+                lambda name: self.plan.with_denoiser(name).denoiser,
+            )
         many, steps, seed = settings.run.uncertainty, settings.algorithm.iterations, settings.sampler.seed
         self.error_map = None if many is None else ErrorMap(self.folder, log, self.space, many, steps, seed)
 

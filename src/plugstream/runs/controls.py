@@ -1,4 +1,4 @@
-"""What a run decides once a step, by its clock, its disk, signals and what people ask; of several processes rank 0."""
+"""What a run decides after each step, by its clock, its disk, signals and what people ask for."""
 
 from __future__ import annotations
 
@@ -21,33 +21,28 @@ from plugstream.solver.monitors import HeldOutMisfit
 from plugstream.solver.result import Progress, Snapshot, Stop, Turn
 from plugstream.solver.verdict import Trace, estimate_arrival, has_settled
 
-__all__ = ["RunControls", "reason_to_end", "reason_to_stop"]
-
 # Seconds between two words of rank 0 to the others while the run is paused, so that they do not take it for dead.
 _WORD = 1.0
 
 
 @dataclass(frozen=True)
 class _Decision:
-    """Of one step: whether somebody interrupted it, time is up, it has settled or why it has arrived, the views of the
-    next, if they are others, and what people ask for."""
+    """After a step: whether somebody interrupted the run, why it ends, new views, and what people ask for."""
 
     interrupted: bool = False
-    late: bool = False
-    settled: bool = False
-    arrived: Stop | None = None
+    reason: Stop | None = None
     views: Views | None = None
     commands: tuple[Command, ...] = ()
 
 
 class RunControls(Callback):
-    """Whether to stop, which views there are and what was asked for, decided by rank 0 after each step, for all.
+    """Whether to stop, which views there are and what people ask for, decided by rank 0 after each step, for all.
 
-    No process goes by its own clock, disk or signals, so that none leaves while others wait for it. A process by itself
-    is its own rank 0. `reason` says why the run ended, where it did so here.
+    No process goes by its own clock, disk or signals, so none leaves while others wait for it. A single process is its
+    own rank 0. `reason` says why the run ended, where it ended here.
 
-    Arguments: run; requests, the signals that came; time_limit in seconds, None where `solve` looks at its own clock,
-    as it may where there is one process.
+    Arguments: run; requests, the signals that came; time_limit in seconds, None where there is one process, and `solve`
+    looks at the clock.
     """
 
     def __init__(self, run: RunContext, requests: Requests, time_limit: float | None = None) -> None:
@@ -63,25 +58,17 @@ class RunControls(Callback):
             raise KeyboardInterrupt
         changed, population = None, self.run.population
         turns = self._change_stage(progress.state.k)
-        found = None if self.run.search is None else self.run.search.turn(progress)
-        if found is not None:
-            changed = found.algorithm
+        search = self.run.search
+        turn = None if search is None else search.turn(progress)
+        if turn is not None:
+            changed = turn.algorithm
         elif population is not None:
             changed = population.change_views(progress, decision.views)
             if population.follow and population.done(progress.state.k):
                 self.reason = Stop.ITERATIONS
                 return True
-        if decision.late:
-            self.reason = Stop.TIME
-            return True
-        if decision.settled:
-            self.reason = Stop.SETTLED
-            return True
-        if decision.arrived is not None:
-            self.reason = decision.arrived
-            return True
-        if self.run.search is not None and self.run.search.over(progress.state.k):
-            self.reason = Stop.ITERATIONS
+        if decision.reason is not None or (search is not None and search.over(progress.state.k)):
+            self.reason = decision.reason or Stop.ITERATIONS
             return True
         if turns and population is None:
             assert self.run.stages is not None
@@ -92,12 +79,12 @@ class RunControls(Callback):
             self.reason = Stop.ASKED
             return True
         changed = changed if after is before else after
-        if found is not None:
-            return found if changed is None else Turn(changed, found.state)
+        if turn is not None:
+            return turn if changed is None else Turn(changed, turn.state)
         return self._turn(progress, changed) if turns else changed
 
     def _change_stage(self, step: int) -> bool:
-        """Go over to the stage that begins here, and say whether one does."""
+        """Enter the stage that begins here, and say whether one does."""
         stages, begun = self.run.stages, False
         while stages is not None and stages.due(step):
             stages.go_on()
@@ -149,30 +136,25 @@ class RunControls(Callback):
         return algorithm
 
     def _decide(self, progress: Progress[State]) -> _Decision:
-        if self.requests.due(progress.state.k):
+        k, population = progress.state.k, self.run.population
+        if self.requests.due(k):
             return _Decision(interrupted=True)
-        late = self.time_limit is not None and progress.state.k > 0 and progress.wall >= self.time_limit
-        views = None if self.run.population is None else self.run.population.find_views(progress.state.k)
+        views = None if population is None else population.find_views(k)
         # Not before the first step, nor where the last is measured again: there is nothing to stop.
-        stepped, self._step = self._step < progress.state.k, progress.state.k
-        heard = self._hear(progress) if stepped else ()
-        settled, arrived = (stepped and self._settled(progress), self._arrived(progress) if stepped else None)
-        return _Decision(late=late, settled=settled, arrived=arrived, views=views, commands=heard)
+        stepped, self._step = self._step < k, k
+        commands = self._hear(progress) if stepped else ()
+        late = self.time_limit is not None and k > 0 and progress.wall >= self.time_limit
+        reason = Stop.TIME if late else self._reason_measured(progress) if stepped else None
+        return _Decision(reason=reason, views=views, commands=commands)
 
-    def _arrived(self, progress: Progress[State]) -> Stop | None:
-        """Why more steps would bring nothing, where that was looked at just now and no stage is still to come."""
-        limit, stages = self.settings.algorithm.arrive, self.run.stages
-        if limit is None or TO_GO.name not in progress.measured or (stages is not None and stages.to_come):
+    def _reason_measured(self, progress: Progress[State]) -> Stop | None:
+        """Why more steps would bring nothing, by what was measured just now and where no stage is still to come."""
+        a, limit, stages = self.settings.algorithm, self.settings.algorithm.settled, self.run.stages
+        if limit is not None and HeldOutMisfit.name in progress.measured and _has_settled(progress.snapshot(), limit):
+            return Stop.SETTLED
+        if a.arrive is None or TO_GO.name not in progress.measured or (stages is not None and stages.to_come):
             return None
-        return reason_to_end(progress.snapshot().trace, limit)
-
-    def _settled(self, progress: Progress[State]) -> bool:
-        """Whether the misfit on held-out views was measured just now, and falls no more."""
-        name, limit = HeldOutMisfit.name, self.settings.algorithm.settled
-        if limit is None or name not in progress.measured:
-            return False
-        misfits = [float(value.mean()) for *_, value in progress.snapshot().rows[name]]
-        return has_settled(misfits, limit)
+        return reason_to_end(progress.snapshot().trace, a.arrive)
 
     def _wait(self, progress: Progress[State]) -> _Decision:
         """What rank 0 hears while it waits, or nothing after a second."""
@@ -186,7 +168,7 @@ class RunControls(Callback):
         return _Decision()
 
     def _hear(self, progress: Progress[State]) -> tuple[Command, ...]:
-        """What people asked for since; what cannot be done is told."""
+        """What people asked for since; a note says what cannot be done."""
         heard = []
         for path, command in self.run.commands.take():
             try:
@@ -202,10 +184,7 @@ class RunControls(Callback):
 
 
 def reason_to_end(trace: Trace, limit: float) -> Stop | None:
-    """Why more steps would bring nothing, None where they would: the image has arrived, or all that moves it hovers.
-
-    Arguments: trace; limit, the part of the image by which ten times as many steps may change it.
-    """
+    """Why more steps would bring nothing; `limit` is the part of the image that ten times as many may change."""
     arrivals = estimate_arrival(trace)
     if trace.phase != 0 or not arrivals:
         return None
@@ -222,7 +201,7 @@ def reason_to_stop(
     *,
     last_stage: bool = True,
 ) -> Stop | None:
-    """Why the run had already ended when this was saved, None if it had not; steps are counted elsewhere."""
+    """Why the run had already ended when this was saved, None if it had not; its steps are not counted here."""
     a, k = settings.algorithm, snapshot.state.k
     for quantity in quantities:
         if a.distance_limit is None or not quantity.stops or quantity.name not in snapshot.rows:
@@ -237,7 +216,11 @@ def reason_to_stop(
         reason = reason_to_end(snapshot.trace, a.arrive)
         if reason is not None:
             return reason
-    held_out = [float(value.mean()) for *_, value in snapshot.rows.get(HeldOutMisfit.name, ())]
-    if a.settled is not None and has_settled(held_out, a.settled):
+    if a.settled is not None and _has_settled(snapshot, a.settled):
         return Stop.SETTLED
     return Stop.TIME if a.time_limit is not None and snapshot.wall >= a.time_limit else None
+
+
+def _has_settled(snapshot: Snapshot[State], limit: int) -> bool:
+    """Whether the misfit on held-out views falls no more."""
+    return has_settled([float(value.mean()) for *_, value in snapshot.rows.get(HeldOutMisfit.name, ())], limit)

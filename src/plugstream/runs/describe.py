@@ -1,4 +1,4 @@
-"""What there is to say of the folder of a run, from its files alone: nothing is computed, locked or changed."""
+"""What the files in the folder of a run say: nothing is computed, locked or changed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from plugstream.runs.results import title_of
 from plugstream.settings import Settings, resolve
 from plugstream.settings.consent import needs_trust
 
-__all__ = ["describe_run", "describe_state", "is_run"]
-
 
 def is_run(place: object) -> bool:
     """Whether this is the folder of a run, begun or not."""
@@ -36,8 +34,8 @@ def describe_run(folder: Path) -> dict[str, str]:
     ended, beat = history.stop, history.heartbeat
     step = history.step if ended is not None else max(history.step, _saved_step(folder))
     by_blocks = history.start is not None and read_partition(folder) is not None
-    asked = history.start.iterations if by_blocks and history.start is not None else settings.algorithm.iterations
-    planned = f" of {asked}" if not settings.scan.follow else ""
+    total = history.start.iterations if by_blocks and history.start is not None else settings.algorithm.iterations
+    planned = f" of {total}" if not settings.scan.follow else ""
     rows = {"run": f"{folder} ({describe_state(running, history, step)})", "steps": f"{step}{planned}"}
     if ended is not None:
         rows["steps"] += f", in {ended.time:.1f} s ({ended.wall:.1f} s with measuring)"
@@ -52,14 +50,14 @@ def describe_run(folder: Path) -> dict[str, str]:
         last = history.stages[-1]
         rows["stage"] = f"{last.number} of {last.count}, from step {last.step + 1} on: {last.name}, {last.views} views"
     # Of a run that was interrupted the image may be that of another step than the last.
-    kept = [event for event in history.measured if ended is not None and event.step == ended.image_step]
-    event = next(reversed(kept or history.measured), None)
+    of_image = [event for event in history.measured if ended is not None and event.step == ended.image_step]
+    event = next(reversed(of_image or history.measured), None)
     values = {} if event is None else event.values
     quantities = sort_quantities(history.quantities, values)
-    shown = [q.text(value) for q in quantities if (value := values[q.name]) is not None]
-    if shown:
+    texts = [quantity.text(value) for quantity in quantities if (value := values[quantity.name]) is not None]
+    if texts:
         where = "" if event is None or event.step == step else f" at step {event.step}"
-        rows["measured"] = ", ".join(shown) + where
+        rows["measured"] = ", ".join(texts) + where
     missing = isinstance(record.source, Path) and not record.source.exists()
     rows |= {
         "scan": f"{record.source}{' (not there; resume --scan says where it is)' if missing else ''}",
@@ -75,15 +73,15 @@ def describe_run(folder: Path) -> dict[str, str]:
     if not running:
         trust = f" {TRUST}" if needs_trust(settings) else ""
         again = f"plugstream resume {shell_quote(folder)}{trust}"
-        done = ended is not None and not ended.failed and step >= asked
-        if not (done and by_blocks):
-            rows["go on with"] = f"{again} --iterations {2 * max(asked, step)}" if done else again
+        complete = ended is not None and not ended.failed and step >= total
+        if not (complete and by_blocks):
+            rows["go on with"] = f"{again} --iterations {2 * max(total, step)}" if complete else again
     rows["repeat with"] = record.command
     return rows
 
 
 def describe_state(running: bool | None, history: History, step: int) -> str:
-    """Whether a run goes on, has ended or died, by what `is_running` said and its log; `step` is how far it came."""
+    """Whether a run goes on, has ended or died, by `is_running` and its log; `step` is how far it came."""
     stop = history.stop
     if running:
         return "paused" if history.paused else "writing results" if history.finishing else "running"

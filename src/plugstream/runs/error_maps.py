@@ -1,4 +1,4 @@
-"""The error map of a run: computed after its last step, kept as far as it came, and written beside the image."""
+"""The error map of a run: computed after its last step, saved on the way, and written beside the image."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from plugstream.images.space import ImageSpace
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note
 from plugstream.solver.uncertainty import ErrorSum, coverage, error_sums
-
-__all__ = ["ErrorMap", "check_error_map", "map_space"]
 
 _FORMAT = "plugstream-error-map"
 # Of a run's steps, those that each half of the views takes, and how many at least.
@@ -41,10 +39,7 @@ def map_space(space: ImageSpace) -> ImageSpace:
 
 
 class ErrorMap:
-    """The error map of a run in a folder.
-
-    Arguments: folder; log; space of the image; halves, how many; iterations of the run; seed.
-    """
+    """The error map of a run in a folder, from so many halves of its views."""
 
     def __init__(self, folder: Path, log: EventLog, space: ImageSpace, halves: int, iterations: int, seed: int) -> None:
         self.folder, self.log, self.space, self.halves, self.seed = folder, log, space, halves, seed
@@ -52,34 +47,31 @@ class ErrorMap:
         self.path = folder / "uncertainty.safetensors"
 
     def find(self, algorithm: Any, state: Any, *, writes: bool) -> Tensor | None:
-        """The map, or None where somebody interrupted it: what there is so far is kept, and a resumed run goes on.
-
-        Arguments: algorithm and state that the run ended with; writes, whether this process does.
-        """
-        found = begun = self._begun(state)
+        """The map, or None where somebody interrupted it; then a resumed run goes on with what there is so far."""
+        total = begun = self._begun(state)
         about = f"from {self.halves} halves of the views, {self.steps} steps each"
-        self.log.add(Note(f"the error map is made {about}" + (f", of which {found.count} are there" if found else "")))
+        self.log.add(Note(f"the error map is made {about}" + (f", of which {total.count} are there" if total else "")))
         try:
             how = {"halves": self.halves, "steps": self.steps, "seed": self.seed}
-            for found in error_sums(algorithm, state, **how, phase=self.space.phase, begun=begun):
+            for total in error_sums(algorithm, state, **how, phase=self.space.phase, begun=begun):
                 if writes:
-                    self._keep(found, state)
+                    self._save(total, state)
         except KeyboardInterrupt:
             self.log.add(Note("the error map was interrupted; 'plugstream resume' goes on with it"))
             return None
-        assert found is not None
-        return found.map()
+        assert total is not None
+        return total.map()
 
-    def write(self, found: Tensor, image: Tensor, truth: Tensor | None) -> str:
+    def write(self, errors: Tensor, image: Tensor, truth: Tensor | None) -> str:
         """Write the map as PNG, TIFF and NPY; in words, how large errors are, and how often they are within it."""
         space = self.space
-        save_image(found.float(), self.folder / "uncertainty", map_space(space))
-        size = f"{float(found.square().mean().sqrt()):.3g}"
+        save_image(errors.float(), self.folder / "uncertainty", map_space(space))
+        size = f"{float(errors.square().mean().sqrt()):.3g}"
         text = f"expected error {size} (root mean square over the image)"
         if truth is not None:
-            known = truth.to(found.device)
-            turned = align_phase(image, known, space.ndim) if space.free_phase else image
-            part = coverage((turned - known).to(found.device), found)
+            truth = truth.to(errors.device)
+            turned = align_phase(image, truth, space.ndim) if space.free_phase else image
+            part = coverage((turned - truth).to(errors.device), errors)
             text += f"; the true one is within twice its map at {100 * part:.0f} % of the pixels"
         return text
 
@@ -94,14 +86,10 @@ class ErrorMap:
         same = about.get("of") == self._about(state) and int(about.get("count", "0")) <= self.halves
         return ErrorSum(int(about["count"]), tensors["total"]) if same else None
 
-    def _keep(self, found: ErrorSum, state: Any) -> None:
+    def _save(self, total: ErrorSum, state: Any) -> None:
+        header = {"format": _FORMAT, "count": str(total.count), "of": self._about(state)}
         try:
-            save_tensors(
-                self.path,
-                {"total": found.total},
-                {"format": _FORMAT, "count": str(found.count), "of": self._about(state)},
-                durable=False,
-            )
+            save_tensors(self.path, {"total": total.total}, header, durable=False)
         except OSError as error:
             raise StorageError(
                 f"cannot write {self.path}: {error.strerror}; fix that, and 'plugstream resume' goes on"

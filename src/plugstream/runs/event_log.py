@@ -1,7 +1,7 @@
 """The event log of a run: one event a line with a checksum, from which everything shown of the run is made.
 
-The first line says what the file is, and of which version; every other is an event: its kind, `at`, seconds since the
-epoch, and what belongs to its kind, as the classes of `plugstream.runs.events` declare.
+The first line names the format and its version; every other is an event: its kind, `at`, seconds since the epoch, and
+the fields that its class in `plugstream.runs.events` declares.
 
     {"format": "plugstream-events", "version": 1, "check": "..."}
     {"event": "views", "at": 1763.2, "step": 120, "views": 37, "damaged": [], "lipschitz": 3.9e-05, "ended": false, ...}
@@ -22,19 +22,9 @@ from plugstream.base.checked_jsonl import LineTail, LineWriter, read_lines
 from plugstream.base.errors import DamagedError, InputError, StorageError
 from plugstream.runs.events import Event, parse_event
 
-__all__ = [
-    "VERSION",
-    "EventLog",
-    "EventTail",
-    "Listener",
-    "SilentLog",
-    "checked_events",
-    "read_events",
-]
-
 VERSION = 1
 _FORMAT = "plugstream-events"
-_WHAT = "the event log"
+_NAME = "the event log"
 
 Listener = Callable[[Event], None]
 
@@ -43,7 +33,7 @@ class EventLog:
     """Appends events to a file, each in it when `add` returns, and passes them on to listeners."""
 
     def __init__(self, path: Path, listeners: tuple[Listener, ...] = ()) -> None:
-        self._lines = LineWriter(path, _WHAT)
+        self._lines = LineWriter(path, _NAME)
         self.path = path
         self._listeners = listeners
         if not self.check:
@@ -51,7 +41,7 @@ class EventLog:
 
     @property
     def check(self) -> str:
-        """What tells the log as it is now from every other."""
+        """A checksum of the log as it is now."""
         return self._lines.check
 
     def add(self, event: Event) -> None:
@@ -69,7 +59,7 @@ class EventLog:
             raise self._unwritten(error) from error
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # what could not be written was told when it was added
+        with contextlib.suppress(OSError):  # which was an error when the event was added
             self._lines.close()
 
     def _write(self, content: Mapping[str, Any]) -> None:
@@ -90,7 +80,7 @@ class EventLog:
 
 
 class SilentLog(EventLog):
-    """A log that nothing is written to: that of a process which helps the one that writes."""
+    """A log that nothing is written to, for a process that helps the one that writes."""
 
     check = ""
 
@@ -98,43 +88,39 @@ class SilentLog(EventLog):
         self.path = path
 
     def add(self, event: Event) -> None:
-        return
+        """Write nothing."""
 
     def sync(self) -> None:
-        return
+        """Do nothing."""
 
     def close(self) -> None:
-        return
+        """Do nothing."""
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """The events of a log; a last line that was cut short by a crash is left out, and any other damage refused."""
-    for event, _ in checked_events(path):
-        yield event
+    """The events of a log without a last line that a crash cut short; any other damage is refused."""
+    return (event for event, _ in checked_events(path))
 
 
 def checked_events(path: Path) -> Iterator[tuple[Event, str]]:
     """The events of a log, and what `EventLog.check` was after each."""
-    return _events(read_lines(path, _WHAT), path)
+    return _events(read_lines(path, _NAME), path)
 
 
 class EventTail:
-    """The events of a log that a run may still write to: each call of `read` gives those that are new.
-
-    Arguments: path of the log, which need not be there yet.
-    """
+    """The new events of a log that a run may still write to, or that is not there yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lines = LineTail(path, _WHAT)
+        self._lines = LineTail(path, _NAME)
 
     @property
     def files(self) -> int:
-        """How many logs were read from their first line: more than one where another has taken its place."""
+        """How many logs were read from their first line: more than one where the file was replaced."""
         return self._lines.files
 
     def read(self) -> list[Event]:
-        """What was added since the last call; a line that is only half there waits for the next, damage is refused."""
+        """The events added since the last call, without a line that is only half written; damage is refused."""
         return [event for event, _ in _events(self._lines.read(), self.path)]
 
 
@@ -146,7 +132,7 @@ def _events(lines: Iterable[tuple[int, dict[str, Any], str]], path: Path) -> Ite
         event = parse_event(content)
         if event is None:  # a checksum can be right and the event not
             raise DamagedError(
-                f"line {number} of {_WHAT} {path} cannot be read: it is no event of version {VERSION}; bring the file "
+                f"line {number} of {_NAME} {path} cannot be read: it is no event of version {VERSION}; bring the file "
                 "back from a copy, or start anew"
             )
         yield event, check
@@ -156,8 +142,8 @@ def _check_header(content: Mapping[str, Any], path: Path) -> None:
     if content == {"format": _FORMAT, "version": VERSION}:
         return
     version = content.get("version") if content.get("format") == _FORMAT else None
-    what = "tells no version" if version is None else f"is of version {version}"
+    said = "tells no version" if version is None else f"is of version {version}"
     raise InputError(
-        f"line 1 of {_WHAT} {path} {what}, and this plugstream reads version {VERSION}; use the one that wrote it, or "
+        f"line 1 of {_NAME} {path} {said}, and this plugstream reads version {VERSION}; use the one that wrote it, or "
         "start anew"
     )

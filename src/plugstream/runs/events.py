@@ -1,7 +1,7 @@
-"""What can happen in a run: the kinds of events, and which fields of which type belong to each.
+"""What can happen in a run: the kinds of events, with their fields and types.
 
-An event is a frozen record that JSON can write: `Event.content` gives what is written, and `parse_event` the event of
-it, or None where what was read is none. `plugstream.runs.event_log` keeps them in a file, one a line.
+`Event.content` gives what JSON writes of one, and `parse_event` the event of that. `plugstream.runs.event_log` keeps
+them in a file, one a line.
 """
 
 from __future__ import annotations
@@ -10,29 +10,6 @@ import math
 import types
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
-
-__all__ = [
-    "Chosen",
-    "Contradiction",
-    "Event",
-    "Heartbeat",
-    "Machine",
-    "Measurement",
-    "Note",
-    "Preview",
-    "Quantities",
-    "Resume",
-    "Space",
-    "Stage",
-    "Start",
-    "Steering",
-    "Stop",
-    "TheoryTerms",
-    "Trial",
-    "Views",
-    "WatchTotals",
-    "parse_event",
-]
 
 
 @dataclass(frozen=True)
@@ -57,11 +34,18 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Start(Event):
-    """A process begins with a run, or goes on with it.
+class StepEvent(Event):
+    """An event of a step, counted from 1; `step` is 0 before the first."""
 
-    Arguments: iterations, how many steps are asked for; settings, by section; files, that the denoiser reads, each with
-    its path and SHA-256; versions; pid, started and machine, by which `plugstream.runs.liveness` knows the process.
+    step: int
+
+
+@dataclass(frozen=True)
+class Start(Event):
+    """A process begins or continues a run.
+
+    Arguments: iterations, the steps asked for; settings, by section; files that the denoiser reads, each with path and
+    SHA-256; versions; pid, started and machine, by which `plugstream.runs.liveness` knows the process.
     """
 
     kind = "start"
@@ -80,8 +64,8 @@ class Start(Event):
 class Machine(Event):
     """What the process that just began runs on.
 
-    Arguments: name of the machine; system; processor; cores that it may use; memory in bytes, None if unknown; device,
-    the name of the GPU or "cpu"; threads, of torch; processes, that share the work.
+    Arguments: name of the machine; system; processor; cores that may be used; memory in bytes, None if unknown; device,
+    the GPU's name or "cpu"; threads of torch; processes that share the work.
     """
 
     kind = "machine"
@@ -97,7 +81,7 @@ class Machine(Event):
 
 @dataclass(frozen=True)
 class Space(Event):
-    """What the image of the run is: what `plugstream.images.space.ImageSpace` declares."""
+    """The space of the run's image, as `plugstream.images.space.ImageSpace` declares it."""
 
     kind = "space"
     space: dict[str, Any]
@@ -112,11 +96,10 @@ class Note(Event):
 
 
 @dataclass(frozen=True)
-class Views(Event):
-    """From this step on: the first `views` views but damaged ones, a bound of their L_i, and whether that is all."""
+class Views(StepEvent):
+    """From this step on the run has the first `views` views, without damaged ones; `lipschitz` bounds their L_i."""
 
     kind = "views"
-    step: int
     views: int
     damaged: tuple[int, ...]
     lipschitz: float | None
@@ -124,11 +107,10 @@ class Views(Event):
 
 
 @dataclass(frozen=True)
-class Stage(Event):
-    """Once this step was taken another stage begins, of `count`: its name, how many views it has, sigma and step."""
+class Stage(StepEvent):
+    """A stage, of `count`, begins after this step."""
 
     kind = "stage"
-    step: int
     number: int
     count: int
     name: str
@@ -139,40 +121,37 @@ class Stage(Event):
 
 @dataclass(frozen=True)
 class Quantities(Event):
-    """What the monitors of this process measure: of each what `plugstream.base.quantities.Quantity` declares."""
+    """What the monitors of this process measure, each as `plugstream.base.quantities.Quantity` declares it."""
 
     kind = "quantities"
     quantities: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True)
-class Measurement(Event):
-    """What the monitors said at a step, after so many seconds of steps: numbers by the names of quantities."""
+class Measurement(StepEvent):
+    """What the monitors measured, by the names of quantities, after `time` seconds of steps."""
 
     kind = "measured"
-    step: int
     time: float
     values: dict[str, float | None]
 
 
 @dataclass(frozen=True)
-class Resume(Event):
-    """The run goes on from its checkpoint of this step, 0 for its start: what came after is repeated."""
+class Resume(StepEvent):
+    """The run goes on from its checkpoint of this step, 0 for its start; what came after is repeated."""
 
     kind = "resume"
-    step: int
 
 
 @dataclass(frozen=True)
-class Stop(Event):
-    """The end of a run that was not killed: why, after which step, of which step its image is, and what to think of it.
+class Stop(StepEvent):
+    """The end of a run that was not killed.
 
-    `time` is seconds of steps, `wall` with measuring. There is no verdict where an error ended it. `answers` are those
-    to the three questions of a verdict, by question, each with word, good, text and number.
+    Arguments: image_step, of which step its image is; time, seconds of steps, and wall, with measuring; verdict, None
+    where an error ended the run; answers to the three questions of a verdict, each with word, good, text and number.
     """
 
     kind = "stop"
-    step: int
     image_step: int
     time: float
     wall: float
@@ -185,30 +164,28 @@ class Stop(Event):
 
 
 @dataclass(frozen=True)
-class Steering(Event):
-    """What somebody asked of the run, or its settings had planned, once this step was taken.
+class Steering(StepEvent):
+    """What somebody asked of the run, or its settings had planned, after this step.
 
-    Arguments: action, "change", "pause", "resume" (of a run that was paused) or "stop"; sigma and step_size, which
-    count from the next iteration on, None where they stay as they are.
+    Arguments: action, "change", "pause", "resume" (after a pause) or "stop"; sigma and step_size from the next
+    iteration on, None where they stay as they are.
     """
 
     kind = "steering"
-    step: int
     action: str
     sigma: float | None = None
     step_size: float | str | None = None
 
 
 @dataclass(frozen=True)
-class Trial(Event):
-    """A round of the search for sigma is over, once this step was taken.
+class Trial(StepEvent):
+    """A round of the search for sigma is over.
 
-    Arguments: round, which it was; sigma, by now; ratio, by which the next two differ from it; misfit, of the side that
+    Arguments: round, its number; sigma, by now; ratio, by which the next two differ from it; misfit of the side that
     won, on views that no step uses; stronger and weaker, the misfits of both sides; ended, whether it was the last.
     """
 
     kind = "trial"
-    step: int
     round: int
     sigma: float
     ratio: float
@@ -219,24 +196,19 @@ class Trial(Event):
 
 
 @dataclass(frozen=True)
-class Chosen(Event):
-    """The search for sigma has chosen a denoiser, and ended with this step.
-
-    Arguments: denoiser, its name; misfits of all, by name, on views that no step uses, at the end of their heat.
-    """
+class Chosen(StepEvent):
+    """The search for sigma has chosen a denoiser; `misfits` are of all, on views that no step uses."""
 
     kind = "chosen"
-    step: int
     denoiser: str
     misfits: dict[str, float | None]
 
 
 @dataclass(frozen=True)
-class Contradiction(Event):
-    """A step whose denoiser or gradient step enlarged a distance by `factor`; its views, None for all."""
+class Contradiction(StepEvent):
+    """The denoiser or the gradient step (`part`) enlarged a distance by `factor`; `views` of the step, None for all."""
 
     kind = "contradiction"
-    step: int
     views: tuple[int, ...] | None
     part: str
     factor: float | None
@@ -244,21 +216,19 @@ class Contradiction(Event):
 
 
 @dataclass(frozen=True)
-class WatchTotals(Event):
-    """Before a checkpoint, how many steps were compared and the largest theta of them, so that a resume goes on."""
+class WatchTotals(StepEvent):
+    """Written before a checkpoint: how many steps were compared, and their largest theta."""
 
     kind = "watched"
-    step: int
     steps: int
     theta: float | None
 
 
 @dataclass(frozen=True)
-class TheoryTerms(Event):
-    """At the end, what the bound of Proposition 5 needs, and its conditions that do not hold."""
+class TheoryTerms(StepEvent):
+    """Written at the end: what the bound of Proposition 5 needs, and its conditions that do not hold."""
 
     kind = "theory"
-    step: int
     theta: float | None
     proved: bool
     gamma: float | None
@@ -269,15 +239,14 @@ class TheoryTerms(Event):
 
 
 @dataclass(frozen=True)
-class Heartbeat(Event):
+class Heartbeat(StepEvent):
     """A sign of life every few seconds.
 
-    Arguments: step; planned, how many there will be, None where a scan is followed; seconds since the process began to
-    iterate; rate, steps a second since the heartbeat before; the process, as in `Start`.
+    Arguments: planned, how many steps there will be, None where a scan is followed; seconds since the first step; rate,
+    steps a second since the last heartbeat; the process, as in `Start`.
     """
 
     kind = "heartbeat"
-    step: int
     planned: int | None
     seconds: float
     rate: float | None
@@ -287,82 +256,56 @@ class Heartbeat(Event):
 
 
 @dataclass(frozen=True)
-class Finishing(Event):
-    """The last step was taken, and the results are made and written, which may take longer than many steps."""
+class Finishing(StepEvent):
+    """The last step was taken; writing the results may take longer than many steps."""
 
     kind = "finishing"
-    step: int
 
 
 @dataclass(frozen=True)
-class Preview(Event):
-    """A small picture of the image was written: the file's name, and what each of its panels shows.
-
-    A panel has the tensor's `name`, `quantity`, `unit`, `range` and `axes`, as `plugstream.runs.preview` says.
-    """
+class Preview(StepEvent):
+    """A small picture of the image was written to `file`; `plugstream.runs.preview` says what a panel has."""
 
     kind = "preview"
-    step: int
     file: str
     panels: tuple[dict[str, Any], ...]
 
 
 _KINDS: dict[str, type[Event]] = {
-    kind.kind: kind
-    for kind in (
-        Start,
-        Machine,
-        Space,
-        Note,
-        Views,
-        Stage,
-        Quantities,
-        Measurement,
-        Resume,
-        Stop,
-        Steering,
-        Trial,
-        Chosen,
-        Contradiction,
-        WatchTotals,
-        TheoryTerms,
-        Heartbeat,
-        Preview,
-        Finishing,
-    )
+    kind.kind: kind for kind in (*Event.__subclasses__(), *StepEvent.__subclasses__()) if kind is not StepEvent
 }
 _TYPES = {name: {k: v for k, v in get_type_hints(kind).items() if k != "kind"} for name, kind in _KINDS.items()}
 _MOST = 2**62  # of whole numbers
 
 
 def parse_event(content: dict[str, Any]) -> Event | None:
-    """The event that a line of a log tells, as `Event.content` wrote it; None where it is none."""
+    """The event that `Event.content` gave; None where this is none."""
     values = dict(content)
     kind = values.pop("event", None)
-    declared = _TYPES.get(kind) if isinstance(kind, str) else None
-    if declared is None or set(values) != set(declared):
+    types_of = _TYPES.get(kind) if isinstance(kind, str) else None
+    if types_of is None or set(values) != set(types_of):
         return None
-    if not all(_fits(values[name], wanted) for name, wanted in declared.items()):
+    if not all(_fits(values[name], declared) for name, declared in types_of.items()):
         return None
     return _KINDS[kind](**values)
 
 
-def _fits(value: Any, wanted: Any) -> bool:
-    """Whether a value of JSON is of the type that an event declares; whole numbers count or number something."""
-    origin, inner = get_origin(wanted), get_args(wanted)
+def _fits(value: Any, declared: Any) -> bool:
+    """Whether a value of JSON is of the type that an event declares; whole numbers are never negative."""
+    origin, inner = get_origin(declared), get_args(declared)
     if origin in (Union, types.UnionType):
         return any(_fits(value, one) for one in inner)
-    if wanted is Any:
+    if declared is Any:
         return True
-    if wanted is int:
+    if declared is int:
         return type(value) is int and 0 <= value < _MOST
-    if wanted is float:  # what is not finite is written as null, and more digits than a float has are none of ours
+    if declared is float:  # what is not finite is written as null, and more digits than a float has are none of ours
         return math.isfinite(value) if type(value) is float else type(value) is int and abs(value) < _MOST
     if origin is tuple:
         return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
     if origin is dict:
         return isinstance(value, dict) and all(_fits(item, inner[1]) for item in value.values())
-    return type(value) is wanted
+    return type(value) is declared
 
 
 def _plain(value: Any) -> Any:

@@ -7,6 +7,7 @@ import sys
 import warnings
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,24 +26,24 @@ from plugstream.runs.checks import check_range
 from plugstream.runs.commands import Requests
 from plugstream.runs.context import RunContext
 from plugstream.runs.controls import RunControls, reason_to_stop
+from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Finishing, Note, Quantities, Resume, Space, Stop as StopEvent
 from plugstream.runs.identity import log_start, settings_identity
 from plugstream.runs.liveness import Heartbeats
 from plugstream.runs.measuring import MeasuredViews
+from plugstream.runs.parts import describe_step, goes_by_lipschitz
 from plugstream.runs.preview import Previews
 from plugstream.runs.refined import RefinementNotes
 from plugstream.runs.replay import replay
 from plugstream.runs.results import Comparison, bound_notes, form_comparison, write_known, write_results
 from plugstream.runs.stages import restrict_views
-from plugstream.runs.steps import describe_step, goes_by_lipschitz
 from plugstream.runs.views import GrowingViews, open_in_memory
 from plugstream.runs.watch import Watch
 from plugstream.scans.store import StoredScan
+from plugstream.settings import Settings
 from plugstream.solver.loop import solve
 from plugstream.solver.monitors import Distance, Monitor, quantities_of
 from plugstream.solver.result import Result, Snapshot, Stop
-
-__all__ = ["execute", "rescue"]
 
 # The report compares with an image of this many views at most: of a large scan all of them would take minutes.
 _COMPARED = 1000
@@ -80,7 +81,8 @@ def execute(run: RunContext) -> Result[State]:
     verdict, reason = result.verdict, result.reason
     ends = (result.state.k, result.image_step, result.time, result.wall, reason.value, reason.failed)
     run.log.add(StopEvent(*ends, **verdict.content()))
-    _write_page(run)
+    if not run.part:
+        write_page(run.folder, run.log, run.settings)
     return result
 
 
@@ -95,19 +97,19 @@ def _write_results(run: RunContext, result: Result[State], compared: Comparison 
         ) from error
 
 
-def _write_page(run: RunContext) -> None:
-    """Write report.html, which shows how the run ended, and so comes after the log says it."""
-    if run.part or "html" not in run.settings.run.report_formats:
+def write_page(folder: Path, log: EventLog, settings: Settings) -> None:
+    """Write report.html, if it is asked for; it shows how the run ended, and so comes after the log says it."""
+    if "html" not in settings.run.report_formats:
         return
     from plugstream.runs.pages.report import write_report
 
     report("writing report.html")
     try:
-        write_report(run.folder)
+        write_report(folder)
     except (OSError, InputError) as error:  # the run is over, and all else of it written
         why = getattr(error, "strerror", None) or error
-        again = f"plugstream report {shell_quote(run.folder)}"
-        run.log.add(Note(f"warning: cannot write report.html: {why}; fix that, and '{again}' writes it"))
+        again = f"plugstream report {shell_quote(folder)}"
+        log.add(Note(f"warning: cannot write report.html: {why}; fix that, and '{again}' writes it"))
 
 
 def rescue(run: RunContext, reason: str) -> None:
@@ -122,9 +124,9 @@ def rescue(run: RunContext, reason: str) -> None:
             run.writer.write(last)
     with contextlib.suppress(InputError, MemoryError):
         run.log.add(StopEvent(run.step, run.step, *seconds, reason=reason, failed=True))
-    if run.step > 0:
+    if run.step > 0 and not run.part:
         with contextlib.suppress(Exception):
-            _write_page(run)
+            write_page(run.folder, run.log, run.settings)
 
 
 def _start(run: RunContext) -> None:

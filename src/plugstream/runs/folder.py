@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -20,21 +21,8 @@ from plugstream.base.errors import InputError, StorageError
 from plugstream.base.files import NOT_PLAIN, hidden_place, lock_folder, name_target, sync_folder, write_whole
 from plugstream.base.version import __version__
 from plugstream.runs.event_log import read_events
+from plugstream.runs.events import StepEvent
 from plugstream.settings import Settings, to_toml
-
-__all__ = [
-    "RunRecord",
-    "check_plain",
-    "free_folder",
-    "is_locked",
-    "lock",
-    "open_run",
-    "place_of",
-    "remove_unbegun",
-    "whole_folder",
-    "write_down",
-    "write_text",
-]
 
 # Of settings.toml and run.json, which are a few kilobytes.
 _MOST_BYTES = 16 << 20
@@ -46,8 +34,8 @@ _TRUTH = re.compile(r"truth[-a-z0-9]*\.(npy|tif|png)")
 def whole_folder(path: Path) -> Iterator[Path]:
     """A place to fill a new folder in, which becomes `path` when the block is left without an error.
 
-    One that exists is refused, so that no result is overwritten. Whatever happens at whatever instant, there is no
-    folder of that name that holds only a part; what a process left that was killed is removed by the next one.
+    A folder that exists is refused, so no result is overwritten. Whatever happens, a folder of that name is never there
+    in part; what a killed process left behind is removed by the next one.
     """
     _refuse_existing(path)
     _remove_abandoned(path)
@@ -82,49 +70,48 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def check_plain(folder: Path) -> None:
-    """Refuse the folder of a run that holds links, pipes or devices where a run has files: it may come from anybody.
+    """Refuse a run's folder, which may come from anybody, with links, pipes or devices where a run has files.
 
     A link would have files elsewhere written to or removed, and a pipe would be waited for.
     """
     folders = ("blocks", "checkpoints", "commands", "previews", "tensorboard")
     for name in ("run.json", "settings.toml", "blocks.json", "events.jsonl", *folders):
         try:
-            found = os.lstat(folder / name)
+            about = os.lstat(folder / name)
         except OSError:
-            continue  # which is told where it is needed
-        if not (stat.S_ISDIR if name in folders else stat.S_ISREG)(found.st_mode):
-            what = "is a link instead of a folder" if name in folders else f"cannot be used: {NOT_PLAIN}"
-            raise InputError(f"{folder / name} {what}; put what it should be in its place")
-        if name.endswith((".json", ".toml")) and found.st_size > _MOST_BYTES:
-            raise InputError(f"{folder / name} has {found.st_size / 1e6:.0f} MB, so it is none that a run has")
+            continue  # an error only where it is needed
+        if not (stat.S_ISDIR if name in folders else stat.S_ISREG)(about.st_mode):
+            wrong = "is a link instead of a folder" if name in folders else f"cannot be used: {NOT_PLAIN}"
+            raise InputError(f"{folder / name} {wrong}; put what it should be in its place")
+        if name.endswith((".json", ".toml")) and about.st_size > _MOST_BYTES:
+            raise InputError(f"{folder / name} has {about.st_size / 1e6:.0f} MB, so it is none that a run has")
 
 
-def remove_unbegun(folder: Path, *own: str) -> None:
+def remove_unbegun(folder: Path, *more: str) -> None:
     """Remove the folder of a run that failed before its first step, if it holds nothing but what the run put there.
 
-    Arguments: own, names beside those that every run has.
+    Arguments: more, names besides those that every run has.
     """
-    known = {".lock", "settings.toml", "run.json", "events.jsonl", "commands", "start.npy"}
-    known |= {"preview.safetensors", "previews", "tensorboard", *own}
+    names = {".lock", "settings.toml", "run.json", "events.jsonl", "commands", "start.npy"}
+    names |= {"preview.safetensors", "previews", "tensorboard", *more}
     with suppress(OSError, InputError):
-        events = folder / "events.jsonl"
-        steps = events.exists() and any(getattr(event, "step", 0) > 0 for event in read_events(events))
-        others = {path.name for path in folder.iterdir()} - known
+        log = folder / "events.jsonl"
+        events = read_events(log) if log.exists() else ()
+        steps = any(isinstance(event, StepEvent) and event.step > 0 for event in events)
+        others = {path.name for path in folder.iterdir()} - names
         if not steps and all(_TRUTH.fullmatch(name) for name in others):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def free_folder(stem: str) -> Path:
     """The first of stem, stem-2, stem-3, ... that does not exist."""
-    number = 1
-    while (path := Path(stem if number == 1 else f"{stem}-{number}")).exists():
-        number += 1
-    return path
+    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+    return next(path for path in map(Path, names) if not path.exists())
 
 
 @contextmanager
 def lock(folder: Path, name: Path | None = None) -> Iterator[None]:
-    """Nobody else writes to this run meanwhile; when the process ends, however it ends, the system unlocks it."""
+    """Keep others from writing to this run; when the process ends, however it ends, the system unlocks it."""
     handle = lock_folder(folder, f"the run {name or folder}")
     try:
         yield
@@ -133,14 +120,14 @@ def lock(folder: Path, name: Path | None = None) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether somebody writes to this run now, as the kernel's list of locks has it; asking disturbs nobody."""
+    """Whether somebody writes to this run now, by the kernel's list of locks; asking disturbs nobody."""
     try:
         inode = (folder / ".lock").stat().st_ino
-        held = Path("/proc/locks").read_text(encoding="ascii")
+        locks = Path("/proc/locks").read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
         return False
-    # 1: FLOCK  ADVISORY  WRITE 708 00:1c:3434 0 EOF; a line with -> is of somebody who waits.
-    rows = [line.split() for line in held.splitlines() if "FLOCK" in line and "->" not in line]
+    # 1: FLOCK  ADVISORY  WRITE 708 00:1c:3434 0 EOF; a line with -> is of a process that waits.
+    rows = [line.split() for line in locks.splitlines() if "FLOCK" in line and "->" not in line]
     return any(row[5].rsplit(":", 1)[-1] == str(inode) for row in rows if len(row) > 5)
 
 
@@ -200,5 +187,5 @@ def place_of(source: str | Path, folder: Path) -> str | Path:
     """Where a scan lies, as run.json says it: in the run's own folder relative to it, so that both can be moved."""
     if isinstance(source, str):
         return source
-    where, here = source.resolve(), folder.resolve()
-    return where.relative_to(here) if where.is_relative_to(here) else where
+    source, folder = source.resolve(), folder.resolve()
+    return source.relative_to(folder) if source.is_relative_to(folder) else source

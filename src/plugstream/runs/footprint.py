@@ -15,8 +15,6 @@ from plugstream.denoisers.shapes import SliceMean, Slices
 from plugstream.denoisers.tiles import Tiles
 from plugstream.settings import Settings
 
-__all__ = ["Footprint", "memory_limit", "warm_fields"]
-
 # Images that a step has at its peak besides the states before and after it: gradient, what is denoised, and what
 # denoised slices are put together from, to which come their warm starts. Measured, as all numbers here.
 _AT_WORK = 5
@@ -59,12 +57,12 @@ class Footprint:
 
     @classmethod
     def of(
-        cls, denoiser: Denoiser, shape: tuple[int, ...], dtype: torch.dtype, data: float, *, held: bool
+        cls, denoiser: Denoiser, shape: tuple[int, ...], dtype: torch.dtype, data: float, *, in_memory: bool
     ) -> Footprint:
-        """That of a run.
+        """The footprint of a run.
 
         Arguments: denoiser, for volumes (D, H, W) of `shape`; dtype of the image; data, bytes of a slice's measurements
-        in all views; held, whether they are in memory, and not only some of them at a time.
+        in all views; in_memory, whether all of them are in memory at a time.
         """
         pixels = math.prod(shape[1:])
         slice_bytes = pixels * dtype.itemsize
@@ -76,13 +74,13 @@ class Footprint:
         at_once = max(pixels, min(_PIXELS, pixels * shape[0])) if portions else 0
         fixed = _DENOISER * at_once * dtype.itemsize + _PROJECTOR + _REST
         images += 0 if isinstance(inner, Slices) or inner.reach == 0 else _DENOISER
-        return cls(slice_bytes, images, (1 + _PREDICTIONS if held else 0) * data, fixed, process_memory())
+        return cls(slice_bytes, images, (1 + _PREDICTIONS if in_memory else 0) * data, fixed, process_memory())
 
 
 def warm_fields(denoiser: Denoiser) -> float:
-    """How many images a denoiser's warm start is as large as, asked of a small volume; three where that fails.
+    """How many images a denoiser's warm start is as large as, for a small volume; three where that fails.
 
-    One process asks for all, so that tiles which several share are denoised by it alone: it would wait for ever.
+    One process asks for all, so it denoises tiles that several share by itself: it would wait for ever.
     """
     denoiser = _alone(denoiser)
     least = [max(16, size) for size in denoiser.min_shape]

@@ -1,4 +1,4 @@
-"""What a run is of: its scan, its settings and the files that its denoiser reads, and the machine that it runs on."""
+"""What identifies a run: its scan, its settings, the files that its denoiser reads, and the machine that it runs on."""
 
 from __future__ import annotations
 
@@ -19,17 +19,6 @@ from plugstream.runs.liveness import this_process
 from plugstream.scans.scan import Scan, hashes
 from plugstream.settings import Settings, needed_monitors, open_end, used_sections
 from plugstream.settings.choices import Choice, Selection, label_of, marked_fields
-
-__all__ = [
-    "absolute",
-    "describe_machine",
-    "difference",
-    "files_read",
-    "identity",
-    "log_start",
-    "settings_identity",
-    "tools",
-]
 
 
 def identity(scan: Scan, settings: Settings, views: int) -> dict[str, Any]:
@@ -77,31 +66,29 @@ def absolute(settings: Settings) -> Settings:
 def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     """All but how long to run, how often to measure and how the scan is read; of a file its content, not its place."""
     a = settings.algorithm
-    free = {"algorithm.time_limit", "algorithm.distance_limit", "algorithm.iterations", "monitor.every"}
-    free |= {"algorithm.settled", "algorithm.arrive"}
-    free.add("algorithm.search")  # which the log tells, too
-    free.add("algorithm.changes")  # which the log tells of a run that goes on
-    free.add("compute.memory")  # by which blocks of slices were chosen, once
+    lengths = ("time_limit", "distance_limit", "iterations", "settled", "arrive")
+    in_the_log = ("search", "changes", "hop_steps")
+    free = {f"algorithm.{key}" for key in (*lengths, *in_the_log)}
+    free |= {"monitor.every", "monitor.names", "compute.memory"}  # memory chose blocks of slices, once
     for section, choice in _choices(settings):
-        free |= {f"{section}.{key}" for key in marked_fields(choice, "consent")}  # a person's, which changes no number
-    known: dict[str, Any] = {
+        free |= {f"{section}.{key}" for key in marked_fields(choice, "consent")}  # which changes no number
+    others: dict[str, Any] = {
         name: f"a file with the hash {_hash(path)[:16]}{rest}" for name, (path, rest) in _files(settings).items()
     }
     if a.sigma_end is not None or a.step_size_end is not None:
-        known["algorithm.sigma_steps"] = a.sigma_steps or a.iterations  # over which sigma or the step falls
-    free.add("algorithm.hop_steps")  # at which steps stages begin is in the log, too
+        others["algorithm.sigma_steps"] = a.sigma_steps or a.iterations  # over which sigma or the step falls
     if a.stages is not None:
-        known["algorithm.stages"] = open_end(a.stages)
+        others["algorithm.stages"] = open_end(a.stages)
     for section, table in used_sections(settings).items():
         for key, value in table.items() if section not in ("simulate", "run", "scan") else ():
-            if (name := f"{section}.{key}") not in free and name != "monitor.names":
-                yield name, known.get(name, value)
+            if (name := f"{section}.{key}") not in free:
+                yield name, others.get(name, value)
     measured = {*settings.monitor.names, *needed_monitors(settings)}
     for name in dict.fromkeys([*entries("monitor"), *sorted(measured)]):
         if pattern_of(name) != OWN:
             yield f"monitor.{name}", name in measured
         elif name in measured:
-            yield f"monitor.{label_of(name)}", known.get(f"monitor.{name}", True)
+            yield f"monitor.{label_of(name)}", others.get(f"monitor.{name}", True)
 
 
 def _choices(settings: Settings) -> list[tuple[str, Choice]]:
@@ -110,19 +97,21 @@ def _choices(settings: Settings) -> list[tuple[str, Choice]]:
 
 def _files(settings: Settings) -> dict[str, tuple[Path, str]]:
     """The files that what was chosen reads, by the setting that names them, with what stands behind the path."""
-    named: dict[str, tuple[str | None, str]] = {}
+    files: dict[str, tuple[str | None, str]] = {}
+
+    def add(setting: str, name: str) -> None:
+        if pattern_of(name) == OWN:  # else it is no path
+            path, _, entry = name.rpartition(":")
+            files[setting] = (path, f":{entry}")
+
     for section, choice in _choices(settings):
-        if pattern_of(choice.name) == OWN:  # else it is no path
-            path, _, what = choice.name.rpartition(":")
-            named[f"{section}.name"] = (path, f":{what}")
-        named |= {f"{section}.{key}": (getattr(choice, key), "") for key in marked_fields(choice, "file")}
+        add(f"{section}.name", choice.name)
+        files |= {f"{section}.{key}": (getattr(choice, key), "") for key in marked_fields(choice, "file")}
     for section, selection in settings:
         for name in selection.names if isinstance(selection, Selection) else ():
-            if pattern_of(name) == OWN:
-                path, _, what = name.rpartition(":")
-                named[f"{section}.{name}"] = (path, f":{what}")
+            add(f"{section}.{name}", name)
     # A guide may be the name of a picture of scikit-image.
-    return {name: (Path(text), rest) for name, (text, rest) in named.items() if text and Path(text).exists()}
+    return {setting: (Path(text), rest) for setting, (text, rest) in files.items() if text and Path(text).exists()}
 
 
 def files_read(settings: Settings) -> dict[str, dict[str, str]]:

@@ -1,13 +1,13 @@
 """The current image of a run as OME-Zarr 0.5, which napari, vizarr and others open and read again as it changes.
 
-Each level of resolution is one chunk, so one file, which is replaced by renaming: whoever reads it finds the image of
-one step, never half of two. Shape, axes and scale never change. The group's metadata is replaced last, and its
-attribute "plugstream-live" says of which step the image is.
+Each level of resolution is one chunk, so one file, which is replaced by renaming: a reader finds the image of one step,
+never half of two. Shape, axes and scale never change. The group's metadata is replaced last, and its attribute
+"plugstream-live" has the step of the image.
 
-Rows are those of a picture, as in the TIFF of a run: where y points up, the first row is the one with the largest y,
-and the axis y counts downwards from there, so that its translation is minus the y of that row. A complex image has two
-channels, magnitude and phase in radians; where its global phase is free it is turned so that its mean is real, and
-"plugstream-live" says by how many radians it was, as `turned`.
+Rows are those of a picture, as in the TIFF of a run: where y points up, the first row has the largest y, and the axis y
+counts downwards from there, so its translation is minus the y of that row. A complex image has two channels, magnitude
+and phase in radians; where its global phase is free it is turned so that its mean is real, and "plugstream-live" has
+the angle in radians, as `turned`.
 
 Reference: https://ngff.openmicroscopy.org/0.5/ and the specification of Zarr version 3.
 """
@@ -32,11 +32,9 @@ from plugstream.base.files import hidden_place, read_small, write_whole
 from plugstream.images.blocks import average_blocks
 from plugstream.images.global_phase import turn_of_mean
 from plugstream.images.space import ImageSpace
+from plugstream.runs.callbacks import Pace, PacedWriter
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note
-from plugstream.runs.pace import Pace, PacedWriter
-
-__all__ = ["LiveZarr", "check_place"]
 
 # Seconds between two images, and pixels that are written in a second, at least.
 _EVERY = 1.0
@@ -65,11 +63,9 @@ def check_place(place: Path) -> None:
 
 @dataclass
 class LiveZarr(PacedWriter):
-    """Keeps the current image of a run at a place, at most every second, and 1 % of the run's time; last the result.
+    """Keeps the current image of a run, or the first of several, at a place; this takes at most 1 % of the run's time.
 
-    Of several images it is the first. Images are only read, so iterates do not change.
-
-    Arguments: place, which `check_place` takes; space of the image; log, for a word where the disk does not take it.
+    Arguments: place, which `check_place` accepts; space of the image; log, for a note where the disk fails.
     """
 
     place: Path
@@ -93,7 +89,7 @@ class LiveZarr(PacedWriter):
             else:
                 self._begin(group, levels)
                 self.begun = True
-        except OSError as error:  # nobody wants a run to end for it
+        except OSError as error:  # for which the run must not end
             self.pace.every = 0.0
             self.log.add(Note(f"warning: cannot write {self.place}: {error.strerror or error}; it stays as it is"))
 
@@ -108,13 +104,11 @@ class LiveZarr(PacedWriter):
                 _write_chunk(partial / str(number), level)
                 _write_json(partial / str(number), _array(level.shape, names))
             _write_json(partial, group)
+            old = hidden_place(self.place)
             if self.place.exists():
-                old = hidden_place(self.place)
                 self.place.rename(old)
-                partial.rename(self.place)
-                shutil.rmtree(old, ignore_errors=True)
-            else:
-                partial.rename(self.place)
+            partial.rename(self.place)
+            shutil.rmtree(old, ignore_errors=True)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -134,8 +128,7 @@ class LiveZarr(PacedWriter):
         }
         ome = {"version": "0.5", "multiscales": [multiscale], "omero": {"channels": _channels(space, levels[0])}}
         mark: dict[str, Any] = {"step": step, "y_axis": "up" if space.upwards else "down"}
-        if turned is not None:
-            mark["turned"] = turned
+        mark |= {} if turned is None else {"turned": turned}
         return {"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome, _MARK: mark}}
 
 
@@ -172,23 +165,22 @@ def _planes(values: Tensor, space: ImageSpace) -> NDArray[np.float32]:
 
 def _axes(space: ImageSpace) -> list[dict[str, str]]:
     unit = _UNITS.get(space.scale()[0]) if space.spacing is not None else None
-    own = {} if unit is None else {"unit": unit}
-    first = [{"name": "c", "type": "channel"}] if space.channels or space.is_complex else []
+    about = {"type": "space"} if unit is None else {"type": "space", "unit": unit}
+    channels = [{"name": "c", "type": "channel"}] if space.channels or space.is_complex else []
     # By their order, whatever they are called: viewers go by these names.
-    names = ("z", "y", "x")[-len(space.spatial) :]
-    return [*first, *({"name": name, "type": "space", **own} for name in names)]
+    return [*channels, *({"name": name, **about} for name in ("z", "y", "x")[-len(space.spatial) :])]
 
 
 def _transformations(space: ImageSpace, shape: Sequence[int]) -> list[dict[str, Any]]:
     """Scale and translation of a level of this shape, to the centres of its pixels."""
-    size = space.scale()[1]
-    spacing = [1.0] * len(space.spatial) if space.spacing is None else [step / size for step in space.spacing]
-    origin = [0.0] * len(space.spatial) if space.origin is None else [place / size for place in space.origin]
+    unit, axes = space.scale()[1], len(space.spatial)
+    spacing = [1.0] * axes if space.spacing is None else [step / unit for step in space.spacing]
+    origin = [0.0] * axes if space.origin is None else [place / unit for place in space.origin]
     if space.upwards:
         origin[-2] = -(origin[-2] + (space.spatial[-2] - 1) * spacing[-2])
-    sides = shape[len(shape) - len(space.spatial) :]
-    # Sides are halved and rounded up, so that this is how many pixels of the image one of the level has.
-    blocks = [2 ** round(math.log2(whole / side)) for whole, side in zip(space.spatial, sides, strict=True)]
+    sides = shape[len(shape) - axes :]
+    # Sides are halved and rounded up, so this is how many pixels of the image one of the level has.
+    blocks = [2 ** round(math.log2(size / side)) for size, side in zip(space.spatial, sides, strict=True)]
     scale = [step * block for step, block in zip(spacing, blocks, strict=True)]
     move = [place + step * (block - 1) / 2 for place, step, block in zip(origin, spacing, blocks, strict=True)]
     first = len(shape) - len(sides)
@@ -214,8 +206,8 @@ def _channels(space: ImageSpace, image: NDArray[np.float32]) -> list[dict[str, A
         high = high if high > low else low + 1.0
         window = {"min": low, "max": high, "start": low, "end": high}
         colour = _COLOURS[number % len(_COLOURS)] if space.channels else _COLOURS[0]
-        shown = {"active": part != "phase", "color": colour, "family": "linear"}
-        out.append({"label": label, **shown, "window": window})
+        active = part != "phase"
+        out.append({"label": label, "active": active, "color": colour, "family": "linear", "window": window})
     return out
 
 

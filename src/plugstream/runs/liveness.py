@@ -1,10 +1,11 @@
-"""Whether the process that writes a run still lives: what it says of itself, and how the next reader judges that."""
+"""Whether the process that writes a run still lives: its signs of life, and how a reader judges them."""
 
 from __future__ import annotations
 
 import os
 import platform
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -20,18 +21,16 @@ if TYPE_CHECKING:
     from plugstream.algorithms import State
     from plugstream.solver.result import Progress
 
-__all__ = ["Heartbeats", "Process", "is_running", "this_process"]
-
 # Seconds between two heartbeats.
 _EVERY = 5.0
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process by what no later one shares with it.
+    """A process, told apart from any later one.
 
-    Arguments: pid; started, the ticks of the system's clock from its boot to the start of the process, 0 where they are
-    not known; machine, the name of the machine, its boot and the namespace that pid counts in.
+    Arguments: pid; started, ticks of the system's clock from boot to the start of the process, 0 where unknown;
+    machine, its name, its boot and the namespace of the pid.
     """
 
     pid: int
@@ -39,10 +38,7 @@ class Process:
     machine: str
 
     def lives(self) -> bool | None:
-        """Whether it still runs: one of that number that was started then; None where it cannot be seen from here.
-
-        A process that has ended and whose parent has not asked for its status yet is none that runs.
-        """
+        """Whether it still runs, and is no zombie; None where it cannot be seen from here."""
         if self.machine != _machine():
             return None
         state, started = _stat(self.pid)
@@ -50,14 +46,14 @@ class Process:
 
 
 def this_process() -> Process:
-    """The process that asks."""
+    """The present process."""
     return Process(os.getpid(), _stat(os.getpid())[1], _machine())
 
 
 def is_running(folder: Path, history: History) -> bool | None:
     """Whether a process goes on with the run in a folder; None where that cannot be seen from this machine.
 
-    It runs if its lock is held, or if it did not say how it ended and its process lives.
+    It does if its lock is held, or if the log has no end and its process lives.
     """
     if is_locked(folder):
         return True
@@ -69,10 +65,7 @@ def is_running(folder: Path, history: History) -> bool | None:
 
 @dataclass
 class Heartbeats(Callback):
-    """Writes a sign of life with progress and speed, at most every few seconds; a shorter run has none.
-
-    Arguments: log; planned, how many steps there will be, None where that is not known; every, seconds.
-    """
+    """Writes progress and speed to the log every few seconds; `planned` steps, None where that is not known."""
 
     log: EventLog
     planned: int | None
@@ -96,7 +89,7 @@ class Heartbeats(Callback):
         self.paused = self.beaten = time.monotonic()
 
     def while_paused(self, progress: Progress[State]) -> None:
-        """Who waits lives, too: whoever looks from another machine would take it for dead."""
+        """Give a sign of life; seen from another machine the run would seem dead."""
         now = time.monotonic()
         if now - self.beaten >= self.every:
             self._beat(progress.state.k, self.paused - self.begun, 0.0)
@@ -124,18 +117,9 @@ def _stat(pid: int) -> tuple[str, int]:
 
 @cache
 def _machine() -> str:
-    return " ".join([platform.node(), _line("/proc/sys/kernel/random/boot_id"), _link("/proc/self/ns/pid")])
-
-
-def _line(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
+    boot = namespace = ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    with suppress(OSError):
+        namespace = os.readlink("/proc/self/ns/pid")
+    return f"{platform.node()} {boot} {namespace}"

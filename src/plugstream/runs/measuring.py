@@ -1,4 +1,4 @@
-"""Which views distance and cost are measured on: all of a scan in memory, some of a larger one, and those held out."""
+"""Which views steps may draw, and which distance, cost and misfit are measured on."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings
 
-__all__ = ["MeasuredViews", "held_out_views", "usable_views"]
-
 # Of a scan that is not in memory at most so many views, and about so many bytes.
 _VIEWS, _BYTES = 1000, 32 << 20
 # Of at most so many frequencies each has a misfit of its own.
@@ -26,9 +24,9 @@ _GROUPS = 64
 
 
 def usable_views(record: Views, hold_out: int | None) -> Tensor:
-    """The views that steps draw from: those there are, but damaged ones and every `hold_out`-th; (n,), ascending.
+    """The views that steps draw from: all but damaged ones and every `hold_out`-th; (n,), ascending.
 
-    Which are held out depends on nothing but their numbers, so that it stays as it is while a scan grows.
+    Which are held out depends on their numbers alone, and stays as it is while a scan grows.
     """
     return _split(record.views, record.damaged, hold_out)[0]
 
@@ -40,12 +38,12 @@ def held_out_views(record: Views, hold_out: int | None) -> Tensor:
 
 def _split(views: int, damaged: Sequence[int], hold_out: int | None) -> tuple[Tensor, Tensor]:
     """The views to draw from, and those held out."""
-    whole = torch.ones(views, dtype=torch.bool)
-    whole[list(damaged)] = False
+    usable = torch.ones(views, dtype=torch.bool)
+    usable[list(damaged)] = False
     out = torch.zeros(views, dtype=torch.bool)
     if hold_out is not None:
         out[hold_out - 1 :: hold_out] = True
-    return (whole & ~out).nonzero().flatten(), (whole & out).nonzero().flatten()
+    return (usable & ~out).nonzero().flatten(), (usable & out).nonzero().flatten()
 
 
 class MeasuredViews:
@@ -62,11 +60,14 @@ class MeasuredViews:
         return None if most is None else spread_views(fidelity.available, most)
 
     def every_view(self, fidelity: Fidelity) -> Tensor | None:
-        """Of all views that steps may draw in any stage, as many as are measured on; all of them where that is so."""
-        views = _split(fidelity.n_views, self.damaged(), self.settings.monitor.hold_out)[0]
+        """Of all views that steps may draw in any stage, as many as are measured on."""
+        return self._spread(_split(fidelity.n_views, self.damaged(), self.settings.monitor.hold_out)[0])
+
+    def _spread(self, views: Tensor) -> Tensor:
+        """As many of these as are measured on, evenly spaced."""
         most = self._most()
-        some = None if most is None else spread_views(views, most)
-        return views if some is None else some
+        spread = None if most is None else spread_views(views, most)
+        return views if spread is None else spread
 
     @property
     def groups(self) -> dict[str, Tensor]:
@@ -81,18 +82,14 @@ class MeasuredViews:
     def held_out(self, fidelity: Fidelity) -> Tensor | None:
         """Views of the fidelity that no step uses, as many as are measured on; None where there are none (yet)."""
         views = _split(fidelity.n_views, self.damaged(), self.settings.monitor.hold_out)[1]
-        if len(views) == 0:
-            return None
-        most = self._most()
-        some = None if most is None else spread_views(views, most)
-        return views if some is None else some
+        return None if len(views) == 0 else self._spread(views)
 
     def searched(self, fidelity: Fidelity) -> Tensor | None:
         """Views that no step uses while sigma is searched for, and none once they are used."""
-        whole = torch.ones(fidelity.n_views, dtype=torch.bool)
-        whole[fidelity.available.cpu()] = False
-        whole[list(self.damaged())] = False
-        views = whole.nonzero().flatten()
+        unused = torch.ones(fidelity.n_views, dtype=torch.bool)
+        unused[fidelity.available.cpu()] = False
+        unused[list(self.damaged())] = False
+        views = unused.nonzero().flatten()
         return None if len(views) == 0 else views
 
     def _most(self) -> int | None:
@@ -106,9 +103,9 @@ class MeasuredViews:
         return most
 
     def describe(self, fidelity: Fidelity) -> str | None:
-        """What the log says of it, None where all views are measured on or there is no distance."""
-        some = self(fidelity)
-        if some is None or "distance" not in self.settings.monitor.names:
+        """For the log; None where all views are measured on or there is no distance."""
+        views = self(fidelity)
+        if views is None or "distance" not in self.settings.monitor.names:
             return None
-        few = f"on {len(some)} evenly spaced views of {self.scan.n_views}"
+        few = f"on {len(views)} evenly spaced views of {self.scan.n_views}"
         return f"the distance is measured {few}; --measured-views says on how many"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
+import shutil
+import subprocess
+import tempfile
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError, StorageError
-from plugstream.base.files import write_whole
+from plugstream.base.files import hidden_place, write_whole
 from plugstream.base.progress import report
 from plugstream.base.quantities import Quantity, sort_quantities
 from plugstream.base.text import is_unicode
@@ -23,26 +27,22 @@ from plugstream.images.drawing import BLUE, INK, Panel, Shades, draw_rows, figur
 from plugstream.images.planes import phase_label
 from plugstream.images.space import ImageSpace
 from plugstream.runs.folder import open_run
-from plugstream.runs.moments import Moment, read_moments
-from plugstream.runs.preview import is_phase
+from plugstream.runs.frames import Moment, is_phase, read_moments
 from plugstream.runs.replay import History, replay
-from plugstream.runs.results import title_of
-from plugstream.runs.video import check_encoder, encode_video
-from plugstream.settings import resolve
+from plugstream.runs.results import title_of_folder
 from plugstream.solver.monitors import snr
-
-__all__ = ["Movie", "make_movie"]
 
 _SECONDS = 6.0  # that a movie takes, as far as frames a second allow
 _SLOWEST, _FASTEST = 6.0, 25.0
 _HOLD = 2.0  # seconds that the last frame stays
+_PATIENCE = 120.0  # seconds that ffmpeg may take to finish once it has all frames
 _PALE = "#c9d3de"
 _DOTS = 9.0  # an inch at least: with fewer the smallest text has not one pixel, which no font can be drawn with
 
 
 @dataclass(frozen=True)
 class Movie:
-    """What a movie came to: its file, how many frames it has, of the image from which step to which, and seconds."""
+    """A movie: its file, how many frames it has, the steps of the first and the last, and how long it takes."""
 
     path: Path
     frames: int
@@ -51,23 +51,18 @@ class Movie:
     seconds: float
 
 
-Points = dict[str, list[tuple[int, float]]]
-"""By the names of quantities, what was measured at which steps, in order."""
-
-
 def make_movie(
     folder: Path, out: Path, *, fps: float | None = None, size: int = 420, title: str | None = None
 ) -> Movie:
-    """Make a movie of a run's image forming, as a GIF or, where ffmpeg is installed, as MP4.
+    """Make a movie of a run's image as it forms, as a GIF or, where ffmpeg is installed, as MP4.
 
-    The colours are those of the last frame, which is the result where the run is over; each frame tells its step and
-    what was measured by then, and below is the curve of what says most of the image. What cannot be done is refused
-    before anything is drawn, and the file is replaced whole.
+    The scale of colours is that of the last frame, which is the result where the run is over. Each frame has its step
+    and what was measured by then, above the curve of what says most of the image.
 
     Arguments:
         folder: of a run, that may still go on. out: the file, .gif or .mp4.
-        fps: frames a second; for about six seconds if not given. size: pixels of the image's longer side, to which a
-            whole multiple of its own comes closest. title: what stands above, what the run does if not given.
+        fps: frames a second; for about six seconds if not given. size: about how many pixels the image's longer side
+            has, a whole multiple of its own. title: above the image; what the run does if not given.
     """
     kind = out.suffix.lower()
     if kind not in (".gif", ".mp4"):
@@ -76,8 +71,8 @@ def make_movie(
         raise InputError(
             f"the title {title!r} holds bytes that are not UTF-8, which cannot be drawn; write it in UTF-8"
         )
-    if kind == ".mp4":
-        check_encoder()
+    if kind == ".mp4" and shutil.which("ffmpeg") is None:
+        raise InputError("an MP4 needs ffmpeg, which is not installed here; install it, or make a .gif")
     open_run(folder)
     if not out.parent.is_dir():
         raise InputError(f"the folder {out.parent} does not exist; make it first")
@@ -86,7 +81,7 @@ def make_movie(
     rate = fps or min(_FASTEST, max(_SLOWEST, len(frames) / _SECONDS))
     points = _measured(history, folder, frames)
     tale = _Tale(points, history.quantities, history.arrivals(), frames[-1].step)
-    scene = _Scene(frames, panels, tale, title or _title(folder), size)
+    scene = _Scene(frames, panels, tale, title or title_of_folder(folder) or folder.resolve().name, size)
     report(f"drawing {len(frames)} frames")
     pictures, hold = scene.draw(), max(1, round(_HOLD * rate))
     try:
@@ -94,7 +89,7 @@ def make_movie(
             phases = any(is_phase(panel) for row in panels for panel in row)
             write_whole(out, [_encode_gif(pictures, rate, phases=phases)])
         else:
-            encode_video(out, pictures, rate, hold)
+            _encode_video(out, pictures, rate, hold)
     except OSError as error:
         raise StorageError(f"cannot write {out}: {error.strerror or error}") from error
     return Movie(out, len(frames), frames[0].step, frames[-1].step, (len(frames) - 1) / rate + hold / rate)
@@ -115,7 +110,7 @@ class _Scene:
         from matplotlib.figure import Figure
 
         self.frames, self.tale = frames, tale
-        self.rows = _panels(frames[-1].images, panels)
+        self.rows = _panels(frames[-1].rows, panels)
         width, height = figure_size(self.rows)
         width = max(width, 4.2)
         heights = [0.28, height, *([1.3] if tale.curve else [])]
@@ -130,14 +125,15 @@ class _Scene:
         self.moving: list[Any] = []  # of the curve: what was measured by then, and its end
         if tale.curve is not None:
             self._draw_curve(parts[2], tale.curve)
-        canvas: Any = FigureCanvasAgg(figure)
-        self.canvas = canvas
+        self.canvas: Any = FigureCanvasAgg(figure)
         for _ in range(2):  # with which the layout is settled
             figure.draw_without_rendering()
         figure.set_layout_engine("none")
-        shown, wanted = float(self.artists[0].axes.get_window_extent().width), self.rows[0][0].image.shape[1]
-        multiple = max(_multiple(self.rows, size), math.ceil(_DOTS * shown / (figure.dpi * wanted)))
-        figure.set_dpi(figure.dpi * multiple * wanted / shown)
+        # Each pixel of the image has as many of the movie a side, a whole number, so that all look the same.
+        longest = max(max(panel.image.shape) for row in self.rows for panel in row)
+        drawn, pixels = float(self.artists[0].axes.get_window_extent().width), self.rows[0][0].image.shape[1]
+        multiple = max(1, round(size / longest), math.ceil(_DOTS * drawn / (figure.dpi * pixels)))
+        figure.set_dpi(figure.dpi * multiple * pixels / drawn)
 
     def draw(self) -> Iterator[NDArray[np.uint8]]:
         """The frames as pictures (height, width, 3), with both sides even, as video wants them."""
@@ -147,7 +143,7 @@ class _Scene:
         still = self.canvas.copy_from_bbox(self.canvas.figure.bbox)
         for frame in self.frames:
             self.canvas.restore_region(still)
-            flat = [image for row in frame.images for image in row]
+            flat = [image for row in frame.rows for image in row]
             for artist, image in zip(self.artists, flat, strict=True):
                 artist.set_data(image)
                 artist.axes.draw_artist(artist)
@@ -162,8 +158,8 @@ class _Scene:
         self.text.set_text(self.tale.tell(step))
         self.text.draw(self.canvas.get_renderer())
         if self.tale.curve is not None:
-            known = [point for point in self.tale.points[self.tale.curve.name] if point[0] <= step]
-            for artist, points in zip(self.moving, (known, known[-1:]), strict=True):
+            so_far = [point for point in self.tale.points[self.tale.curve.name] if point[0] <= step]
+            for artist, points in zip(self.moving, (so_far, so_far[-1:]), strict=True):
                 artist.set_data([step for step, _ in points], [value for _, value in points])
                 artist.axes.draw_artist(artist)
 
@@ -221,24 +217,19 @@ def _space(panel: dict[str, Any]) -> ImageSpace:
     )
 
 
-def _multiple(rows: Sequence[Sequence[Panel]], size: int) -> int:
-    """How many pixels of the movie a pixel of the image has a side: whole ones, so that all are alike."""
-    longest: int = max(max(panel.image.shape) for row in rows for panel in row)
-    return max(1, round(size / longest))
-
-
-def _measured(history: History, folder: Path, frames: Sequence[Moment]) -> Points:
-    """What was measured up to the last frame, and of each frame its SNR, where the frame and the truth are whole."""
-    points: dict[str, dict[int, float]] = {}
-    for event in history.measured:
-        for name, value in event.values.items():
-            if value is not None and event.step <= frames[-1].step:
-                points.setdefault(name, {})[event.step] = value
-    truth = _load_truth(folder, frames[-1].whole) if "snr" in points else None
+def _measured(history: History, folder: Path, frames: Sequence[Moment]) -> dict[str, list[tuple[int, float]]]:
+    """What was measured up to the last frame, and the SNR of each frame, where it and the truth are whole images."""
+    last, points = frames[-1], {}
+    for name, pairs in history.points().items():
+        if pairs[0][0] <= last.step:
+            points[name] = {step: value for step, value in pairs if step <= last.step}
+    truth = _load_truth(folder, last.image) if "snr" in points else None
     if truth is not None:
         phase = "measured" if history.space is None else history.space.phase
-        own = {frame.step: float(snr(frame.whole, truth, phase=phase)) for frame in frames if frame.whole is not None}
-        points["snr"] = {**{step: value for step, value in own.items() if math.isfinite(value)}, **points["snr"]}
+        scores = {
+            frame.step: float(snr(frame.image, truth, phase=phase)) for frame in frames if frame.image is not None
+        }
+        points["snr"] = {step: value for step, value in scores.items() if math.isfinite(value)} | points["snr"]
     return {name: sorted(values.items()) for name, values in points.items()}
 
 
@@ -255,16 +246,20 @@ def _load_truth(folder: Path, image: NDArray[Any] | None) -> NDArray[Any] | None
 
 
 class _Tale:
-    """What a movie tells beside the image: the step, the views that had come, and what was measured by then.
+    """What a movie says beside the image: the step, the views that had come, and what was measured by then.
 
     `curve` is the quantity that says most of the image, None where none was measured twice.
 
-    Arguments: points, what was measured; quantities; arrivals, from which steps on there were how many views, of which
-    nothing is told where all were there from the start; last, the step of the last frame.
+    Arguments: points, steps and values of each quantity by name; quantities; arrivals, from which steps on there were
+    how many views, left out where all were there from the start; last, the step of the last frame.
     """
 
     def __init__(
-        self, points: Points, quantities: Sequence[Quantity], arrivals: Sequence[tuple[int, int]], last: int
+        self,
+        points: dict[str, list[tuple[int, float]]],
+        quantities: Sequence[Quantity],
+        arrivals: Sequence[tuple[int, int]],
+        last: int,
     ) -> None:
         self.points, self.last = points, last
         self.arrivals = list(arrivals) if len(arrivals) > 1 else []
@@ -275,26 +270,18 @@ class _Tale:
         """A line for a frame, in which numbers keep their places from frame to frame."""
         words = [_aligned("step {}", step, self.last)]
         if self.arrivals:
-            known = bisect_right(self.arrivals, (step, math.inf))
-            words.append(_aligned("{} views", self.arrivals[max(0, known - 1)][1], self.arrivals[-1][1]))
+            count = bisect_right(self.arrivals, (step, math.inf))
+            words.append(_aligned("{} views", self.arrivals[max(0, count - 1)][1], self.arrivals[-1][1]))
         for quantity in self.quantities[:2]:
-            known = bisect_right(self.points[quantity.name], (step, math.inf))
-            if known:
-                words.append(quantity.text(self.points[quantity.name][known - 1][1], short=True))
+            count = bisect_right(self.points[quantity.name], (step, math.inf))
+            if count:
+                words.append(quantity.text(self.points[quantity.name][count - 1][1], short=True))
         return "    ".join(words)
 
 
 def _aligned(text: str, number: int, most: int) -> str:
     """A number in a text, with the room that the largest one needs."""
     return text.format(str(number).rjust(len(str(most)), "\u2007"))  # a blank as wide as a digit
-
-
-def _title(folder: Path) -> str:
-    """What the run does, or the name of its folder where its settings cannot be read."""
-    try:
-        return title_of(resolve(folder / "settings.toml", used=()))
-    except InputError:
-        return folder.resolve().name
 
 
 def _encode_gif(pictures: Iterator[NDArray[np.uint8]], rate: float, *, phases: bool) -> bytes:
@@ -315,3 +302,43 @@ def _encode_gif(pictures: Iterator[NDArray[np.uint8]], rate: float, *, phases: b
     file = io.BytesIO()
     coded[0].save(file, "GIF", save_all=True, append_images=coded[1:], duration=times, loop=0, optimize=False)
     return file.getvalue()
+
+
+def _encode_video(out: Path, pictures: Iterator[NDArray[np.uint8]], rate: float, hold: int) -> None:
+    """Write pictures as a video that every player and browser shows, whole or not at all.
+
+    ffmpeg is run here and not by a library: imageio's plugin brings a binary of its own, and Matplotlib's writer draws
+    the whole figure for every frame, where `_Scene` draws only what moves.
+
+    Arguments: pictures, (height, width, 3) in RGB with even sides; rate, pictures a second; hold, how often the last is
+    repeated.
+    """
+    partial = hidden_place(out)
+    first = next(pictures)
+    height, width = first.shape[:2]
+    raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{rate:g}", "-i", "-"]
+    # 4:2:0 and the index in front are what browsers need; ffmpeg takes H.264 for MP4 where it has that.
+    coded = ["-an", "-pix_fmt", "yuv420p", "-crf", "18", "-movflags", "+faststart", "-f", "mp4", str(partial)]
+    command = ["ffmpeg", "-nostdin", "-hide_banner", "-loglevel", "error", "-y", *raw, *coded]
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors)
+        assert process.stdin is not None
+        try:
+            with contextlib.suppress(BrokenPipeError), process.stdin:  # it says itself why it ended
+                last = first
+                process.stdin.write(first.data)
+                for last in pictures:
+                    process.stdin.write(last.data)
+                for _ in range(hold - 1):
+                    process.stdin.write(last.data)
+            if process.wait(_PATIENCE) != 0:
+                errors.seek(0)
+                lines = errors.read().decode(errors="replace").strip().splitlines() or ["it does not say why"]
+                raise StorageError(f"ffmpeg could not write {out}: {lines[-1]}")
+            partial.replace(out)
+        except subprocess.TimeoutExpired:
+            raise StorageError(f"ffmpeg did not finish {out} within {_PATIENCE:.0f} s") from None
+        finally:
+            process.kill()  # which does nothing where it has ended
+            process.wait()
+            partial.unlink(missing_ok=True)

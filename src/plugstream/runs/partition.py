@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from plugstream.scans.scan import Scan
     from plugstream.settings import Settings
 
-__all__ = ["Partition", "choose_partition", "read_partition", "write_partition"]
-
 _FILE = "blocks.json"
 _SURE = 0.75  # of what the model says, which a run takes at least
 
@@ -41,7 +39,7 @@ class Planned(Protocol):
 
 @dataclass(frozen=True)
 class Partition:
-    """The blocks of a volume, and what they must have in common, so that no seam is between them.
+    """The blocks of a volume, and what they must have in common, so that there are no seams between them.
 
     Arguments: edges, 0 < ... < D: block b has the slices from edges[b] up to edges[b + 1]; views of the scan that the
     run has, None where it has not begun; damaged ones among them; lipschitz, the L that the step of all blocks goes by,
@@ -61,31 +59,30 @@ class Partition:
 
 
 def choose_partition(plan: Planned, scan: Scan) -> Partition | None:
-    """The blocks by which a run goes, None where it goes at once: its memory decides, and what can be cut.
+    """The blocks by which a run goes, None where it goes at once: that depends on memory, and on what can be cut.
 
-    What does not fit and cannot be cut is refused: where a limit was set if it does not keep that, and else if it does
-    not fit what is free.
+    A run that cannot be cut is refused where it exceeds the limit that was set, or without one, what is free.
     """
     settings, space, group = plan.settings, plan.instrument.image, plan.parts.group
     if plan.parts.device.type != "cpu" or len(space.spatial) != 3 or space.channels or scan.n_views == 0:
         return None
     data = scan.n_views * math.prod(plan.instrument.data_shape) * plan.parts.dtype.itemsize
     depth = space.shape[0]
-    held = data <= settings.scan.in_memory * 1e6
+    in_memory = data <= settings.scan.in_memory * 1e6
     dtype = plan.parts.dtype.to_complex() if space.is_complex else plan.parts.dtype
-    whole = Footprint.of(plan.denoiser, space.shape, dtype, data / depth, held=held)
+    volume = Footprint.of(plan.denoiser, space.shape, dtype, data / depth, in_memory=in_memory)
     limit = memory_limit(settings, group.size)
-    if whole.bytes(depth) <= limit:
+    if volume.bytes(depth) <= limit:
         return None
     if (obstacle := _obstacle(plan, scan)) is not None:
-        if settings.compute.memory is not None or _SURE * whole.bytes(depth) > whole.process + free_memory():
+        if settings.compute.memory is not None or _SURE * volume.bytes(depth) > volume.process + free_memory():
             shape = " x ".join(map(str, space.shape))
             raise InputError(
-                f"a run on {shape} voxels takes about {format_size(whole.bytes(depth))} of memory, and "
+                f"a run on {shape} voxels takes about {format_size(volume.bytes(depth))} of memory, and "
                 f"{format_size(limit)} are to be had; {obstacle}, or import it with larger voxels"
             )
         return None
-    part = Footprint.of(plan.denoiser, space.shape, dtype, data / depth, held=True)
+    part = Footprint.of(plan.denoiser, space.shape, dtype, data / depth, in_memory=True)
     most = part.most(limit)
     if most < 1:
         raise InputError(
@@ -96,7 +93,7 @@ def choose_partition(plan: Planned, scan: Scan) -> Partition | None:
     edges = tuple(depth * number // count for number in range(count + 1))
     size = -(-depth // count)
     note = (
-        f"all {depth} slices at once would take about {format_size(whole.bytes(depth))} of memory, and "
+        f"all {depth} slices at once would take about {format_size(volume.bytes(depth))} of memory, and "
         f"{format_size(limit)} are to be had: they go in {count} blocks of up to {size}, of about "
         f"{format_size(part.bytes(size))} each"
     )
@@ -125,12 +122,7 @@ def _obstacle(plan: Planned, scan: Scan) -> str | None:
 
 def write_partition(folder: Path, partition: Partition) -> None:
     """Write down what a run that goes on must know of its blocks, at once or not at all."""
-    content = {
-        "edges": partition.edges,
-        "views": partition.views,
-        "damaged": partition.damaged,
-        "lipschitz": partition.lipschitz,
-    }
+    content = {name: getattr(partition, name) for name in ("edges", "views", "damaged", "lipschitz")}
     write_text(folder / _FILE, json.dumps(content) + "\n")
 
 
@@ -142,16 +134,16 @@ def read_partition(folder: Path) -> Partition | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return Partition(
-            tuple(_whole(edge) for edge in content["edges"]),
-            None if content["views"] is None else _whole(content["views"]),
-            tuple(_whole(view) for view in content["damaged"]),
+            tuple(map(_check_count, content["edges"])),
+            None if content["views"] is None else _check_count(content["views"]),
+            tuple(map(_check_count, content["damaged"])),
             None if content["lipschitz"] is None else float(content["lipschitz"]),
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{path} cannot be read: {error}; bring it back, or start a new run") from error
 
 
-def _whole(value: Any) -> int:
+def _check_count(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{str(value)[:40]} is no whole number")
     return value

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from plugstream.algorithms import Algorithm
+from plugstream.algorithms import Algorithm, State
 from plugstream.algorithms.sampling import Sampler
 from plugstream.base.errors import InputError
 from plugstream.base.processes import Group
@@ -24,11 +24,8 @@ from plugstream.fidelity.losses import Loss
 from plugstream.fidelity.sharded import Sharded
 from plugstream.models.base import Model
 from plugstream.models.views import Views
-from plugstream.runs.checks import check_settings
-from plugstream.runs.devices import prepare_device
-from plugstream.settings import AlgorithmSettings, DenoiserSettings, Settings
-
-__all__ = ["Parts", "build_algorithm", "build_denoiser", "check_for_pictures", "complex_parts", "prepare"]
+from plugstream.runs.checks import check_settings, prepare_device
+from plugstream.settings import AlgorithmSettings, DenoiserSettings, Settings, parse_changes
 
 # Into how many parts a step is cut with --deterministic, whatever the number of processes.
 _SHARDS = 8
@@ -40,8 +37,7 @@ class Parts:
 
     Attributes: settings; device and dtype to compute in, the dtype being the real precision; prior, the denoiser before
     its bounds; loss; momentum and gradient, None where the algorithm uses none; opening, the denoiser of the first
-    steps, if it is another; group, the processes that share the
-    work.
+    steps, if it is another; group, the processes that share the work.
     """
 
     settings: Settings
@@ -63,10 +59,7 @@ class Parts:
         return Opening(denoiser, self.opening.within(*_bounds(d)), d.opening_steps, d.opening_factor)
 
     def fidelity(self, model: Model, data: Tensor | Measurements, *, available: Views = None) -> DataFidelity:
-        """How far an image is from the data, by the loss that was asked for; least squares where it is that.
-
-        Several processes share its views.
-        """
+        """How far an image is from the data, by the loss of the settings; several processes share its views."""
         fidelity = by_loss.make_fidelity(model, data, self.loss, available=available)
         shards = _SHARDS if self.settings.compute.deterministic else None
         if self.group.size == 1 and shards is None:
@@ -94,10 +87,7 @@ class Parts:
     def algorithm(
         self, fidelity: Fidelity, denoiser: Denoiser | None = None, sampler: Sampler | None = None
     ) -> Algorithm[Any]:
-        """The algorithm with its step, noise level and sampler.
-
-        Arguments: denoiser and sampler, where there are some already; else they are those of the settings.
-        """
+        """The algorithm with its step and noise level; denoiser and sampler are of the settings if not given."""
         a = self.settings.algorithm
         steps = a.sigma_steps or a.iterations
         falling = None if a.sigma is None or a.sigma_end is None else Geometric(a.sigma, a.sigma_end, steps)
@@ -121,10 +111,7 @@ class Parts:
 
 
 def prepare(settings: Settings, previous: Parts | None = None) -> Parts:
-    """Build what settings alone determine, once; what can be known to fail whatever the scan is, is refused.
-
-    Arguments: previous, the parts of other settings, of which those that are the same are not built again.
-    """
+    """Build what settings alone determine, and refuse what fails for any scan; parts of `previous` are used again."""
     check_settings(settings)
     device, dtype = prepare_device(settings.compute)
     uses = settings.algorithm.entry.facts.get("uses", ())
@@ -136,12 +123,12 @@ def prepare(settings: Settings, previous: Parts | None = None) -> Parts:
         part = getattr(previous, section) if unchanged else None
         return getattr(settings, section).build(*arguments) if part is None else part
 
-    known = previous is not None and _same_prior(previous.settings, settings)
+    same_prior = previous is not None and _same_prior(previous.settings, settings)
     parts = Parts(
         settings,
         device,
         dtype,
-        prior=previous.prior if previous is not None and known else _prior(settings.denoiser),
+        prior=previous.prior if previous is not None and same_prior else _prior(settings.denoiser),
         loss=build("loss"),
         momentum=build("momentum"),
         gradient=build("gradient", settings.sampler.seed),
@@ -162,26 +149,21 @@ def build_algorithm(
     gradient: Any,
     **common: Any,
 ) -> Algorithm[Any]:
-    """The algorithm that is chosen, from what its entry uses.
+    """The algorithm of the settings, with what its entry uses of momentum, restart and gradient.
 
-    Arguments: momentum and gradient, built, which an entry that does not use them is not given; common, by keyword
-    sigma or lam, step_size, sampler and, where something is to be refined, refine and what its arguments begin with;
-    and seed, for one that draws something of its own.
+    Arguments: common, by keyword: sigma or lam, step_size, sampler, and for some refine with its options, and seed.
     """
     uses = algorithm.entry.facts.get("uses", ())
     if not algorithm.entry.facts.get("seeded", False):
         common.pop("seed", None)
     if not common.get("refine"):
-        common.pop("refine", None)
-        common.pop("refine_steps", None)
-        common.pop("refine_tolerance", None)
-        common.pop("refine_pace", None)
+        common = {name: value for name, value in common.items() if not name.startswith("refine")}
     if "momentum" in uses:
         common |= {"momentum": momentum, "restart": restart}
     if "gradient" in uses:
         common["gradient"] = gradient
-    made: Algorithm[Any] = algorithm.build(fidelity, denoiser, **common)
-    return made
+    built: Algorithm[Any] = algorithm.build(fidelity, denoiser, **common)
+    return built
 
 
 def build_denoiser(settings: DenoiserSettings) -> Denoiser:
@@ -210,14 +192,64 @@ def complex_parts(settings: DenoiserSettings, *, waves: bool, free: bool = True)
 
     Arguments: settings; waves, whether images are complex; free, whether their global phase is (`ImageSpace.phase`).
     """
-    asked = settings.parts
+    parts = settings.parts
     if not waves:
-        if asked is not None:
+        if parts is not None:
             raise InputError("--parts is for complex images, and this one is real; leave it out")
         return {"complex": False}
-    kind = "magnitude-phase" if asked == "magnitude-phase" else None if asked is None else "real-imaginary"
-    turned = asked == "mean-phase" or (asked is None and free)
+    kind = "magnitude-phase" if parts == "magnitude-phase" else None if parts is None else "real-imaginary"
+    turned = parts == "mean-phase" or (parts is None and free)
     return {"complex": True, "parts": kind, "phase": "mean" if turned else "keep"}
+
+
+@dataclass(frozen=True)
+class StepChoice:
+    """The step of the next iteration.
+
+    Arguments: size, gamma; sigma; asked, the step in the settings; origin, where it comes from, in words; lipschitz,
+    the L that it needs, if any.
+    """
+
+    size: float
+    sigma: float
+    asked: str
+    origin: str
+    lipschitz: float | None = None
+
+    def content(self) -> dict[str, Any]:
+        """For run.json."""
+        return {"size": self.size, "asked": self.asked, "origin": self.origin, "lipschitz": self.lipschitz}
+
+    def __str__(self) -> str:
+        """For the log."""
+        bound = "" if self.lipschitz is None else f"L = {self.lipschitz:.4g}, "
+        return f"{bound}step {self.size:.6g}, sigma {self.sigma:.4g}; the step is {self.asked}, {self.origin}"
+
+
+def goes_by_lipschitz(settings: Settings) -> bool:
+    """Whether the step is a multiple of 1/L, so that L is needed."""
+    step = settings.algorithm.step_size
+    return isinstance(step, str) and isinstance(parse_step(step), OverL)
+
+
+def describe_step(settings: Settings, algorithm: Algorithm[Any], state: State) -> StepChoice:
+    """The step of the iteration after this state, and why; L, which may take long, is found only if it needs it."""
+    size, sigma = algorithm.parameters(state.k + 1, state)
+    changes = [c.step_size for c in parse_changes(settings.algorithm.changes) if c.step < state.k]
+    step = [settings.algorithm.step_size, *(change for change in changes if change is not None)][-1]
+    bound: float | None = None
+    if not isinstance(step, str):
+        origin = "given by hand"
+    elif isinstance(parse_step(step), Overlap):
+        which = "first" if state.k == 0 else "next"
+        origin = f"by the largest overlap of the views of each step, which this one is of the {which}"
+    elif algorithm.fidelity.has_lipschitz:
+        origin, bound = "from the L that bounds every view", algorithm.fidelity.lipschitz_max
+    else:
+        doubled = "which is doubled where the views of a step contradict it"
+        origin = f"from the L of the Jacobian at the first image, {doubled}"
+        bound = getattr(state, "lipschitz", None)
+    return StepChoice(size, sigma, str(step), origin, bound)
 
 
 def _opening(settings: DenoiserSettings) -> Prior | None:

@@ -47,8 +47,6 @@ from plugstream.scans.scan import Scan
 from plugstream.settings import Settings, StagePlan, needed_monitors, with_bounds
 from plugstream.solver.monitors import PSNR, SNR, HeldOutMisfit, Monitor, Variance
 
-__all__ = ["Plan", "build_monitors", "model_options", "plan"]
-
 
 @dataclass(frozen=True)
 class Plan:

@@ -34,13 +34,11 @@ from plugstream.images.blocks import average_blocks
 from plugstream.images.global_phase import turn_of_mean
 from plugstream.images.planes import is_faint
 from plugstream.images.space import ImageSpace
+from plugstream.runs.callbacks import Pace, PacedWriter
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note, Preview
-from plugstream.runs.frames import PIXELS, Frames
-from plugstream.runs.pace import Pace, PacedWriter
+from plugstream.runs.frames import PIXELS, Frames, is_phase
 from plugstream.solver.result import Progress
-
-__all__ = ["Previews", "is_phase", "make_panels", "read_preview", "show_panel"]
 
 _NAME = "preview.safetensors"
 _FORMAT = "plugstream-preview"
@@ -49,17 +47,16 @@ _VERSION = "1"
 _SIDE = 512
 # Pixels that are made into a preview in a second, at least: what the first one may take.
 _SPEED = 2e7
-# Seconds between two previews at least, which nobody could see more often; frames for a movie may come more often.
-# Replacing a file takes many times as long as writing a new one, where the file system sees to it that it is whole.
-_APART = 0.25
+# Seconds between two previews at least, as often as anybody can see; frames for a movie may come more often. To replace
+# a file takes many times as long as to write a new one, where the file system sees to it that it is whole.
+_GAP = 0.25
 
 
 @dataclass
 class Previews(PacedWriter):
-    """Writes a preview of the image before the first step, often at first, and later every few seconds.
+    """Writes previews of the image: before the first step, often at first, every few seconds later, and of the result.
 
-    They take at most 1 % of the run's time, and 0.05 s (`Pace`). The last one is of the result. The image is only read,
-    so iterates do not change.
+    They take at most 1 % of the run's time, and 0.05 s (`Pace`).
 
     Arguments: folder of the run; space of its image; log, where an event names the file; every, seconds, 0 for never.
     """
@@ -84,23 +81,23 @@ class Previews(PacedWriter):
     def after_step(self, progress: Progress[State]) -> None:
         if self.pace.due():
             with self.pace.turn():
-                self.write(progress.state.k, progress.state.image, shown=time.monotonic() >= self.next)
+                self.write(progress.state.k, progress.state.image, preview=time.monotonic() >= self.next)
 
-    def write(self, step: int, image: Tensor, *, shown: bool = True) -> None:
-        """Write a frame now, and unless it is not to be `shown` a preview."""
+    def write(self, step: int, image: Tensor, *, preview: bool = True) -> None:
+        """Write a frame now, and a preview where one is due."""
         tensors, panels = make_panels(image, self.space)
         header = {"format": _FORMAT, "version": _VERSION, "step": str(step), "panels": json.dumps(panels)}
         try:
-            if shown:
+            if preview:
                 save_tensors(self.folder / _NAME, tensors, header, durable=False)
             self.frames.add(step, *self._shrink(image, tensors, panels))
-        except OSError as error:  # nobody wants a run to end for it
+        except OSError as error:  # for which the run must not end
             self.pace.every = 0.0
             where = error.filename or self.folder / _NAME
             self.log.add(Note(f"warning: cannot write {where}: {error.strerror or error}; there are no more previews"))
             return
-        if shown:
-            self.next = time.monotonic() + _APART
+        if preview:
+            self.next = time.monotonic() + _GAP
             self.log.add(Preview(step, _NAME, tuple(panels)))
 
     def _shrink(
@@ -134,32 +131,30 @@ def make_panels(image: Tensor, space: ImageSpace, most: int = _SIDE) -> tuple[di
     about = {} if turn is None else {"turned": math.atan2(float(turn.imag), float(turn.real))}
     tensors: dict[str, Tensor] = {}
     panels: list[dict[str, Any]] = []
-    for prefix, place, part, axes in _slices(image, space):
-        small, axes = _shrink(part, axes, most)
+    for prefix, place, part, numbers in _slices(image, space):
+        blocks = [max(1, math.ceil(size / most)) for size in part.shape[-2:]]
+        small = average_blocks(part, blocks)
+        axes = [channel_axis(len(small))] if space.channels else []
+        axes += [space_axis(space, *about) for about in zip(numbers, small.shape[-2:], blocks, strict=True)]
         values = {"": small}
         if small.is_complex():
             values = {"magnitude": small.abs(), "phase": (small if turn is None else small * turn).angle()}
-        for what, value in values.items():
-            name = " ".join(text for text in (prefix, what) if text) or "image"
+        for kind, value in values.items():
+            name = " ".join(text for text in (prefix, kind) if text) or "image"
             tensors[name] = value.to("cpu", torch.float32)
             panels.append(
                 {
                     "name": name,
-                    "title": ", ".join(text for text in (place, what) if text),
-                    "quantity": f"{space.quantity}, {what}" if what else space.quantity,
-                    "unit": "rad" if what == "phase" else space.value_unit,
+                    "title": ", ".join(text for text in (place, kind) if text),
+                    "quantity": f"{space.quantity}, {kind}" if kind else space.quantity,
+                    "unit": "rad" if kind == "phase" else space.value_unit,
                     "range": _range(tensors[name]),
                     "upwards": space.upwards,
                     "axes": axes,
-                    **(about if what == "phase" else {}),
+                    **(about if kind == "phase" else {}),
                 }
             )
     return tensors, panels
-
-
-def is_phase(panel: Mapping[str, Any]) -> bool:
-    """Whether a panel shows a phase, in radians from -pi to pi."""
-    return bool(panel["unit"] == "rad" and panel["name"].split(" ")[-1] == "phase")
 
 
 def show_panel(panel: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> NDArray[np.float32]:
@@ -171,44 +166,33 @@ def show_panel(panel: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> NDArr
     return np.where(is_faint(size.numpy()), np.float32(np.nan), values)
 
 
-def _slices(image: Tensor, space: ImageSpace) -> list[tuple[str, str, Tensor, list[dict[str, Any]]]]:
-    """Name, place in words, values and axes of what is shown: the image, or three slices of a volume."""
-    first = int(space.channels)
-    axes: list[dict[str, Any]] = [_axis("channel", "", 0.0, 1.0, image.shape[0])] if space.channels else []
-    for n, name in enumerate(space.axes):
-        origin = None if space.origin is None else space.origin[n]
-        spacing = None if space.spacing is None else space.spacing[n]
-        axes.append(_axis(name, space.unit if spacing is not None else "", origin, spacing, image.shape[first + n]))
+def _slices(image: Tensor, space: ImageSpace) -> list[tuple[str, str, Tensor, list[int]]]:
+    """Name, place in words, values and spatial axes of what is shown: the image, or three slices of a volume."""
     if len(space.spatial) == 2:
-        return [("", "", image, axes)]
+        return [("", "", image, [0, 1])]
     out = []
-    for axis in range(first, first + 3):
+    for n, name in enumerate(space.axes):
+        axis = int(space.channels) + n
         middle = image.shape[axis] // 2
-        rest = [entry for n, entry in enumerate(axes) if n != axis]
-        place = space.position(axis - first, middle)
-        out.append((f"{axes[axis]['name']} = {middle}", place, image.select(axis, middle), rest))
+        part = image.select(axis, middle)
+        out.append((f"{name} = {middle}", space.position(n, middle), part, [m for m in range(3) if m != n]))
     return out
 
 
-def _axis(name: str, unit: str, origin: float | None, spacing: float | None, size: int) -> dict[str, Any]:
-    return {"name": name, "unit": unit, "origin": origin, "spacing": spacing, "size": size}
+def channel_axis(size: int) -> dict[str, Any]:
+    """What a panel says of its axis of channels."""
+    return {"name": "channel", "unit": "", "origin": 0.0, "spacing": 1.0, "size": size}
 
 
-def _shrink(part: Tensor, axes: list[dict[str, Any]], most: int) -> tuple[Tensor, list[dict[str, Any]]]:
-    """Means over blocks of the last two axes, and where their centres lie."""
-    blocks = [max(1, math.ceil(size / most)) for size in part.shape[-2:]]
-    if blocks == [1, 1]:
-        return part, axes
-    small = average_blocks(part, blocks)
-    changed = [dict(axis) for axis in axes]
-    for axis, block, size in zip(changed[-2:], blocks, small.shape[-2:], strict=True):
-        step = axis["spacing"]
-        if step is not None:
-            axis["spacing"] = step * block
-            if axis["origin"] is not None:
-                axis["origin"] += step * (block - 1) / 2
-        axis["size"] = size
-    return small, changed
+def space_axis(space: ImageSpace, n: int, size: int, block: int = 1) -> dict[str, Any]:
+    """What a panel says of spatial axis n, whose elements are means over blocks: where their centres lie."""
+    step = None if space.spacing is None else space.spacing[n]
+    origin = None if space.origin is None else space.origin[n]
+    if step is not None and origin is not None:
+        origin += step * (block - 1) / 2
+    unit = "" if step is None else space.unit
+    spacing = None if step is None else step * block
+    return {"name": space.axes[n], "unit": unit, "origin": origin, "spacing": spacing, "size": size}
 
 
 def _range(values: Tensor) -> list[float] | None:

@@ -1,4 +1,4 @@
-"""What a run found of the model beside the image, as files: refined-NAME.npy, and a picture of what is one."""
+"""Parameters of the model that a run refined, as files: refined-NAME.npy, and a picture of those that are images."""
 
 from __future__ import annotations
 
@@ -24,15 +24,13 @@ if TYPE_CHECKING:
     from plugstream.algorithms import State
     from plugstream.solver.result import Progress
 
-__all__ = ["PREFIX", "RefinementNotes", "read_refined", "refined_space", "save_refined"]
-
 PREFIX = "refined-"
 # Of at most so many images in one array each is drawn.
 _MOST = 8
 
 
 class RefinementNotes(Callback):
-    """Says in the log why and when what is refined beside the image stays as it is, and how far it still had to go."""
+    """Says in the log why and when refinement ended, and how far it still had to go."""
 
     def __init__(self, log: EventLog) -> None:
         self.log = log
@@ -53,17 +51,16 @@ def describe_end(algorithm: Any, state: Any) -> str:
     refinement, tolerance = state.refinement, algorithm.refine_tolerance
     names = list(algorithm.fidelity.comparable(state.parameters, algorithm.refine))
     if refinement.left is None:
-        far = "nothing is known of how far it still has to go"
-        arrived = False
+        far, arrived = "nothing is known of how far it still has to go", False
     else:
         ways = [f"{name} {100 * way:.2g} %" for name, way in zip(names, refinement.left.tolist(), strict=True)]
         far = f"by how its steps shrink it still has to go: {', '.join(ways)}"
         arrived = bool((refinement.left <= tolerance).all())
-    what = ", ".join(algorithm.refine)
+    refined = ", ".join(algorithm.refine)
     if arrived:
-        return f"{what}: arrived at step {refinement.ended}, and fixed from then on; {far}"
+        return f"{refined}: arrived at step {refinement.ended}, and fixed from then on; {far}"
     return (
-        f"warning: {what}: fixed at step {refinement.ended}, the limit, before they had arrived; {far}, where "
+        f"warning: {refined}: fixed at step {refinement.ended}, the limit, before they had arrived; {far}, where "
         f"{100 * tolerance:.2g} % is wanted; give more --refine-steps and --iterations"
     )
 
@@ -83,7 +80,7 @@ def save_refined(folder: Path, parameters: Mapping[str, torch.Tensor]) -> None:
 
 def read_refined(folder: Path) -> dict[str, torch.Tensor]:
     """The parameters that a run in a folder has left, by name; none where nothing was refined."""
-    found = {}
+    parameters = {}
     for path in sorted(folder.glob(f"{PREFIX}*.npy")):
         try:
             values = np.load(path, allow_pickle=False)
@@ -91,8 +88,8 @@ def read_refined(folder: Path) -> dict[str, torch.Tensor]:
             raise InputError(f"cannot read {path}, which the run refined: {error}") from None
         if values.dtype.kind not in "fc" or not np.isfinite(values).all():
             raise InputError(f"{path} holds {values.dtype}, or numbers that are not finite, and no parameters")
-        found[path.stem.removeprefix(PREFIX)] = torch.from_numpy(values)
-    return found
+        parameters[path.stem.removeprefix(PREFIX)] = torch.from_numpy(values)
+    return parameters
 
 
 def refined_space(values: NDArray[Any]) -> ImageSpace | None:
@@ -113,8 +110,8 @@ def _draw(name: str, values: NDArray[Any], space: ImageSpace) -> bytes:
     powers = (np.abs(stack.astype(np.complex128)) ** 2).sum((1, 2))
     shares = 100 * powers / max(float((np.abs(values.astype(np.complex128)) ** 2).sum()), 1e-300)
     titles = [name] if values.ndim == 2 else [f"{name} {n + 1}, {share:.3g} %" for n, share in enumerate(shares)]
-    shown = [(title, turn_image(image, plane)[0]) for title, image in zip(titles, stack, strict=True)]
-    rows = arrange_panels(shown, plane)
+    images = [(title, turn_image(image, plane)[0]) for title, image in zip(titles, stack, strict=True)]
+    rows = arrange_panels(images, plane)
     figure = Figure(figsize=figure_size(rows), layout="constrained")
     draw_rows(figure, rows, plane)
     return encode_figure(figure, dpi=110)

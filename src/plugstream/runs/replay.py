@@ -1,4 +1,4 @@
-"""What the event log of a run comes to: the one place that knows which events count after a run was resumed."""
+"""The history of a run from its event log: the one place that knows which events count after a run was resumed."""
 
 from __future__ import annotations
 
@@ -9,32 +9,27 @@ from typing import Any
 
 from plugstream.base.quantities import Quantity, read_quantity
 from plugstream.images.space import ImageSpace, read_space
+from plugstream.runs import events
 from plugstream.runs.event_log import EventTail, checked_events
-from plugstream.runs.events import (
-    Chosen,
-    Contradiction,
-    Event,
-    Finishing,
-    Heartbeat,
-    Machine,
-    Measurement,
-    Note,
-    Preview,
-    Quantities,
-    Resume,
-    Space,
-    Stage,
-    Start,
-    Steering,
-    Stop,
-    TheoryTerms,
-    Trial,
-    Views,
-    WatchTotals,
-)
+from plugstream.runs.events import Event, Measurement, Note, Stage, Start, Steering, StepEvent, Stop, Trial, Views
 from plugstream.settings.changes import Change, parse_changes
 
-__all__ = ["History", "HistoryReader", "replay"]
+# Where the history keeps all events of a kind, in order, and where only the last.
+_LISTS: dict[type[Event], str] = {
+    Note: "notes",
+    Stage: "stages",
+    Measurement: "measured",
+    events.Contradiction: "contradictions",
+    events.WatchTotals: "watched",
+    Trial: "trials",
+    events.Chosen: "chosen",
+}
+_LAST: dict[type[Event], str] = {
+    events.Machine: "machine",
+    events.TheoryTerms: "terms",
+    events.Heartbeat: "heartbeat",
+    events.Preview: "preview",
+}
 
 
 @dataclass
@@ -46,37 +41,35 @@ class History:
     writes down others for an earlier step.
 
     Attributes:
-        start: how the last process began. stop: how it ended, None where it did not say so: it runs, or was killed.
-        heartbeat, preview: its last ones, None where there is none.
-        machine: what it runs on. space: what its image is. notes: what was told, by all processes, in order.
-        views: from which steps on there were which views. stages: as they began. quantities: what the monitors measure.
-        measured, contradictions, watched, steering, trials (rounds of a search), chosen (its denoiser): in the order
-        of steps.
+        start, machine: how the last process began, and on what. stop: how it ended, None where it runs or was killed.
+        heartbeat, preview: the last of them. terms: for the bound of Proposition 5, once the run is over.
+        space: of the image. quantities: what the monitors measure. notes: of all processes, in order.
+        views: from which steps on there were which views. stages: as they began.
+        measured, contradictions, watched, steering, trials (rounds of a search), chosen (its denoiser): by step.
         changes: of sigma and the step, planned or asked for; as for views, a resumed run makes the same ones.
-        terms: what the bound of Proposition 5 needs, once the run is over. paused: whether it waits for somebody.
-        finishing: whether it has taken its last step, and not ended yet.
+        paused: whether it waits for somebody. finishing: whether it has taken its last step, and not ended yet.
         step: how far the run is. last_step: up to which step its views are known, -1 for none.
         last_at: when the last event was written, seconds since the epoch. checks: of lines, see `knows`.
     """
 
     start: Start | None = None
     stop: Stop | None = None
-    heartbeat: Heartbeat | None = None
-    preview: Preview | None = None
-    machine: Machine | None = None
+    heartbeat: events.Heartbeat | None = None
+    preview: events.Preview | None = None
+    machine: events.Machine | None = None
     space: ImageSpace | None = None
     notes: list[Note] = field(default_factory=list)
     views: list[Views] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     quantities: list[Quantity] = field(default_factory=list)
     measured: list[Measurement] = field(default_factory=list)
-    contradictions: list[Contradiction] = field(default_factory=list)
-    watched: list[WatchTotals] = field(default_factory=list)
+    contradictions: list[events.Contradiction] = field(default_factory=list)
+    watched: list[events.WatchTotals] = field(default_factory=list)
     steering: list[Steering] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
-    chosen: list[Chosen] = field(default_factory=list)
+    chosen: list[events.Chosen] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
-    terms: TheoryTerms | None = None
+    terms: events.TheoryTerms | None = None
     paused: bool = False
     finishing: bool = False
     step: int = 0
@@ -94,15 +87,20 @@ class History:
         """Whether the log was once as `EventLog.check` says, so that nothing that was there then is missing."""
         return int(check, 16) in self.checks
 
+    def points(self) -> dict[str, list[tuple[int, float]]]:
+        """What was measured of each quantity that has a value, by its name: steps and values, in order."""
+        points: dict[str, list[tuple[int, float]]] = {}
+        for event in self.measured:
+            for name, value in event.values.items():
+                if value is not None:
+                    points.setdefault(name, []).append((event.step, value))
+        return points
+
     def arrivals(self) -> list[tuple[int, int]]:
         """From which steps on there were more views than before, and how many."""
         counts = {record.step: record.views for record in self.views}  # the last where a step has several
-        steps = list(counts)
-        return [
-            (k, counts[k])
-            for before, k in zip([None, *steps], steps, strict=False)
-            if before is None or counts[k] > counts[before]
-        ]
+        before = [-1, *counts.values()]
+        return [(step, count) for (step, count), less in zip(counts.items(), before, strict=False) if count > less]
 
     def add(self, event: Event) -> None:
         """Take in the next event of the log."""
@@ -113,50 +111,31 @@ class History:
                 self.stop = self.heartbeat = self.preview = self.terms = self.machine = None
                 self.changes = _planned_changes(event)
                 self._next_change, self.paused, self.finishing = 0, False, False
-            case Machine():
-                self.machine = event
-            case Space():
+            case events.Space():
                 self.space = read_space(event.space)
-            case Note():
-                self.notes.append(event)
-            case Resume():
+            case events.Resume():
                 self._go_back(event.step)
             case Views():
                 if self.views and event.step < self.views[-1].step:
                     self.last_step = event.step
                 self.views = [earlier for earlier in self.views if earlier.step <= event.step] + [event]
-            case Stage():
-                self.stages.append(event)
-            case Quantities():
+            case events.Quantities():
                 self.quantities = [read_quantity(content) for content in event.quantities]
-            case Measurement():
-                self.measured.append(event)
-            case Contradiction():
-                self.contradictions.append(event)
             case Steering():
                 self.steering.append(event)
                 self.paused = event.action == "pause" or (event.action == "change" and self.paused)
                 if event.action in ("change", "stop"):
                     self._change(Change(event.step, event.sigma, event.step_size, event.action == "stop"))
-            case Trial():
-                self.trials.append(event)
-            case Chosen():
-                self.chosen.append(event)
-            case WatchTotals():
-                self.watched.append(event)
-            case TheoryTerms():
-                self.terms = event
-            case Heartbeat():
-                self.heartbeat = event
-            case Preview():
-                self.preview = event
-            case Finishing():
+            case events.Finishing():
                 self.finishing = True
             case Stop():
                 self.stop, self.paused, self.finishing = event, False, False
-        step = getattr(event, "step", None)
-        if step is not None:
-            self.step, self.last_step = max(self.step, step), max(self.last_step, step)
+            case _ if type(event) in _LISTS:
+                getattr(self, _LISTS[type(event)]).append(event)
+            case _:
+                setattr(self, _LAST[type(event)], event)
+        if isinstance(event, StepEvent):
+            self.step, self.last_step = max(self.step, event.step), max(self.last_step, event.step)
 
     def _change(self, change: Change) -> None:
         """Take in a change; one that is not the next that was known takes the place of all that were to come."""
@@ -167,10 +146,10 @@ class History:
     def _go_back(self, step: int) -> None:
         """Forget what will be repeated; a run that goes on from its start repeats that, too."""
         last = step if step > 0 else -1
-        self.measured = [event for event in self.measured if event.step <= last]
-        self.contradictions = [event for event in self.contradictions if event.step <= last]
-        self.watched = [event for event in self.watched if event.step <= last]
-        self.stages = [event for event in self.stages if event.step < step]  # one that begins here is told again
+        self.measured = [e for e in self.measured if e.step <= last]
+        self.contradictions = [e for e in self.contradictions if e.step <= last]
+        self.watched = [e for e in self.watched if e.step <= last]
+        self.stages = [e for e in self.stages if e.step < step]  # one that begins here is told again
         self.trials = [e for e in self.trials if e.step < step or (e.step == step and not e.ended)]
         self.chosen = [e for e in self.chosen if e.step < step]
         # Changes at this step are made again, and written down again.
@@ -197,10 +176,7 @@ def replay(path: Path) -> History:
 
 
 class HistoryReader:
-    """The history of a run that goes on: each time only what came since is read.
-
-    Arguments: path of the log, which may not be there yet.
-    """
+    """The history of a run that goes on, or has not begun yet: each time only what is new in its log is read."""
 
     def __init__(self, path: Path) -> None:
         self.history = History()
@@ -208,9 +184,9 @@ class HistoryReader:
 
     def read(self) -> bool:
         """Take in what came since, and say whether that was anything; a damaged log is refused."""
-        events = self._tail.read()
+        new = self._tail.read()
         if self._tail.files != self._file:
             self.history, self._file = History(), self._tail.files
-        for event in events:
+        for event in new:
             self.history.add(event)
-        return bool(events)
+        return bool(new)

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.files import write_whole
-from plugstream.base.quantities import Quantity, sort_quantities
+from plugstream.base.quantities import sort_quantities
 from plugstream.images.drawing import (
     BLUE,
     INK,
     ORANGE,
     Curve,
+    Panel,
     arrange_panels,
     draw_curves,
     draw_rows,
@@ -27,14 +28,13 @@ from plugstream.images.drawing import (
 )
 from plugstream.images.planes import turn_images
 from plugstream.images.space import ImageSpace
-from plugstream.runs.events import Measurement, Stage
-from plugstream.runs.watch import Theory
-
-__all__ = ["draw_report"]
+from plugstream.runs.events import Stage
+from plugstream.runs.replay import History
+from plugstream.runs.watch import Theory, theory_of
 
 _GREY = "#777777"
 # Of at most so many stages the names are written, if they have at most so many letters.
-_NAMED, _SHORT = 6, 16
+_MOST_NAMES, _SHORT = 6, 16
 
 
 def draw_report(
@@ -46,75 +46,76 @@ def draw_report(
     compared: tuple[str, NDArray[Any]] | None,
     truth: NDArray[Any] | None,
     uncertainty: NDArray[Any] | None = None,
-    measured: Sequence[Measurement],
-    quantities: Sequence[Quantity] = (),
-    theory: Theory | None = None,
-    arrivals: Sequence[tuple[int, int]] = (),
-    stages: Sequence[Stage] = (),
+    history: History,
     formats: Sequence[str] = ("png",),
 ) -> None:
-    """Draw the images on one grey scale, labelled with their SNR, above the convergence curves.
+    """Draw the images on one grey scale, labelled with their SNR, above the curves of the history.
 
-    `compared` is the name and the image of what the result is compared with. Axes are in the unit of the space, and
-    y points as it says. The report is written as `path` with each of the formats for its ending: png, pdf, svg.
     Volumes are drawn as three slices, complex images as magnitude and phase (`arrange_panels`), turned to the truth
-    where the phase is free (`turn_images`); where the truth is known the error is drawn too, on a scale of its own,
-    and so is the `uncertainty`, a map of the error to expect. Where the theory was watched, what was measured is
-    drawn beside the bound of Proposition 5. Where views came while the run went on, `arrivals` has the step from
-    which on there were how many, and the curves are marked there; and so they are where its `stages` begin.
-    """
-    from matplotlib.figure import Figure
+    where the phase is free (`turn_images`). Where the truth is known the error is drawn too, on a scale of its own.
 
+    Arguments: path and formats as of `draw_figure`; space, whose units the axes have; compared, name and image of what
+    the result is compared with; uncertainty, a map of the error to expect.
+    """
     from plugstream.solver.monitors import snr
 
     def label(name: str, image: NDArray[Any]) -> str:
         return name if truth is None else f"{name}, {float(snr(image, truth, space.ndim, phase=space.phase)):.2f} dB"
 
-    shown = [] if truth is None else [("truth", truth)]
+    images = [] if truth is None else [("truth", truth)]
     if compared is not None:
-        shown.append((label(*compared), compared[1]))
-    shown.append((label("result", result), result))
-    shown = turn_images(shown, space, truth)
-    rows = arrange_panels(shown, space, result if truth is None else truth)
+        images.append((label(*compared), compared[1]))
+    images.append((label("result", result), result))
+    images = turn_images(images, space, truth)
+    rows = arrange_panels(images, space, result if truth is None else truth)
     if truth is not None:
-        rows = with_error(rows, shown[-1][1] - shown[0][1], space)
+        rows = with_error(rows, images[-1][1] - images[0][1], space)
     if uncertainty is not None:
         rows = with_uncertainty(rows, uncertainty, space)
+    draw_figure(path, rows, space, title, history, formats)
+
+
+def draw_figure(
+    path: Path,
+    rows: Sequence[Sequence[Panel]],
+    space: ImageSpace,
+    title: str,
+    history: History,
+    formats: Sequence[str],
+) -> None:
+    """Draw rows of images above the curves of a history, marked where views came and where stages begin.
+
+    Where the theory was watched, the bound of Proposition 5 is drawn beside them. The figure is written as `path` with
+    each of the formats for its ending: png, pdf, svg.
+    """
+    from matplotlib.figure import Figure
+
     width, height = figure_size(rows)
     figure = Figure(figsize=(max(width, 7.2), height + 3.2), layout="constrained")
     figure.suptitle(title, fontsize=11, color=INK, parse_math=False)  # names of files may have a $
     images, curves = np.asarray(figure.subfigures(2, 1, height_ratios=[height, 2.9])).tolist()
     draw_rows(images, rows, space)
-    if theory is None or not theory.t:
-        _draw_curves(curves, measured, quantities, arrivals, stages)
-    else:
-        left, right = np.asarray(curves.subfigures(1, 2, width_ratios=[1.5, 1.0])).tolist()
-        _draw_curves(left, measured, quantities, arrivals, stages)
-        _draw_theory(right, theory)
+    theory = theory_of(history)
+    if theory is not None and theory.t:
+        curves, beside = np.asarray(curves.subfigures(1, 2, width_ratios=[1.5, 1.0])).tolist()
+        _draw_theory(beside, theory)
+    _draw_curves(curves, history)
     for kind in formats:
         write_whole(path.with_suffix(f".{kind}"), [encode_figure(figure, kind, dpi=150)])
 
 
-def _draw_curves(
-    figure: Any,
-    measured: Sequence[Measurement],
-    quantities: Sequence[Quantity],
-    arrivals: Sequence[tuple[int, int]] = (),
-    stages: Sequence[Stage] = (),
-) -> None:
+def _draw_curves(figure: Any, history: History) -> None:
     """What one may stop by, and what says most of the image: against the truth if it is known."""
-    names = {name for event in measured for name, value in event.values.items() if value is not None}
-    curves = []
-    for quantity in sort_quantities(quantities, names, stop_first=True)[:2]:
-        values = [(event.step, event.values.get(quantity.name)) for event in measured]
-        points = [(step, value) for step, value in values if value is not None]
-        curves.append(Curve(quantity, [step for step, _ in points], [value for _, value in points]))
+    points = history.points()
+    quantities = sort_quantities(history.quantities, points, stop_first=True)[:2]
+    curves = [Curve(q, [k for k, _ in points[q.name]], [value for _, value in points[q.name]]) for q in quantities]
     if not curves:
         return
+    arrivals = history.arrivals()
     for axes, curve in zip(draw_curves(figure, curves), curves, strict=True):
         if len(arrivals) > 1:
             _mark_arrivals(axes, arrivals, max(curve.steps))
-        _mark_stages(axes, stages)
+        _mark_stages(axes, history.stages)
 
 
 def _mark_stages(axes: Any, stages: Sequence[Stage]) -> None:
@@ -122,7 +123,7 @@ def _mark_stages(axes: Any, stages: Sequence[Stage]) -> None:
     for stage in stages:
         if stage.step > 0:
             axes.axvline(stage.step, color=_GREY, linewidth=0.8, linestyle=(0, (3, 3)))
-        if len(stages) <= _NAMED:
+        if len(stages) <= _MOST_NAMES:
             name = stage.name if len(stage.name) <= _SHORT else f"{stage.views} views"
             place = {"xy": (stage.step, 1), "xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
             axes.annotate(name, xytext=(3, -8), fontsize=7, color=_GREY, parse_math=False, **place)
@@ -131,9 +132,8 @@ def _mark_stages(axes: Any, stages: Sequence[Stage]) -> None:
 def _mark_arrivals(axes: Any, arrivals: Sequence[tuple[int, int]], last: int) -> None:
     """A tick at each step from which on there were more views, and how many there were, on an axis of their own."""
     steps, views = (list(values) for values in zip(*arrivals, strict=True))
-    axes.plot(
-        steps[1:], [0.02] * (len(steps) - 1), "|", color=_GREY, markersize=7, transform=axes.get_xaxis_transform()
-    )
+    low = [0.02] * (len(steps) - 1)
+    axes.plot(steps[1:], low, "|", color=_GREY, markersize=7, transform=axes.get_xaxis_transform())
     other = axes.twinx()
     other.step([*steps, max(last, steps[-1])], [*views, views[-1]], where="post", color=_GREY, linewidth=0.9, alpha=0.7)
     other.set_ylim(0, 1.05 * max(views))
@@ -152,23 +152,10 @@ def _draw_theory(figure: Any, theory: Theory) -> None:
     axes.plot(theory.t, theory.average, color=BLUE, marker="o", markersize=3, linewidth=1.4, label="measured")
     if theory.bounds is not None:
         style = "-" if not theory.unmet else "--"
-        axes.plot(
-            theory.t,
-            theory.bounds,
-            style,
-            color=ORANGE,
-            linewidth=1.4,
-            label="bound of Proposition 5",
-        )
-    if theory.contradictions:
-        axes.plot(
-            theory.contradictions,
-            [0.03] * len(theory.contradictions),
-            "|",
-            color="#b3202c",
-            transform=axes.get_xaxis_transform(),
-            label="contradicting steps",
-        )
+        axes.plot(theory.t, theory.bounds, style, color=ORANGE, linewidth=1.4, label="bound of Proposition 5")
+    if steps := theory.contradictions:
+        marks = {"color": "#b3202c", "transform": axes.get_xaxis_transform(), "label": "contradicting steps"}
+        axes.plot(steps, [0.03] * len(steps), "|", **marks)
     axes.set_yscale("log")
     notes = ["iteration t"]
     if theory.bounds is not None:

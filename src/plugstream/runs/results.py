@@ -1,11 +1,16 @@
-"""What a run leaves when it is over: its images, its measurements as a table, and the report."""
+"""What a run leaves when it is over: its images, its measurements as a table, and the report.
+
+The results of a volume that goes by blocks are made from its file, a few slices at a time.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
+import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,30 +20,32 @@ import torch
 from numpy.typing import NDArray
 
 from plugstream.algorithms import State
+from plugstream.base.errors import InputError
 from plugstream.base.files import sync_folder, write_whole
 from plugstream.base.progress import report
+from plugstream.base.volume_file import VolumeFile
 from plugstream.fidelity.by_loss import DataFidelity
 from plugstream.fidelity.sign_test import on_bounds
-from plugstream.images.pictures import save_image
+from plugstream.images.drawing import Panel, Shades, label_of
+from plugstream.images.pictures import save_image, write_grey
 from plugstream.images.space import ImageSpace
+from plugstream.images.tags import tiff_tags
 from plugstream.runs.folder import write_text
 from plugstream.runs.parts import Parts
 from plugstream.runs.refined import save_refined
 from plugstream.runs.replay import History, replay
-from plugstream.runs.report import draw_report
-from plugstream.runs.watch import theory_of
+from plugstream.runs.report import draw_figure, draw_report
 from plugstream.scans.scan import Scan
-from plugstream.settings import DenoiserSettings, Settings
+from plugstream.settings import DenoiserSettings, Settings, resolve
 from plugstream.solver.result import Result
-from plugstream.solver.series import Series
-
-__all__ = ["Comparison", "bound_notes", "form_comparison", "title_of", "wrap_notes", "write_known", "write_results"]
+from plugstream.solver.verdict import Verdict
 
 # An image is said to sit on a bound where at least this part of it does.
 _SUBSTANTIAL = 0.2
 _METHODS = {"filtered": "filtered back-projection", "sirt": "SIRT", "gridding": "gridding", "cg-sense": "CG-SENSE"}
 # Characters that a line of the report's title has room for.
 _LINE = 84
+_MOST_TIFF = 3 << 30  # bytes of ImageJ's TIFF, which has 32 bits for places
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,6 @@ def form_comparison(
     """The image by the instrument's usual method, or else the back-projection; None where there is neither.
 
     Of several processes all call it, and the first alone has an image by the usual method.
-
-    Arguments: scan; fidelity of its views; parts; views to form it of, all if not given.
     """
     from plugstream.scans.baselines.first_image import form_baseline, usual_method
 
@@ -72,16 +77,13 @@ def form_comparison(
         return None
     report("forming the back-projection")
     image = fidelity.backprojection(views)
-    # Where the derivative at zero is zero, as of intensities of waves, there is none.
-    known = fidelity.linear or bool(image.any())
-    return Comparison(image, "backprojection", "first back-projection") if known else None
+    if not fidelity.linear and not bool(image.any()):  # the derivative at zero is zero
+        return None
+    return Comparison(image, "backprojection", "first back-projection")
 
 
 def write_known(folder: Path, scan: Scan, start: torch.Tensor) -> None:
-    """Write what is known before the first step, for who looks on: the first image and, where there is one, the truth.
-
-    What is there already, of a run that goes on, stays.
-    """
+    """Write what is known before the first step, unless it is there: the first image, and the truth if there is one."""
     if not (folder / "start.npy").exists():
         file = io.BytesIO()
         np.save(file, _single(start))
@@ -98,12 +100,9 @@ def write_results(
     compared: Comparison | None,
     notes: Sequence[str] = (),
 ) -> None:
-    """Write result, what it is compared with, what was refined, history.csv and the report's figures.
+    """Write result, what it is compared with, what was refined, history.csv and figures, each whole or not at all.
 
-    Each is written whole or not at all.
-
-    Arguments: compared, None where there is nothing to compare with; notes, on what a person should know of the image,
-    which stand in the report.
+    Arguments: compared, None for nothing; notes on the image for a person, which stand in the report.
     """
     report("writing the results")
     space = ImageSpace.of(scan)
@@ -112,7 +111,8 @@ def write_results(
         save_image(compared.image, folder / compared.file, space)
     if result.parameters:
         save_refined(folder, result.parameters)
-    write_text(folder / "history.csv", _history(result.history))
+    series = {name: zip(s.step, s.time, s.value, strict=True) for name, s in result.history.items()}
+    write_history(folder, ((name, *row) for name, rows in series.items() for row in rows))
     if settings.run.figure_formats:
         report("drawing the report")
         _draw(folder, scan, settings, result, compared, notes)
@@ -132,16 +132,12 @@ def _draw(
         folder / "report.png",
         space=ImageSpace.of(scan),
         formats=settings.run.figure_formats,
-        title="\n".join([_title(settings, result, history), *wrap_notes(notes)]),
+        title="\n".join([_title(settings, result, history), *_wrap_notes(notes)]),
         result=_single(result.image),
         compared=None if compared is None else (compared.name, _single(compared.image)),
         truth=scan.truth,
         uncertainty=None if result.uncertainty is None else _single(result.uncertainty),
-        measured=history.measured,
-        quantities=history.quantities,
-        theory=theory_of(history),
-        arrivals=history.arrivals(),
-        stages=history.stages,
+        history=history,
     )
 
 
@@ -165,19 +161,18 @@ def _percent(part: float) -> str:
     return "all" if part == 1 else f"{min(99.9, 100 * part):.3g} %"
 
 
-def wrap_notes(notes: Sequence[str]) -> list[str]:
+def _wrap_notes(notes: Sequence[str]) -> list[str]:
     """Notes as lines that the report's title has room for."""
     return [line for text in notes for line in textwrap.wrap(text, _LINE)]
 
 
-def _history(history: dict[str, Series]) -> str:
+def write_history(folder: Path, rows: Iterable[tuple[str, int, float, float]]) -> None:
+    """Write history.csv, of rows of a quantity's name, step, seconds and value."""
     file = io.StringIO(newline="")
     writer = csv.writer(file)
     writer.writerow(["quantity", "step", "time", "value"])
-    for name, series in history.items():
-        for step, seconds, value in zip(series.step, series.time, series.value, strict=True):
-            writer.writerow([name, int(step), f"{seconds:.6f}", repr(float(value))])
-    return file.getvalue()
+    writer.writerows([name, int(step), f"{time:.6f}", repr(float(value))] for name, step, time, value in rows)
+    write_text(folder / "history.csv", file.getvalue())
 
 
 def title_of(settings: Settings, left_out: str = "") -> str:
@@ -185,9 +180,16 @@ def title_of(settings: Settings, left_out: str = "") -> str:
     s, a = settings.sampler, settings.algorithm
     title = a.entry.facts.get("title", Path(a.name).name)
     name = title(settings) if callable(title) else title
-    whole = s.entry.facts.get("draws") == "all"
-    views = "all views" if whole else f"{s.views or 'some'} views a step ({Path(s.name).name})"
+    draws_all = s.entry.facts.get("draws") == "all"
+    views = "all views" if draws_all else f"{s.views or 'some'} views a step ({Path(s.name).name})"
     return f"{name}, {Path(settings.denoiser.name).name}, {views}{left_out}"
+
+
+def title_of_folder(folder: Path) -> str:
+    """What the run in a folder does; nothing where its settings cannot be read, or need a file that is gone."""
+    with contextlib.suppress(InputError):
+        return title_of(resolve(folder / "settings.toml", used=()))
+    return ""
 
 
 def _title(settings: Settings, result: Result[State], history: History) -> str:
@@ -195,3 +197,74 @@ def _title(settings: Settings, result: Result[State], history: History) -> str:
     if history.views and (damaged := history.views[-1].damaged):
         left_out = f", {len(damaged)} damaged of {history.views[-1].views} left out"
     return f"{title_of(settings, left_out)}: {result.state.k} steps in {result.time:.1f} s"
+
+
+def write_volume_results(
+    folder: Path, volume: VolumeFile, space: ImageSpace, settings: Settings, verdict: Verdict
+) -> None:
+    """Write result.tif, a PNG of the middle slice, history.csv and the report's figures, each whole or not at all.
+
+    A TIFF is written of volumes up to 3 GB, which is what programs that read ImageJ's take; result.npy is all of them.
+    """
+    report("writing the results")
+    planes, span = middle_planes(volume)
+    order = -1 if space.upwards else 1
+    write_grey(folder / "result.png", planes[0][::order], span, space.section(0))
+    if math.prod(volume.shape) * volume.dtype.itemsize <= _MOST_TIFF:
+        _write_tiff(folder / "result.tif", volume, space)
+    history = replay(folder / "events.jsonl")
+    names = dict.fromkeys(name for event in history.measured for name in event.values)
+    rows = [(name, e.step, e.time, e.values.get(name)) for name in names for e in history.measured]
+    write_history(folder, ((name, step, time, value) for name, step, time, value in rows if value is not None))
+    if settings.run.figure_formats:
+        report("drawing the report")
+        title = "\n".join([f"{title_of(settings)}, by blocks of slices", *_wrap_notes([str(verdict)])])
+        shades = Shades(*span, label_of(space))
+        panels = [
+            Panel(space.position(axis, space.shape[axis] // 2), plane.astype(np.float64), shades, space.section(axis))
+            for axis, plane in enumerate(planes)
+        ]
+        draw_figure(folder / "report.png", [panels], space, title, history, settings.run.figure_formats)
+    sync_folder(folder)
+
+
+def middle_planes(volume: VolumeFile) -> tuple[list[NDArray[Any]], tuple[float, float]]:
+    """The slices through the middle across each axis, and the least (or 0, if none is negative) and largest value."""
+    depth, height, width = volume.shape
+    rows, columns = np.empty((depth, width), volume.dtype), np.empty((depth, height), volume.dtype)
+    middle = volume.read(depth // 2, depth // 2 + 1)[0]
+    low, high = 0.0, -math.inf
+    for first, part in volume.portions():
+        report("reading the volume", first, depth)
+        rows[first : first + len(part)] = part[:, height // 2]
+        columns[first : first + len(part)] = part[:, :, width // 2]
+        low, high = min(low, float(part.min())), max(high, float(part.max()))
+    return [middle, rows, columns], (low, high if high > low else low + 1.0)
+
+
+def volume_snr(volume: VolumeFile, truth: NDArray[Any]) -> float:
+    """20 log10(||x|| / ||x - y||) of the volume y in a file against the truth x, in dB."""
+    energy = error = 0.0
+    for first, part in volume.portions():
+        exact = truth[first : first + len(part)].astype(np.float64)
+        energy += float((exact**2).sum())
+        error += float(((exact - part) ** 2).sum())
+    return 10 * math.log10(energy / error) if energy > 0 and error > 0 else math.inf
+
+
+def _write_tiff(path: Path, volume: VolumeFile, space: ImageSpace) -> None:
+    """A stack of slices, written one by one."""
+    import tifffile
+
+    order = -1 if space.upwards else 1
+
+    def slices() -> Iterator[NDArray[Any]]:
+        for _, part in volume.portions():
+            yield from np.ascontiguousarray(part[:, ::order].astype(np.float32))
+
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        tifffile.imwrite(temporary, slices(), shape=volume.shape, dtype=np.float32, **tiff_tags(space))
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -25,14 +25,12 @@ from plugstream.runs.identity import identity
 from plugstream.runs.plan import Plan
 from plugstream.runs.replay import History, replay
 from plugstream.runs.search import last_choice, last_trial, with_sigma, without_strength
-from plugstream.runs.viewers import Viewers
+from plugstream.runs.terminal import Viewers
 from plugstream.runs.views import wait_for_batch
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan, open_scan
 from plugstream.settings import Change, with_changes
 from plugstream.solver.result import Result
-
-__all__ = ["explain_failure", "reconstruct"]
 
 
 def reconstruct(
@@ -63,7 +61,7 @@ def reconstruct(
         go_on: go on from the last checkpoint of this folder, or from the start if there is none yet.
         viewers: what else shows it while it goes on. inbox: where people ask for something, if not in the folder.
         part: whether it is a block of a volume (`plugstream.runs.volume`): then it writes no results.
-    Of several processes (`Parts.share`) all call it; rank 0 does what is said here, and the others help.
+    Of several processes (`Parts.share`) all call it; rank 0 does all this, and the others help.
     """
     check_mask(scan.instrument, scan.columns)  # which lay on a disk when it was planned, and may be in memory now
     run = RunContext(scan, plan, folder, source, go_on, terminal, viewers or Viewers(), inbox, part)
@@ -92,8 +90,8 @@ def _open(run: RunContext) -> None:
     past = run.past = replay(events) if run.go_on else History()
     if isinstance(scan, StoredScan) and settings.scan.follow and not past.views:
         wait_for_batch(scan, settings, lambda text: None if run.terminal is None else run.terminal(Note(text)))
-    if past.views and (had := past.views[-1].views) > scan.n_views:
-        raise InputError(f"the run had {had} views, but the scan {run.source} has {scan.n_views}")
+    if past.views and (before := past.views[-1].views) > scan.n_views:
+        raise InputError(f"the run had {before} views, but the scan {run.source} has {scan.n_views}")
     first = past.views[0].views if past.views else scan.n_views
     about = identity(scan, settings, first)
     if past.trials or settings.algorithm.search is not None:
@@ -121,7 +119,7 @@ def _open_as_helper(run: RunContext) -> None:
 
 
 def _execute(run: RunContext, *, fresh: bool) -> Result[State]:
-    """Carry out the run; whatever ends it, nothing of what was reached is lost."""
+    """Carry out the run; whatever ends it, nothing is lost."""
     try:
         return execute(run)
     except Exception as error:  # of the data, of the disk, of memory, or a mistake of ours
@@ -137,7 +135,7 @@ def _execute(run: RunContext, *, fresh: bool) -> Result[State]:
 
 
 def _with_changes(plan: Plan, past: History, saved: SavedState | None) -> Plan:
-    """The plan with the changes that the log of a run tells, which goes on where somebody asked it to stop."""
+    """The plan with the changes in the log of a run, which goes on where somebody asked it to stop."""
     if past.start is None:
         return plan
     begun = 0 if saved is None else saved.step
@@ -147,12 +145,12 @@ def _with_changes(plan: Plan, past: History, saved: SavedState | None) -> Plan:
         if (name := last_choice(past.chosen)) is not None:
             plan = plan.with_denoiser(name)
     changes = [replace(change, stop=change.stop and change.step > begun) for change in past.changes]
-    left = [change for change in changes if change != Change(change.step)]
-    return plan.with_settings(with_changes(plan.settings, left))
+    changes = [change for change in changes if change != Change(change.step)]
+    return plan.with_settings(with_changes(plan.settings, changes))
 
 
 def explain_failure(error: Exception, folder: Path, source: str | Path) -> InputError | None:
-    """What ended a run, with what to do; None for what is not a person's to repair."""
+    """What ended a run, with what to do; None for what a person cannot repair."""
     resume = f"plugstream resume {shell_quote(folder)}"
     again = f"go on with '{resume}'"
     if not (folder / "run.json").exists():
@@ -176,7 +174,7 @@ def explain_failure(error: Exception, folder: Path, source: str | Path) -> Input
 
 
 def _why_unreadable(source: str | Path) -> str | None:
-    """Why a scan that was open cannot be opened any more: it was moved, its disk or network is gone; None if it can."""
+    """Why a scan that was open cannot be opened any more; None if it can."""
     try:
         open_scan(source)
     except InputError as error:

@@ -2,9 +2,9 @@
 
 A run with the setting `algorithm.search` begins as a race of two sigmas (`plugstream.algorithms.race`), judged by views
 that no step uses, or, where views are few, by a tenth of the data of each. With `denoiser.rivals` the race chooses the
-denoiser, too (`plugstream.algorithms.heat`). When it is over, the run goes on from the image it came to, with what was
-found, and with those data as well. The rounds are in the log, so that a run which is resumed knows what was found. At
-the end the settings say it, so that the run can be repeated without a search.
+denoiser, too (`plugstream.algorithms.heat`). Afterwards the run goes on from its image, with the sigma that was found
+and with those data as well. The rounds are in the log for a run that is resumed, and at the end the settings have the
+result, so that the run can be repeated without a search.
 """
 
 from __future__ import annotations
@@ -27,29 +27,13 @@ from plugstream.models.part import SHARE, PartOfData
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Chosen, Note, Trial, Views
 from plugstream.runs.measuring import held_out_views, usable_views
-from plugstream.runs.steps import goes_by_lipschitz
+from plugstream.runs.parts import goes_by_lipschitz
 from plugstream.scans.scan import Scan
-from plugstream.settings import Settings, is_weight
+from plugstream.settings import Settings, is_weight, share_of_range
 from plugstream.solver.result import Progress, Turn
 
-__all__ = [
-    "Search",
-    "SearchByBlocks",
-    "advised_sigma",
-    "check_judges",
-    "check_search",
-    "count_judges",
-    "heat_margin",
-    "heat_steps",
-    "judges_by_data",
-    "last_choice",
-    "last_trial",
-    "make_race",
-    "search_interval",
-    "with_sigma",
-    "without_strength",
-]
-
+# From which sigma to which is looked for, of images from 0 to 1; of others, shares of their range.
+_LIMITS = (5e-4, 0.1)
 # Every so many-th view is held out, or fewer: of a long scan twice as many as a step has judge well enough.
 _EVERY, _BATCHES = 10, 2
 # Of fewer views than this a part of each one's data judges: docs/sigma-search.md has what was measured.
@@ -74,18 +58,14 @@ class SearchByBlocks(InputError):
 
 
 def judges_by_data(settings: Settings, n_views: int) -> bool:
-    """Whether sigma is searched for by a part of each view's data, since whole views are too few for it.
-
-    Views that a person holds out judge in any case.
-    """
+    """Whether a part of each view's data judges sigma, since views are few and nobody holds out whole ones."""
     return settings.algorithm.search is not None and settings.monitor.hold_out is None and n_views < _MANY
 
 
 def search_interval(settings: Settings, n_views: int) -> int | None:
     """Every how many-th view is held out while sigma is searched for; None without a search, or by data.
 
-    Those that are held out anyway, where some are. A tenth, and of many views twice as many as a step uses, so that
-    judging takes little beside steps.
+    A tenth, of many views twice as many as a step uses, unless a person holds out others.
     """
     if settings.algorithm.search is None or judges_by_data(settings, n_views):
         return None
@@ -103,10 +83,7 @@ def count_judges(settings: Settings, n_views: int) -> int:
 
 
 def check_judges(settings: Settings, n_views: int, data_shape: Sequence[int]) -> None:
-    """Refuse to search for sigma by a part of each view's data where those are hardly any.
-
-    Arguments: data_shape, of a view.
-    """
+    """Refuse to search for sigma by a part of each view's data where those are hardly any."""
     count = n_views * math.prod(data_shape)
     if judges_by_data(settings, n_views) and count * SHARE < _LEAST:
         raise InputError(
@@ -156,11 +133,27 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
 
 def advised_sigma(settings: Settings, instrument: Instrument, columns: Columns, n_views: int) -> Advice | None:
     """The sigma that an instrument advises for the settings' denoiser, from which a search can be patient, if any."""
-    of = "weight" if is_weight(settings.denoiser.name) else "noise"
-    for one in instrument.advise_scan(columns, n_views, None):
-        if (one.section, one.key) == ("algorithm", "sigma") and one.sigma in (None, of):
-            return one
+    meaning = "weight" if is_weight(settings.denoiser.name) else "noise"
+    for advice in instrument.advise_scan(columns, n_views, None):
+        if (advice.section, advice.key) == ("algorithm", "sigma") and advice.sigma in (None, meaning):
+            return advice
     return None
+
+
+def sigma_limits(scan: Scan, low: float | None, high: float | None, denoiser: str) -> tuple[float, float]:
+    """From which sigma to which a search goes, where these are not given: by the image's range where that is its unit.
+
+    An instrument that advises a sigma by the image's range has images of any size; of others values are about 1.
+    """
+    from plugstream.scans.baselines.first_image import image_range
+
+    advised = scan.instrument.advise_scan(scan.columns if scan.n_views else {}, scan.n_views, None)
+    by_range = any((a.section, a.key) == ("algorithm", "sigma") and str(a.value).endswith("%") for a in advised)
+    if low is not None and high is not None:
+        return low, high
+    unit = share_of_range(1.0, image_range(scan), denoiser) if by_range else 1.0
+    usual = (_LIMITS[0] * unit, _LIMITS[1] * unit)
+    return usual[0] if low is None else low, usual[1] if high is None else high
 
 
 def race_steps(search: int, rivals: int) -> int:
@@ -198,14 +191,14 @@ def make_race(
     if advised is not None and advised.spread is not None and nats is not None:
         expected, pull = float(advised.value), 1 / (nats * max(1, len(judges)) * advised.spread**2)
     patient, growing = advised is not None, not is_weight(name)
-    known = (algorithm, judges, race_steps(search, len(names)), patient, judge, growing, expected, pull)
+    race = (algorithm, judges, race_steps(search, len(names)), patient, judge, growing, expected, pull)
     if not names:
-        return SigmaRace(*known)
-    made = [_rival(settings, one, denoiser) for one, denoiser in zip(names, rivals, strict=True)]
+        return SigmaRace(*race)
+    entrants = [_rival(settings, one, denoiser) for one, denoiser in zip(names, rivals, strict=True)]
     model = algorithm.fidelity.model
     count = len(judges) * math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
     margin = heat_margin(max(1, round(count if judge is None else count * SHARE)))
-    return DenoiserRace(*known, tuple(made), margin)
+    return DenoiserRace(*race, tuple(entrants), margin)
 
 
 def _rival(settings: Settings, name: str, denoiser: Denoiser) -> Rival:
@@ -238,14 +231,13 @@ class Search:
 
     `running` is whether sigma is still looked for, and `sigma` and `denoiser` what was found, None before that.
 
-    Arguments: settings; n_views of the run; log; go_on, from a sigma and a denoiser's name, None for the run's own, to
-    the algorithm on all views, called once; ended, of a run that goes on after its search, the last round of that,
-    and chosen, its denoiser; rival, from a name to that denoiser; advised, the sigma that the instrument advises.
+    Arguments: settings; scan, and how many of its views the run has; log; go_on, from a sigma and a denoiser's name,
+    None for the run's own, to the algorithm on all views, called once; ended, the last round of a search that a run
+    which goes on has behind it, and chosen, its denoiser; rival, from a name to that denoiser.
     """
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         settings: Settings,
         scan: Scan,
         n_views: int,
@@ -254,29 +246,12 @@ class Search:
         ended: Trial | None = None,
         chosen: Sequence[Chosen] = (),
         rival: Callable[[str], Denoiser] | None = None,
-    ) -> Search | None:
-        """The search that the settings ask for, if they do, of a run with the first n_views of a scan."""
-        if settings.algorithm.search is None:
-            return None
-        advised = advised_sigma(settings, scan.instrument, scan.columns, n_views)
-        return cls(settings, n_views, log, go_on, ended, chosen, rival, advised=advised)
-
-    def __init__(
-        self,
-        settings: Settings,
-        n_views: int,
-        log: EventLog,
-        go_on: Callable[[float, str | None], Any],
-        ended: Trial | None = None,
-        chosen: Sequence[Chosen] = (),
-        rival: Callable[[str], Denoiser] | None = None,
-        *,
-        advised: Advice | None = None,
     ) -> None:
-        self.advised = advised
-        self.settings, self.log, self.go_on = settings, log, go_on
-        self.sigma, self.denoiser, self.rival = None if ended is None else ended.sigma, last_choice(chosen), rival
+        self.settings, self.log, self.go_on, self.rival = settings, log, go_on, rival
+        self.advised = advised_sigma(settings, scan.instrument, scan.columns, n_views)
+        self.sigma = None if ended is None else ended.sigma
         self._end = None if ended is None else ended.step
+        self.denoiser = last_choice(chosen)
         self._views, self._interval = n_views, search_interval(settings, n_views)
         self._by_data, self._seed = judges_by_data(settings, n_views), settings.sampler.seed
         self._rounds: int | None = None
@@ -305,10 +280,7 @@ class Search:
         return whole.with_views(self.restrict_data(whole.model), left, lipschitz_max=bound)
 
     def begin(self, algorithm: Any, damaged: tuple[int, ...], whole: DataFidelity) -> Any:
-        """The race of the algorithm on what steps use, judged by the rest; itself once it is over.
-
-        Arguments: damaged views; whole, the fidelity of all data, in memory, or of any that is read.
-        """
+        """The race of the algorithm on what steps use, judged by the rest of `whole`; the algorithm once it is over."""
         if not self.running:
             return algorithm
         record, judge = Views(0, self._views, damaged, None, True), None
@@ -378,17 +350,13 @@ class Search:
     def _tell(self, state: RaceState) -> None:
         assert state.tried is not None
         assert state.misfit is not None
-        known = (state.rounds, state.sigma, state.ratio, state.misfit, *state.tried)
-        self.log.add(Trial(state.k, *known, ended=state.ended))
+        numbers = (state.rounds, state.sigma, state.ratio, state.misfit, *state.tried)
+        self.log.add(Trial(state.k, *numbers, ended=state.ended))
         text = f"sigma {state.sigma:.4g} after round {state.rounds}, held-out misfit {state.misfit:.4g}"
         if state.ended:
-            out = (
-                ""
-                if self.settings.monitor.hold_out is not None
-                else f", with the {'data' if self._by_data else 'views'} that were held out"
-            )
             text = f"sigma {state.sigma:.4g} was found in {state.rounds} rounds; the run goes on from their last image"
-            text += out
+            if self.settings.monitor.hold_out is None:
+                text += f", with the {'data' if self._by_data else 'views'} that were held out"
         self.log.add(Note(text))
         self.log.sync()
 

@@ -1,9 +1,8 @@
-"""The stages of a run: each begins with the image of the one before, on views, with a sigma and an L of its own.
+"""The stages of a run: each begins with the image of the one before, and has views, a sigma and an L of its own.
 
-A stage begins once so many steps have been taken, which settings and scan decide alone. So a run that goes on from a
-checkpoint, or that is repeated, changes at the same steps and gives the same bits. At its beginning momentum, what
-gradients remember, duals and an L that was found are forgotten (`PlugAndPlay.renew`): they are of another problem.
-Distance and cost are of the views of the stage, which is the problem that is being solved; the misfit is of all views.
+Settings and scan alone decide after which step a stage begins, so a run that goes on from a checkpoint, or is repeated,
+gives the same bits. Momentum, remembered gradients, duals and an L that was found belong to another problem, and are
+dropped (`PlugAndPlay.renew`). Distance and cost are of the views of the stage, the misfit is of all views.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from plugstream.runs.events import Note, Stage
 from plugstream.scans.scan import Scan
 from plugstream.settings import Settings, StagePlan, plan_stages
 
-__all__ = ["SigmaByStage", "Stages", "check_begun", "check_stages", "restrict_views", "stages_of"]
-
 
 def stages_of(settings: Settings, scan: Scan | Experiment, n_views: int) -> tuple[StagePlan, ...]:
     """The stages that the settings ask for of the first views of a scan, none where they ask for none."""
@@ -42,7 +39,7 @@ def check_stages(settings: Settings) -> None:
     a = settings.algorithm
     if a.stages is None and a.hop is None:
         return
-    what = "--stages" if a.stages is not None else "--hop"
+    flag = "--stages" if a.stages is not None else "--hop"
     for wrong, advice in (
         (settings.scan.follow, "a scan that is followed grows, so that steps cannot be planned; wait for its end"),
         (settings.monitor.watch_theory, "the theory is of one problem from start to end; leave --watch-theory out"),
@@ -50,19 +47,16 @@ def check_stages(settings: Settings) -> None:
         (a.settled is not None, "the misfit falls in each stage anew; leave --settled out"),
     ):
         if wrong:
-            raise InputError(f"{what} cannot be used: {advice}")
+            raise InputError(f"{flag} cannot be used: {advice}")
     if ":" in a.name:
-        raise InputError(f"{what} is for our own algorithms, which can begin anew from an image, and not for {a.name}")
+        raise InputError(f"{flag} is for our own algorithms, which can begin anew from an image, and not for {a.name}")
 
 
-def check_begun(plans: Sequence[StagePlan], told: Sequence[Stage]) -> None:
-    """Refuse to go on with a run whose stages began at other steps than the settings say by now.
-
-    Arguments: plans; told, the stages that its log tells of.
-    """
-    for event in told:
-        known = event.number <= len(plans) and plans[event.number - 1].begin == event.step
-        if not known or event.count != len(plans):
+def check_begun(plans: Sequence[StagePlan], begun: Sequence[Stage]) -> None:
+    """Refuse to go on with a run whose stages began, by its log, at other steps than the settings say by now."""
+    for event in begun:
+        same = event.number <= len(plans) and plans[event.number - 1].begin == event.step
+        if not same or event.count != len(plans):
             raise InputError(
                 f"stage {event.number} of {event.count} of the run began after step {event.step}, and not where its "
                 "settings say; start a new run for other stages"
@@ -82,10 +76,7 @@ class SigmaByStage:
 
 
 class Stages:
-    """Where a run is among its stages.
-
-    Arguments: plans; log.
-    """
+    """Where a run is among its stages."""
 
     def __init__(self, plans: Sequence[StagePlan], log: EventLog) -> None:
         self.plans, self.log = tuple(plans), log

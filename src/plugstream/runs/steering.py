@@ -1,8 +1,8 @@
-"""How a run is steered: the changes that are known beforehand, and what is asked of it on the way.
+"""How a run is steered: planned changes, and what is asked of it on the way.
 
-A change counts from the next iteration on, for sigma and the step are functions of the iteration's number, and so is
-what is changed: a run that goes on from a checkpoint, or that is repeated from its settings, changes at the same steps
-and gives the same bits. Everything is in the log before it is done.
+A change counts from the next iteration on. Sigma and the step stay functions of the iteration's number, so a run that
+goes on from a checkpoint, or is repeated from its settings, gives the same bits. Everything is in the log before it is
+done.
 """
 
 from __future__ import annotations
@@ -12,22 +12,20 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from plugstream.base.errors import InputError
+from plugstream.runs.checks import check_precision
 from plugstream.runs.commands import Command
-from plugstream.runs.devices import check_precision
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note, Steering
-from plugstream.runs.steps import goes_by_lipschitz
+from plugstream.runs.parts import goes_by_lipschitz
 from plugstream.settings import Settings
 from plugstream.settings.changes import Change
 from plugstream.solver.result import Progress
 
-__all__ = ["PlannedChanges", "check_command"]
-
 
 class PlannedChanges:
-    """The changes of a run: replays those that are known, takes new ones, and says whether the run pauses or stops.
+    """The changes of a run: makes planned ones, takes new ones, and says whether the run pauses or stops.
 
-    A new change takes the place of those that were known for later steps, as whoever makes it sees the run as it is.
+    A new change replaces those planned for later steps, as whoever makes it sees the run as it is.
 
     Arguments: changes, in the order of steps; log; write, called with all changes when there is a new one.
     """
@@ -48,7 +46,7 @@ class PlannedChanges:
         return algorithm
 
     def go_on(self, step: int, algorithm: Any) -> Any:
-        """The algorithm to go on with after this step, as the changes say that are known."""
+        """The algorithm to go on with after this step, with the changes planned for it."""
         while self._next < len(self.changes) and self.changes[self._next].step <= step:
             change = self.changes[self._next]
             self._next += 1
@@ -85,7 +83,8 @@ class PlannedChanges:
 def describe_change(change: Change) -> str:
     """A change in words."""
     parts = [] if change.sigma is None else [f"sigma is {change.sigma:g}"]
-    parts += [] if change.step_size is None else [f"the step is {_size(change.step_size)}"]
+    size = change.step_size
+    parts += [] if size is None else [f"the step is {size if isinstance(size, str) else f'{size:g}'}"]
     parts = [f"{' and '.join(parts)} from step {change.step + 1} on, as was asked for"] if parts else []
     return "; ".join([*parts, *([f"stopping at step {change.step}, as was asked for"] if change.stop else [])])
 
@@ -95,9 +94,9 @@ def check_command(command: Command, progress: Progress[Any], settings: Settings)
     if command.action != "change":
         return
     algorithm = progress.algorithm
-    known: set[str] = {field.name for field in fields(algorithm)} if is_dataclass(algorithm) else set()
+    names: set[str] = {field.name for field in fields(algorithm)} if is_dataclass(algorithm) else set()
     for name, value in (("sigma", command.sigma), ("step_size", command.step_size)):
-        if value is not None and name not in known:
+        if value is not None and name not in names:
             raise InputError(f"{name} of {type(algorithm).__name__} cannot be changed")
     if isinstance(command.step_size, str) and not goes_by_lipschitz(settings):
         raise InputError("the run began with a step that is a number, so that it knows no L; write a number")
@@ -116,7 +115,3 @@ def _apply(algorithm: Any, change: Change) -> Any:
     if change.step_size is not None:
         values["step_size"] = change.step_size
     return replace(algorithm, **values) if values else algorithm
-
-
-def _size(size: float | str) -> str:
-    return size if isinstance(size, str) else f"{size:g}"

@@ -1,10 +1,9 @@
 """The events of a run as TensorBoard reads them: scalars, pictures and the settings, while the run goes on.
 
-A file of TensorBoard is a sequence of records, each with masked CRC-32C of its length and of its content, and each an
-`Event` as Protocol Buffers write it. Both are a few lines here, so that no package is needed to write them, and nothing
-of TensorFlow's is installed. torch's SummaryWriter needs TensorBoard itself and tensorboardX needs protobuf, and both
-write in a thread of their own, where a full disk is not noticed by the run. `pip install tensorboard` is for whoever
-looks at the files:
+A file of TensorBoard is a sequence of records, each an `Event` as Protocol Buffers write it, with masked CRC-32C of its
+length and its content. Both are a few lines here, so no package is needed to write them. torch's SummaryWriter needs
+TensorBoard itself and tensorboardX needs protobuf, and both write in a thread of their own, where the run does not
+notice a full disk. `pip install tensorboard` is for whoever looks at the files:
 
     tensorboard --logdir RUN
 
@@ -29,11 +28,10 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.images.colours import color_phase
+from plugstream.runs.callbacks import Pace
 from plugstream.runs.events import Event, Heartbeat, Measurement, Preview, Resume, Start, Stop, Views
-from plugstream.runs.pace import Pace
-from plugstream.runs.preview import is_phase, read_preview, show_panel
-
-__all__ = ["Tensorboard"]
+from plugstream.runs.frames import is_phase
+from plugstream.runs.preview import read_preview, show_panel
 
 # Seconds between two pictures, which take a hundredth of the run's time at most, and what the first may take.
 _EVERY = 5.0
@@ -43,12 +41,10 @@ _MOST_TEXT = 1 << 20
 
 
 class Tensorboard:
-    """Listens to the event log of a run, and writes RUN/tensorboard/events.out.tfevents.*, one file a process.
+    """Listens to the event log of the run in a folder, and writes tensorboard/events.out.tfevents.*, a file a process.
 
     Scalars are what the monitors measure, by name, steps a second and the views that have come; pictures are the
-    previews; the settings are a text. A run that is resumed has TensorBoard forget the steps that are repeated.
-
-    Arguments: folder of the run.
+    previews; the settings are a text. Where a run is resumed TensorBoard forgets the steps that are repeated.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,7 +61,7 @@ class Tensorboard:
             return
         try:
             self._take(event)
-        except OSError as error:  # nobody wants a run to end for it
+        except OSError as error:  # for which the run must not end
             self._broken = True
             place = self.folder / "tensorboard"
             warnings.warn(f"cannot write {place}: {error.strerror or error}", PlugstreamWarning, stacklevel=2)
@@ -76,7 +72,7 @@ class Tensorboard:
                 text = json.dumps(event.settings, indent=1)[:_MOST_TEXT]
                 self._add(event.at, 0, [_text("settings", f"```\n{text}\n```")])
             case Resume():
-                self._write(_double(1, event.at) + _whole(2, event.step + 1) + _bytes(7, _whole(1, 1)))
+                self._write(_double(1, event.at) + _integer(2, event.step + 1) + _bytes(7, _integer(1, 1)))
             case Measurement():
                 values = [_scalar(name, value) for name, value in event.values.items() if value is not None]
                 self._add(event.at, event.step, values)
@@ -109,13 +105,13 @@ class Tensorboard:
             low, high = panel["range"] or (0.0, 1.0)
             span = None if is_phase(panel) else (min(0.0, low), high)
             for number, plane in enumerate(image[:_CHANNELS] if image.ndim == 3 else image[None]):
-                which = f"/channel {number}" if image.ndim == 3 else ""
-                values.append(_picture(f"image/{panel['name']}{which}", plane, span, upwards=panel["upwards"]))
+                channel = f"/channel {number}" if image.ndim == 3 else ""
+                values.append(_picture(f"image/{panel['name']}{channel}", plane, span, upwards=panel["upwards"]))
         self._add(at, step, values)
 
     def _add(self, at: float, step: int, values: Iterable[bytes]) -> None:
         """Write an event with a summary of these values."""
-        self._write(_double(1, at) + _whole(2, step) + _bytes(5, b"".join(_bytes(1, value) for value in values)))
+        self._write(_double(1, at) + _integer(2, step) + _bytes(5, b"".join(_bytes(1, value) for value in values)))
 
     def _write(self, event: bytes) -> None:
         if self._file is None:
@@ -142,7 +138,7 @@ def _picture(tag: str, plane: NDArray[np.float32], span: tuple[float, float] | N
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels[:: -1 if upwards else 1])).save(file, "PNG", compress_level=1)
     height, width = plane.shape
-    image = _whole(1, height) + _whole(2, width) + _whole(3, 1 if span else 3) + _bytes(4, file.getvalue())
+    image = _integer(1, height) + _integer(2, width) + _integer(3, 1 if span else 3) + _bytes(4, file.getvalue())
     return _bytes(1, tag.encode()) + _bytes(4, image)
 
 
@@ -154,8 +150,8 @@ def _scalar(tag: str, value: float) -> bytes:
 def _text(tag: str, text: str) -> bytes:
     """A value of a summary that is Markdown: a tensor of one string, for TensorBoard's plugin `text`."""
     metadata = _bytes(1, _bytes(1, b"text"))
-    shape = _bytes(2, _whole(1, 1))
-    tensor = _whole(1, 7) + _bytes(2, shape) + _bytes(8, text.encode())
+    shape = _bytes(2, _integer(1, 1))
+    tensor = _integer(1, 7) + _bytes(2, shape) + _bytes(8, text.encode())
     return _bytes(1, tag.encode()) + _bytes(8, tensor) + _bytes(9, metadata)
 
 
@@ -175,7 +171,7 @@ def _key(number: int, wire: int) -> bytes:
     return _varint(number << 3 | wire)
 
 
-def _whole(number: int, value: int) -> bytes:
+def _integer(number: int, value: int) -> bytes:
     return _key(number, 0) + _varint(value)
 
 

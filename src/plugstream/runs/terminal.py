@@ -1,22 +1,24 @@
-"""A run for a person who watches it, made from its events: notes, steps, measurements, and how it ended."""
+"""What shows a run while it goes on: the terminal, from its events, and programs of others."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plugstream.base.display.frame import Clock
 from plugstream.base.display.screen import Display
 from plugstream.base.display.steps import Steps
 from plugstream.base.quantities import read_quantity
-from plugstream.runs.callbacks import Watcher
+from plugstream.images.space import ImageSpace
+from plugstream.runs.callbacks import Callback, Watcher
+from plugstream.runs.event_log import EventLog, Listener
 from plugstream.runs.events import Event, Heartbeat, Measurement, Note, Quantities, Resume, Start, Steering, Stop, Views
 
 if TYPE_CHECKING:
     from plugstream.algorithms import State
     from plugstream.solver.result import Progress
-
-__all__ = ["Terminal", "describe_verdict"]
 
 # Measurements that are a line each where lines stay, and the seconds between two of those after them.
 _LINES, _PAUSE = 100, 5.0
@@ -25,10 +27,8 @@ _LINES, _PAUSE = 100, 5.0
 class Terminal(Watcher):
     """Shows events on a display as they come: notes and the end as lines, steps and measurements as they change.
 
-    Where lines stay every measurement is one, and after a hundred of them one every few seconds. As JSON each event is
-    a line, as in the log.
-
-    Arguments: display. past: whether what comes now happened before somebody looked, so that only notes are lines.
+    Where lines stay each measurement is one, and after a hundred of them one every few seconds. As JSON each event is a
+    line, as in the log. `past` says that events happened before somebody looked, so that only notes are lines.
     """
 
     def __init__(self, display: Display) -> None:
@@ -93,7 +93,7 @@ class Terminal(Watcher):
         self.steps.total = event.step + self._after if event.ended else 0
 
     def _tell_measurement(self, now: float) -> None:
-        """A line of what was measured, where lines stay; the last is one everywhere, at the end."""
+        """Show what was measured as a line, where lines stay; the last one is shown everywhere, at the end."""
         self._untold = True
         if self.display.mode == "plain" and not self.past and (self._lines < _LINES or now - self._written > _PAUSE):
             self._write_measurement(now)
@@ -106,21 +106,16 @@ class Terminal(Watcher):
         self.display.show(None)
         if self._untold:
             self.display.line(self.steps.text(ended=True))
-        kept = "" if event.image_step == event.step else f"; the image is that of step {event.image_step}"
-        self.display.line(
-            f"stopped after {event.step} steps and {event.time:.1f} s ({event.wall:.1f} s with measuring): "
-            f"{event.reason}{kept}"
-        )
+        image = "" if event.image_step == event.step else f"; the image is that of step {event.image_step}"
+        seconds = f"{event.time:.1f} s ({event.wall:.1f} s with measuring)"
+        self.display.line(f"stopped after {event.step} steps and {seconds}: {event.reason}{image}")
         for text, head, good in describe_verdict(event):
             style = "bold red" if event.failed else "bold green" if good else "bold yellow"
             self.display.line(text, head, style)
 
 
 def describe_verdict(stop: Stop) -> list[tuple[str, str, bool]]:
-    """The lines that tell a verdict: text, the part of it that stands out, and whether it is good news.
-
-    First how the run came out, then each of the three answers. A log of an earlier version has the first alone.
-    """
+    """The lines of a verdict: text, the part of it that stands out, and whether it is good news."""
     if stop.verdict is None:
         return []
     if not stop.answers:
@@ -133,3 +128,38 @@ def describe_verdict(stop: Stop) -> list[tuple[str, str, bool]]:
         head = f"  {question} {answer['word']}:"
         lines.append((f"{head} {answer['text']}", head, bool(answer["good"])))
     return lines
+
+
+@dataclass(frozen=True)
+class Viewers:
+    """Programs of others that show a run while it goes on; no setting, since the image does not depend on them.
+
+    Arguments: live_zarr, where to keep the current image as OME-Zarr (`plugstream.runs.live_zarr`); tensorboard,
+    whether to write what TensorBoard reads (`plugstream.runs.tensorboard`).
+    """
+
+    live_zarr: Path | None = None
+    tensorboard: bool = False
+
+    def check(self) -> None:
+        """Refuse a place that cannot be written to, before anything is computed."""
+        if self.live_zarr is not None:
+            from plugstream.runs.live_zarr import check_place
+
+            check_place(self.live_zarr)
+
+    def listeners(self, folder: Path) -> tuple[Listener, ...]:
+        """What listens to the log of the run in a folder."""
+        if not self.tensorboard:
+            return ()
+        from plugstream.runs.tensorboard import Tensorboard
+
+        return (Tensorboard(folder),)
+
+    def callbacks(self, space: ImageSpace, log: EventLog) -> list[Callback]:
+        """What acts after the steps of a run whose image has this space."""
+        if self.live_zarr is None:
+            return []
+        from plugstream.runs.live_zarr import LiveZarr
+
+        return [LiveZarr(self.live_zarr, space, log)]

@@ -1,8 +1,7 @@
-"""Which views each step of a run may draw: all of a scan, those that have been measured, those that are not damaged.
+"""Which views each step of a run may draw: those of a scan that have been measured and are not damaged.
 
-The sampler is a pure function of (seed, step, available views), so that a run which writes down when its views changed
-can be repeated to the bit: an event `Views` says from which step on there were how many, which of them were damaged,
-and the bound L that the step goes by.
+The sampler is a pure function of (seed, step, available views), so a run can be repeated to the bit where its log has,
+as events `Views`, from which step on there were how many, which of them were damaged, and the L of the step.
 """
 
 from __future__ import annotations
@@ -24,19 +23,17 @@ from plugstream.fidelity.by_loss import DataFidelity
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note, Views
 from plugstream.runs.measuring import usable_views
+from plugstream.runs.parts import goes_by_lipschitz
 from plugstream.runs.plan import Plan
 from plugstream.runs.replay import History
 from plugstream.runs.search import Search
 from plugstream.runs.stages import Stages
-from plugstream.runs.steps import goes_by_lipschitz
 from plugstream.scans.chunks import first_of
 from plugstream.scans.prefetch import Prefetcher
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings
 from plugstream.solver.result import Progress
-
-__all__ = ["GrowingViews", "open_in_memory", "wait_for_batch", "wait_for_scan", "wait_for_views"]
 
 # The commit record of a live scan is looked at no more often than this, in seconds.
 _LOOK = 0.05
@@ -48,29 +45,28 @@ def _available(record: Views, hold_out: int | None, stages: Stages | None) -> Te
     """The views to draw from, or None for all of the first `views`."""
     if not record.damaged and hold_out is None and stages is None:
         return None
-    left = usable_views(record, hold_out)
-    if len(left) == 0:
-        others = " or held out" if hold_out is not None else ""
-        raise InputError(f"all {record.views} views of the scan are damaged{others}")
-    return left if stages is None else stages.narrow(left)
+    usable = usable_views(record, hold_out)
+    if len(usable) == 0:
+        or_held_out = " or held out" if hold_out is not None else ""
+        raise InputError(f"all {record.views} views of the scan are damaged{or_held_out}")
+    return usable if stages is None else stages.narrow(usable)
 
 
 class GrowingViews:
-    """The views of a run that reads its scan as it goes: replays what its log tells, then looks for more.
+    """The views of a run that reads its scan as it goes: replays those in its log, then looks for more.
 
-    `fidelity` is that of the views there are. Where they change it is another one, and the run's algorithm has to be.
+    `fidelity` is of the present views. Where they change it is another one, and so is the run's algorithm.
 
-    L, which the step goes by, must bound every view's L_i. When a scan is followed it is the largest of the bounds
-    ||H_i||^2 that the model has (`Model.squared_norm_bounds`), times the curvature of the loss, which costs little for
-    a new view; it can only grow, so that the step can only become shorter. Otherwise it is what the fidelity estimates.
-    A step that is a number needs none, and for a model that is not linear there is none: the step is then found on the
-    way.
+    L must bound every view's L_i. When a scan is followed it is the largest of the bounds ||H_i||^2 that the model has
+    (`Model.squared_norm_bounds`), times the curvature of the loss, which costs little for a new view; it can only grow,
+    and the step only shrink. Otherwise the fidelity estimates it. A step that is a number needs none, and a model that
+    is not linear has none: the step is then found on the way.
 
-    A scan has ended when its writer says so, or when no view came for the settings' patience. In the latter case views
-    that come after all are used, and the iterations after the end are counted anew.
+    A scan has ended when its writer says so, or when no view came for the settings' patience. Views that come after
+    that are used all the same, and the iterations after the end are counted from there.
 
-    Arguments: scan; plan; log to write records to; past, from the log of a run that goes on; stages of the run, each of
-    which has an L of its own; search, which says what no step uses until `release`.
+    Arguments: scan; plan; log for the records; past, from the log of a run that goes on; stages of the run, each with
+    an L of its own; search, which says what no step uses until `release`.
     """
 
     def __init__(
@@ -93,11 +89,10 @@ class GrowingViews:
         self._known_until = past.last_step
         now = Views(0, scan.n_views, (), None, scan.complete)
         first = self.group.share(past.views[0] if past.views else now)
-        self.seen = self.group.share(scan.n_views)
+        self.views_there = self.group.share(scan.n_views)
         self._check_there(first)
         self.model = plan.model(scan.columns, first.views)
-        known = self.model.linear
-        self.bounded = goes_by_lipschitz(settings) and known
+        self.bounded = goes_by_lipschitz(settings) and self.model.linear
         self.source = Prefetcher(
             scan,
             threads=settings.scan.readers,
@@ -110,33 +105,33 @@ class GrowingViews:
             self._use(first)
         else:
             damaged = self.group.decide(lambda: self._damaged(0))
-            there, least = first.views - len(damaged), _first_batch(settings)
-            if self.follow and there < least:  # for which it has been waited as long as was asked for
+            count, least = first.views - len(damaged), _first_batch(settings)
+            if self.follow and count < least:  # after the settings' patience
                 first = replace(first, ended=True)
-                log.add(Note(f"there are {there} views, fewer than a batch of {least}: a step uses each of them"))
+                log.add(Note(f"there are {count} views, fewer than a batch of {least}: a step uses each of them"))
             self._use(replace(first, damaged=damaged))
             bound = None
             if self.bounded and self.follow:
                 bound = self._bound(range(first.views), damaged)
             elif self.bounded and stages is None and self.fidelity.has_lipschitz:
-                # Of those that are held out for a while, too.
-                kept = _available(self.record, settings.monitor.hold_out, None)
-                bound = self.fidelity.with_views(self.model, kept).lipschitz_max
+                # Views that are held out only during a search count.
+                views = _available(self.record, settings.monitor.hold_out, None)
+                bound = self.fidelity.with_views(self.model, views).lipschitz_max
             self._change(replace(self.record, lipschitz=bound), left_out=self.record.damaged)
         self._replay = past.views[1:]
 
     def begin_at(self, step: int) -> None:
-        """Be as the run was when it had taken this many steps, before it looked for views there."""
+        """Return to how the run was after this many steps, before it looked for views there."""
         while self._replay and self._replay[0].step < step:
             self._use(self._replay.pop(0))
         if self._known_until < 0:
             return
-        # What is damaged by now is left out from here on, whatever the log says of later steps.
+        # Views that are damaged by now are left out from here on, whatever the log says of later steps.
         now = self.group.decide(lambda: self._damaged(0))
-        found = tuple(view for view in now if view not in self.record.damaged)
-        if found:
-            damaged = tuple(sorted((*self.record.damaged, *found)))
-            self._change(replace(self.record, step=step, damaged=damaged), left_out=found)
+        new = tuple(view for view in now if view not in self.record.damaged)
+        if new:
+            damaged = tuple(sorted((*self.record.damaged, *new)))
+            self._change(replace(self.record, step=step, damaged=damaged), left_out=new)
             self._replay, self._known_until = [], step
 
     def change_stage(self) -> None:
@@ -157,11 +152,10 @@ class GrowingViews:
         self._use(self.record)
 
     def read_ahead(self, algorithm: Any) -> Any:
-        """The algorithm with a sampler that tells the reader which views it will want, and draws none twice of few."""
-        settings, sampler = self.settings, algorithm.sampler
-        batch = settings.sampler.views
-        drawn = sampler if batch is None else OnceEach(sampler, batch)
-        return replace(algorithm, sampler=Announcer(drawn, self._expect, settings.scan.ahead))
+        """The algorithm with a sampler that announces its views to the reader, and draws none twice of few."""
+        batch, sampler = self.settings.sampler.views, algorithm.sampler
+        sampler = sampler if batch is None else OnceEach(sampler, batch)
+        return replace(algorithm, sampler=Announcer(sampler, self._expect, self.settings.scan.ahead))
 
     def _expect(self, batches: list[Tensor]) -> None:
         """Begin to read what this process will want of these batches."""
@@ -174,10 +168,7 @@ class GrowingViews:
             self.source.expect([piece for pieces in parts for piece in pieces])
 
     def find_views(self, step: int) -> Views | None:
-        """Before the next step, when `step` have been taken: whether there are more views; None for no change.
-
-        Of the record L is not known yet.
-        """
+        """Whether there are more views after this step; None for no change. L of the record is not known yet."""
         now = time.monotonic()
         record = next((one for one in reversed(self._replay) if one.step == step), self.record)
         over = record.ended and self.scan.complete and self.scan.n_views == record.views
@@ -199,13 +190,13 @@ class GrowingViews:
             self._use(self._replay.pop(0))
         if views is None:
             return
-        before, found = self.record, views.damaged[len(self.record.damaged) :]
-        self.seen = views.views
+        before, damaged = self.record, views.damaged[len(self.record.damaged) :]
+        self.views_there = views.views
         self._wait_for(views.views)
         lipschitz = before.lipschitz
         if views.views > before.views and self.bounded:
-            lipschitz = max(lipschitz or 0.0, self._bound(range(before.views, views.views), found))
-        self._change(replace(views, lipschitz=lipschitz), left_out=found)
+            lipschitz = max(lipschitz or 0.0, self._bound(range(before.views, views.views), damaged))
+        self._change(replace(views, lipschitz=lipschitz), left_out=damaged)
 
     def _wait_for(self, views: int) -> None:
         """Until this process sees what rank 0 saw, which on a disk of the network may take a moment."""
@@ -216,7 +207,7 @@ class GrowingViews:
 
     def done(self, step: int) -> bool:
         """Whether the run has taken as many steps after the end of the scan as was asked for."""
-        if self.ended_at is None or self.seen > self.record.views:
+        if self.ended_at is None or self.views_there > self.record.views:
             return False
         return step >= self.ended_at + self.settings.algorithm.iterations
 
@@ -281,11 +272,7 @@ def open_in_memory(scan: Scan, plan: Plan, log: EventLog, past: History) -> Data
 
 
 def wait_for_scan(place: str | Path, patience: float | None, say: Callable[[str], None]) -> None:
-    """Wait until there is a scan to follow.
-
-    Arguments: place, a folder, which may not have been made yet, a zip or an address; patience, in seconds, None for as
-    long as it takes; say, called when it waits.
-    """
+    """Wait until there is a scan to follow, at most `patience` seconds; `say` is called when it waits."""
     if isinstance(place, Path) and not place.exists() and place.parent.is_dir():
         say(f"waiting for the scan {place}, which is not there yet; Ctrl-C ends this")
         begun = now = time.monotonic()
@@ -297,13 +284,13 @@ def wait_for_scan(place: str | Path, patience: float | None, say: Callable[[str]
 
 
 def wait_for_views(scan: StoredScan, plan: Plan, say: Callable[[str], None]) -> None:
-    """Wait until a scan that is followed has a batch of views, or is finished with fewer, and check the first ones.
+    """Wait until a scan that is followed has a batch of views, or ended with fewer, and check the first ones.
 
     After the settings' patience without a view it goes on with those that there are.
     """
-    seen = scan.n_views > 0
+    checked = scan.n_views > 0
     _wait_for_count(scan, _first_batch(plan.settings), say, plan.settings.scan.patience)
-    if not seen:
+    if not checked:
         plan.check_views(scan)
 
 
@@ -312,17 +299,17 @@ def wait_for_batch(scan: StoredScan, settings: Settings, say: Callable[[str], No
 
     It goes on with fewer where the scan is finished, or gets no view for the settings' patience.
     """
-    least, patience, told = _first_batch(settings), settings.scan.patience, False
+    least, patience, waits = _first_batch(settings), settings.scan.patience, False
     # Where its time is up it looks once more: this process may have been stopped meanwhile.
     while not scan.complete and (
         patience is None or time.monotonic() - scan.changed <= patience or _refresh(scan, "fix that, and start again")
     ):
-        there = scan.n_views - (len(scan.damaged()) if settings.scan.skip_damaged and scan.n_views else 0)
-        if there >= least:
+        count = scan.n_views - (len(scan.damaged()) if settings.scan.skip_damaged and scan.n_views else 0)
+        if count >= least:
             return
-        if not told:
-            say(f"waiting for {least - there} more views of {scan.path}, to have a batch of {least}; Ctrl-C ends this")
-            told = True
+        if not waits:
+            say(f"waiting for {least - count} more views of {scan.path}, to have a batch of {least}; Ctrl-C ends this")
+            waits = True
         _wait_for_count(scan, scan.n_views + 1, lambda _: None, patience)
 
 
@@ -347,10 +334,10 @@ def _wait_for_count(scan: StoredScan, least: int, say: Callable[[str], None], pa
 
 
 def _refresh(scan: StoredScan, then: str) -> bool:
-    """Look for more views; whatever became of the scan is told in one line, with what to do `then`."""
+    """Look for more views; where that fails the error is one line, with what to do `then`."""
     try:
         return scan.refresh()
     except Exception as error:  # a file that is gone, JSON that is none, and all that a distant store may raise
-        what = str(error) if isinstance(error, InputError | OSError) else repr(error)
+        why = str(error) if isinstance(error, InputError | OSError) else repr(error)
         kind = DamagedError if isinstance(error, DamagedError) else StorageError
-        raise kind(f"the scan {scan.path} cannot be followed: {what}".splitlines()[0] + f"; {then}") from error
+        raise kind(f"the scan {scan.path} cannot be followed: {why}".splitlines()[0] + f"; {then}") from error

@@ -6,9 +6,9 @@
     RUN/result.npy         the volume, in which a block's slices are once it has finished
     RUN/events.jsonl       progress over all blocks
 
-Blocks share views, step, bounds and the draw of views, so that a block's slices are what they would be in a run on all
-of the volume. Whatever happens, blocks that have finished are not repeated, and the one that was being worked on goes
-on from its checkpoint, to the bit.
+Blocks share views, step, bounds and the draw of views, so a block's slices are what they would be in a run on the whole
+volume. Whatever happens, finished blocks are not repeated, and the one that was begun goes on from its checkpoint, to
+the bit.
 """
 
 from __future__ import annotations
@@ -18,34 +18,42 @@ import gc
 import json
 import shutil
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from plugstream.algorithms import State
 from plugstream.base.errors import DamagedError, InputError, is_refusal
-from plugstream.base.progress import report
 from plugstream.base.volume_file import VolumeFile, make_volume
 from plugstream.images.space import ImageSpace
 from plugstream.runs.agreement import Agreement, agree, recall, write_sums
-from plugstream.runs.commands import Inbox, Requests
+from plugstream.runs.callbacks import Watcher
+from plugstream.runs.commands import Command, Inbox, Requests
 from plugstream.runs.event_log import EventLog, SilentLog
-from plugstream.runs.events import Finishing, Note, Space, Stop as StopEvent
+from plugstream.runs.events import (
+    Event,
+    Finishing,
+    Heartbeat,
+    Measurement,
+    Note,
+    Quantities,
+    Resume,
+    Space,
+    Steering,
+    Stop as StopEvent,
+)
+from plugstream.runs.execution import write_page
 from plugstream.runs.folder import lock, place_of, remove_unbegun, whole_folder, write_down, write_text
 from plugstream.runs.identity import log_start
 from plugstream.runs.partition import Partition, write_partition
 from plugstream.runs.plan import Plan
-from plugstream.runs.relay import Relay, VolumeInbox
 from plugstream.runs.replay import History, replay
+from plugstream.runs.results import volume_snr, write_volume_results
 from plugstream.runs.run import explain_failure, reconstruct
-from plugstream.runs.terminal import Terminal
-from plugstream.runs.viewers import Viewers
-from plugstream.runs.volume_results import volume_snr, write_volume_results
+from plugstream.runs.terminal import Terminal, Viewers
 from plugstream.scans.store import StoredScan
-from plugstream.solver.result import Result, Stop
+from plugstream.solver.result import Progress, Result, Stop
 from plugstream.solver.verdict import Outcome, Verdict, worst_verdict
-
-__all__ = ["VolumeResult", "reconstruct_volume"]
 
 # Seconds between two looks at whether blocks of other processes have finished.
 _LOOK = 0.5
@@ -53,11 +61,7 @@ _LOOK = 0.5
 
 @dataclass(frozen=True)
 class VolumeResult:
-    """How the run of a volume ended: the volume is in its file.
-
-    Arguments: volume; steps of each block; reason; verdict on the worst block; time, seconds of steps, and wall, with
-    measuring, of all blocks; history, of quantities that compare all of the volume with its truth: none.
-    """
+    """How the run of a volume ended: its file, steps of each block, verdict on the worst, and seconds of all."""
 
     volume: VolumeFile
     image_step: int
@@ -79,7 +83,7 @@ def reconstruct_volume(
     terminal: Terminal | None = None,
     viewers: Viewers | None = None,
 ) -> VolumeResult:
-    """Reconstruct a volume by the blocks of the plan's partition, into a new folder, or one that is gone on with.
+    """Reconstruct a volume by the blocks of the plan's partition, into a new folder, or one that goes on.
 
     Arguments as of `plugstream.runs.run.reconstruct`. Of several processes all call it: rank r has the blocks r,
     r + W, ..., and rank 0 writes the log and the results.
@@ -113,13 +117,13 @@ def reconstruct_volume(
                 if group.leads:
                     remove_unbegun(folder, "blocks", "blocks.json", "result.npy")
                 raise
-            told = explain_failure(error, folder, source)
+            explained = explain_failure(error, folder, source)
             with contextlib.suppress(InputError, MemoryError):
-                why = str(error if isinstance(error, InputError) else told or repr(error))
+                why = str(error if isinstance(error, InputError) else explained or repr(error))
                 log.add(StopEvent(run.step, run.step, *run.seconds(), reason=why, failed=True))
-            if told is None or told is error:
+            if explained is None or explained is error:
                 raise
-            raise told from error
+            raise explained from error
 
 
 @dataclass
@@ -175,17 +179,17 @@ class _VolumeRun:
         return sum(end["time"] for end in ends), sum(end["wall"] for end in ends)
 
     def _agree(self) -> Agreement:
-        """What all blocks have in common, from what was written down, or found out now."""
+        """What all blocks have in common, as it was written down, or found out now."""
         place = self.folder / "blocks"
-        known = recall(self.scan, self.plan, self.partition, place)
-        if known is not None:
-            return known
-        known = agree(self.scan, self.plan, self.partition, self.log)
+        agreement = recall(self.scan, self.plan, self.partition, place)
+        if agreement is not None:
+            return agreement
+        agreement = agree(self.scan, self.plan, self.partition, self.log)
         if self.group.leads:
-            write_sums(place, known)
-            write_down(self.folder, known.plan.settings, self.command, place_of(self.source, self.folder))
-            write_partition(self.folder, known.partition)
-        return known
+            write_sums(place, agreement)
+            write_down(self.folder, agreement.plan.settings, self.command, place_of(self.source, self.folder))
+            write_partition(self.folder, agreement.partition)
+        return agreement
 
     def _work(self, volume: VolumeFile, agreement: Agreement) -> Stop:
         """Run this process's blocks, and say why that ended."""
@@ -226,10 +230,8 @@ class _VolumeRun:
             again = "bring the scan back as it was and go on, or start a new run with --skip-damaged"
             raise DamagedError(f"{error}; {again}") from error
         place = self._place(number)
-        declared = bool(ends) or bool(self.past.quantities)
-        relay = Relay(
-            self.log, self.terminal, name, before=before, seconds=seconds, total=self.total, declared=declared
-        )
+        declared = bool(ends or self.past.quantities)
+        relay = Relay(self.log, self.terminal, name, before, seconds, self.total, declared)
         alone = self.group.size == 1
         result: Result[Any] = reconstruct(
             scan,
@@ -247,13 +249,8 @@ class _VolumeRun:
             return result.reason
         volume.write(first, result.image.detach().cpu().numpy())
         if not result.reason.failed:
-            end = {
-                "steps": result.state.k,
-                "time": result.time,
-                "wall": result.wall,
-                "outcome": result.verdict.outcome.name,
-                "text": result.verdict.text,
-            }
+            end = {"steps": result.state.k, "time": result.time, "wall": result.wall}
+            end |= {"outcome": result.verdict.outcome.name, "text": result.verdict.text}
             write_text(place / "finished.json", json.dumps(end) + "\n")
             shutil.rmtree(place / "checkpoints", ignore_errors=True)
         return result.reason
@@ -262,8 +259,18 @@ class _VolumeRun:
         return self.folder / "blocks" / f"{number:04d}"
 
     def _ends(self) -> dict[int, dict[str, Any]]:
-        """How the blocks ended that have finished, whoever ran them."""
-        return dict(_read_ends(self.folder, len(self.partition.blocks)))
+        """How the blocks ended that have finished, whichever process ran them."""
+        ends = {}
+        for number in range(len(self.partition.blocks)):
+            path = self._place(number) / "finished.json"
+            if not path.exists():
+                continue
+            try:
+                end = ends[number] = json.loads(path.read_text(encoding="utf-8"))
+                Outcome[end["outcome"]], float(end["time"]), float(end["wall"]), int(end["steps"]), str(end["text"])
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise InputError(f"{path} cannot be read: {error}; remove it, and the block is run again") from error
+        return ends
 
     def _end(self, volume: VolumeFile, space: ImageSpace, reason: Stop) -> VolumeResult:
         """Write what shows the volume, and the end of the log."""
@@ -281,31 +288,61 @@ class _VolumeRun:
                 if self.plan.truth is not None:
                     self.log.add(Note(f"SNR {volume_snr(volume, self.plan.truth):.2f} dB of all slices together"))
                 write_volume_results(self.folder, volume, space, self.plan.settings, result.verdict)
-            told: dict[str, Any] = {}
-            if len(ends) == count or reason.failed:
-                told = verdict.content()
-            self.log.add(StopEvent(step, step, seconds, wall, reason.value, reason.failed, **told))
-            if "html" in self.plan.settings.run.report_formats:
-                self._write_page()
+            about: dict[str, Any] = verdict.content() if len(ends) == count or reason.failed else {}
+            self.log.add(StopEvent(step, step, seconds, wall, reason.value, reason.failed, **about))
+            write_page(self.folder, self.log, self.plan.settings)
         return result
 
-    def _write_page(self) -> None:
-        from plugstream.runs.pages.report import write_report
 
-        report("writing report.html")
-        try:
-            write_report(self.folder)
-        except (OSError, InputError) as error:  # the run is over, and all else of it written
-            self.log.add(Note(f"warning: cannot write report.html: {getattr(error, 'strerror', None) or error}"))
+@dataclass
+class Relay(Watcher):
+    """Passes what the run of a block measures, what it warns of, and how far it is on to the log of the volume.
+
+    Steps are counted over all blocks. Measurements before the first step are passed on for the first block alone.
+
+    Arguments: log of the volume's run; terminal that shows it; name of the block, "block 3 of 16"; before, steps of
+    the blocks before, and their seconds; total, of all steps; declared, whether the log says what is measured.
+    """
+
+    log: EventLog
+    terminal: Terminal | None
+    name: str
+    before: int
+    seconds: float
+    total: int
+    declared: bool
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Note() if event.text.startswith("warning: "):
+                self.log.add(Note(f"warning: {self.name}: {event.text.removeprefix('warning: ')}"))
+            case Quantities() if not self.declared:
+                self.declared = True
+                self.log.add(event)
+            case Resume():
+                self.log.add(Resume(self.before + event.step))
+            case Measurement() if event.step > 0 or self.before == 0:
+                self.log.add(replace(event, step=self.before + event.step, time=round(self.seconds + event.time, 4)))
+            case Heartbeat():
+                self.log.add(replace(event, step=self.before + event.step, planned=self.total))
+            case Steering() if event.action != "change":
+                self.log.add(replace(event, step=self.before + event.step))
+
+    def after_step(self, progress: Progress[State]) -> None:
+        if self.terminal is not None:
+            self.terminal.tick(self.before + progress.state.k, self.seconds + progress.time, time.time())
 
 
-def _read_ends(folder: Path, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number in range(count):
-        path = folder / "blocks" / f"{number:04d}" / "finished.json"
-        if path.exists():
-            try:
-                end = json.loads(path.read_text(encoding="utf-8"))
-                Outcome[end["outcome"]], float(end["time"]), float(end["wall"]), int(end["steps"]), str(end["text"])
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise InputError(f"{path} cannot be read: {error}; remove it, and the block is run again") from error
-            yield number, end
+class VolumeInbox(Inbox):
+    """What people ask of a volume's run, for the run of one of its blocks: to wait or to stop."""
+
+    def take(self) -> list[tuple[Path, Command | InputError]]:
+        """Refuse a change, since another sigma for some blocks would leave seams."""
+        fixed = InputError("all blocks of a volume have one sigma and one step; start a new run with others")
+        return [
+            (path, fixed if isinstance(command, Command) and command.action == "change" else command)
+            for path, command in super().take()
+        ]
+
+    def clear(self) -> None:
+        """Leave what came between two blocks for the next."""

@@ -1,8 +1,8 @@
-"""Watch the theory while a run goes on: does each step do what it asks for, and what does Proposition 5 promise?
+"""Watch the theory while a run goes on: is each step nonexpansive, and what does Proposition 5 promise?
 
-Three events tell of it: `Contradiction` where a step contradicts nonexpansiveness, `WatchTotals` before a checkpoint,
-so that a run which goes on from it tells of all its steps, and at the end `TheoryTerms`, what the bound needs, with
-the conditions of the proposition that do not hold.
+Its events are `Contradiction` where a step contradicts nonexpansiveness, `WatchTotals` before a checkpoint, for a run
+that goes on from it, and at the end `TheoryTerms`, what the bound needs, with the conditions of the proposition that do
+not hold.
 """
 
 from __future__ import annotations
@@ -30,37 +30,35 @@ from plugstream.solver.result import Progress, Result
 if TYPE_CHECKING:
     from plugstream.algorithms.pairs import Pair
 
-__all__ = ["Theory", "Watch", "theory_of"]
-
-# A contradiction is told again when its factor is larger than all before by this much.
+# A contradiction is reported again when its factor is larger than all before by this much.
 _AGAIN = 1.1
 # Rounding in a gradient step, in units of the machine precision: sums over data and pixels.
 _ROUNDINGS = 64.0
 
 
 class Recorder(Wrapper):
-    """A denoiser that hands on what another does, and keeps the first input and output since it was last asked."""
+    """A denoiser that does what another does, and records its first input and output since `take`."""
 
     def __init__(self, denoiser: Denoiser) -> None:
         super().__init__(denoiser)
         self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
         if denoiser.value is not None:
             self.value = denoiser.value
-        self._kept: tuple[Tensor, Tensor, float] | None = None
+        self._record: tuple[Tensor, Tensor, float] | None = None
 
     def rewrap(self, denoiser: Denoiser) -> Recorder:
         return Recorder(denoiser)
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         out, warm = self.denoiser.denoise(image, sigma, warm)
-        if self._kept is None:  # later ones are not the step's, but of what is measured after it
-            self._kept = (image, out, float(sigma))
+        if self._record is None:  # later ones are of what is measured after the step
+            self._record = (image, out, float(sigma))
         return out, warm
 
     def take(self) -> tuple[Tensor, Tensor, float] | None:
         """The input, output and sigma since the last call."""
-        kept, self._kept = self._kept, None
-        return kept
+        record, self._record = self._record, None
+        return record
 
 
 @dataclass
@@ -76,7 +74,7 @@ class Watch(Callback):
     step: int | None = None
     steps: int = 0
     theta: float = 0.0
-    told: dict[str, float] = field(default_factory=dict)
+    reported: dict[str, float] = field(default_factory=dict)
     worst: dict[str, tuple[float, str]] = field(default_factory=dict)
     count: dict[str, int] = field(default_factory=dict)
 
@@ -90,10 +88,7 @@ class Watch(Callback):
         self.log.add(WatchTotals(step, self.steps, self.theta))
 
     def restore(self, history: History) -> None:
-        """Be as the run was when it was saved at the step that its log says it goes on from.
-
-        The denoiser's last input is not known any more, so the pair of the steps before and after is not looked at.
-        """
+        """Return to how it was; without the denoiser's last input, the first two steps are not compared."""
         if history.watched:
             last = history.watched[-1]
             self.steps, self.theta = last.steps, math.inf if last.theta is None else last.theta
@@ -103,17 +98,14 @@ class Watch(Callback):
             self._count(event.part, factor, f"step {event.step} ({_words(views)})")
 
     def after_step(self, progress: Progress[State]) -> None:
-        """After a step, when its views are still those that are available: compare it with the one before.
+        """Compare a step with the one before, while its views are still those that are available.
 
-        A step that was looked at already, as the last is again when it has been measured, does not count twice.
-
-        The denoiser's inputs of two steps and its outputs are a pair as any other, and cost nothing. A gradient step on
-        the same views at the last two images costs two gradients, and is taken where something is measured anyway.
+        The denoiser's inputs and outputs cost nothing; two gradients are computed where something is measured anyway.
         """
         state, self.algorithm = progress.state, progress.algorithm  # which is another where the scan has grown
         now = self.recorder.take()
         if state.k == self.step:
-            return  # what the denoiser did since is of a measurement
+            return  # the last step is measured again
         self.step = state.k
         previous, self.image = self.image, state.image
         if state.k == 0 or now is None or previous is None:
@@ -121,10 +113,7 @@ class Watch(Callback):
             return
         self.steps += 1
         if self.before is not None and self.before[2] == now[2]:
-            from plugstream.algorithms.pairs import (
-                Pair,  # with SciPy: only runs that are watched need it
-                error_of,
-            )
+            from plugstream.algorithms.pairs import Pair, error_of  # with SciPy, which only watched runs need
 
             error = max(error_of(self.recorder.denoiser, z, out) for z, out, _ in (self.before, now))
             pair = Pair(now[0], self.before[0], now[1], self.before[1], error)
@@ -143,25 +132,22 @@ class Watch(Callback):
         for part, name in names.items():
             if part in self.worst:
                 factor, where = self.worst[part]
-                text = (
-                    f"theory: {name} enlarged distances in {self.count[part]} of {self.steps} steps, most at {where}, "
-                )
-                text += f"by a factor of {factor:.4g}, so it is not nonexpansive"
+                often = f"in {self.count[part]} of {self.steps} steps, most at {where}, by a factor of {factor:.4g}"
+                text = f"theory: {name} enlarged distances {often}, so it is not nonexpansive"
                 self.log.add(Note(f"{text}; {self._advice(part)}"))
         if not self.worst:
             self.log.add(Note(f"theory: none of {self.steps} steps contradicted nonexpansiveness"))
-        known = self.recorder.averaged
-        theta = known if known is not None else self.theta
-        nu2 = result.history["nu2"].value if "nu2" in result.history else torch.zeros(1).numpy()
-        whole = self.settings.sampler.entry.facts.get("draws") == "all"
+        averaged = self.recorder.averaged
+        nu2 = float(result.history["nu2"].value.max()) if "nu2" in result.history else 0.0
+        draws_all = self.settings.sampler.entry.facts.get("draws") == "all"
         self.log.add(
             TheoryTerms(
                 step=result.state.k,
-                theta=theta,
-                proved=known is not None,
+                theta=self.theta if averaged is None else averaged,
+                proved=averaged is not None,
                 gamma=self.algorithm.parameters(1, result.state)[0],
                 batch=self.settings.sampler.views,
-                nu=0.0 if whole else math.sqrt(max(0.0, float(nu2.max()))),
+                nu=0.0 if draws_all else math.sqrt(max(0.0, nu2)),
                 distance=float(torch.linalg.vector_norm(result.state.image)),  # from x^0 = 0
                 unmet=tuple(self._unmet(result)),
             )
@@ -173,20 +159,22 @@ class Watch(Callback):
         where = f"step {k} ({_words(views)})"
         self.log.add(Contradiction(k, None if views is None else tuple(views), part, factor, theta))
         if self._count(part, factor, where):
-            of = "its inputs of this step and the last" if part == "denoiser" else "the last two images"
-            name = "the denoiser" if part == "denoiser" else "the gradient step on its views"
-            text = f"warning: {where} contradicts nonexpansiveness: {name} took {of} apart, by a factor of {factor:.4g}"
+            took = {
+                "denoiser": "the denoiser took its inputs of this step and the last",
+                "gradient": "the gradient step on its views took the last two images",
+            }[part]
+            text = f"warning: {where} contradicts nonexpansiveness: {took} apart, by a factor of {factor:.4g}"
             self.log.add(Note(f"{text}; {self._advice(part)}"))
 
     def _count(self, part: str, factor: float, where: str) -> bool:
-        """Count a contradiction, and say whether it is worth telling."""
+        """Count a contradiction, and say whether it is worth a note."""
         self.count[part] = self.count.get(part, 0) + 1
         if factor > self.worst.get(part, (0.0, ""))[0]:
             self.worst[part] = (factor, where)
-        tell = factor - 1 > _AGAIN * (self.told.get(part, 1.0) - 1)
-        if tell:
-            self.told[part] = factor
-        return tell
+        worse = factor - 1 > _AGAIN * (self.reported.get(part, 1.0) - 1)
+        if worse:
+            self.reported[part] = factor
+        return worse
 
     def _advice(self, part: str) -> str:
         if part == "gradient":
@@ -195,9 +183,8 @@ class Watch(Callback):
 
         damping = damping_for(self.theta)
         if damping is None:
-            return (
-                "no damping is enough; a weaker sigma or a denoiser that is averaged by construction might (tv, ridge)"
-            )
+            others = "a weaker sigma or a denoiser that is averaged by construction might (tv, ridge)"
+            return f"no damping is enough; {others}"
         damping *= self.settings.denoiser.damping or 1.0
         return f"damped with theta = {damping:.2g} (--damping {damping:.2g}) it would agree with all steps seen"
 
@@ -207,10 +194,9 @@ class Watch(Callback):
         image = state.image
         gamma, _ = self.algorithm.parameters(state.k, state)
         batch = self._sampler().draw(state.k - 1, self.algorithm.fidelity.available)
+        gradient = self.algorithm.fidelity.gradient
         with torch.no_grad():
-            out = [
-                x - gamma * self.algorithm.fidelity.gradient(x, batch.views, batch.weights) for x in (image, previous)
-            ]
+            out = [x - gamma * gradient(x, batch.views, batch.weights) for x in (image, previous)]
         sizes = [float(x.norm()) for x in (image, previous, *out)]
         return Pair(image, previous, out[0], out[1], _ROUNDINGS * torch.finfo(image.dtype).eps * max(sizes))
 
@@ -272,10 +258,8 @@ def theory_of(history: History) -> Theory | None:
     """What a run tells of the theory, None where it was not watched."""
     if history.terms is None:
         return None
-    values = [(event.step, event.values.get("distance")) for event in history.measured]
-    measured = [(step, value) for step, value in values if value is not None]
     ts, averages, total = [], [], 0.0
-    for (step, value), (after, _) in pairwise(measured):
+    for (step, value), (after, _) in pairwise(history.points().get("distance", [])):
         total += value * (after - step)
         if after > step:
             ts.append(after)

@@ -1,11 +1,10 @@
 """Who may read the pages of runs, and who may change a run: the token, Host, Origin, and what answers always say.
 
 Any page in a person's browser may send requests to 127.0.0.1, and any name may be made to point there. So a request
-must name this server in `Host` (a name that points here is not enough) and must come from one of its own pages where it
-tells where it comes from (`Origin`, `Sec-Fetch-Site`). What changes a run needs the token of the printed address, in a
-header that no form and no link can send. Whoever reads needs it too where the server listens beyond this machine: in
-that header, in the address, or as a cookie that the address has left, which is made of the token and cannot be turned
-into it, since a browser sends cookies to every port of a machine.
+must name this server in `Host` (a name that points here is not enough), and must come from one of its own pages where
+`Origin` or `Sec-Fetch-Site` says where it comes from. A request that changes a run needs the token of the printed
+address, in a header that no form and no link can send. Where the server listens beyond this machine reading needs it
+too: in that header, in the address, or as a cookie, which is a hash of it, since a browser sends cookies to every port.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
-
-__all__ = ["HEADERS", "TOKEN_HEADER", "Access", "Guard", "is_local", "new_token"]
 
 TOKEN_HEADER = "x-plugstream-token"
 _POLICY = (
@@ -75,10 +72,10 @@ class Access:
 
     @classmethod
     def at(cls, host: str, token: str, names: Iterable[str] = ()) -> Access:
-        """That of a server which listens at this address, and is reached by these names, too."""
+        """The access to a server that listens at this address, and is reached by these names, too."""
         local = is_local(host)
-        own = () if local else (host, socket.gethostname(), socket.getfqdn())
-        return cls(token, local, frozenset(name.lower().rstrip(".") for name in (*own, *names)))
+        machine = () if local else (host, socket.gethostname(), socket.getfqdn())
+        return cls(token, local, frozenset(name.lower().rstrip(".") for name in (*machine, *names)))
 
     @property
     def cookie(self) -> str:
@@ -124,8 +121,8 @@ class Access:
                 cookies.load(text)
         except CookieError:
             return False
-        shown = cookies.get(self.cookie_name)
-        return shown is not None and hmac.compare_digest(shown.value.encode(), self.cookie.encode())
+        cookie = cookies.get(self.cookie_name)
+        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self.cookie.encode())
 
     @property
     def cookie_name(self) -> str:
@@ -172,22 +169,27 @@ class Guard:
 
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                known = {name for name, _ in extra}
-                own = [pair for pair in message.get("headers", []) if pair[0].lower() not in known]
-                message = {**message, "headers": [*own, *extra]}
+                names = {name for name, _ in extra}
+                others = [pair for pair in message.get("headers", []) if pair[0].lower() not in names]
+                message = {**message, "headers": [*others, *extra]}
             await send(message)
 
-        reads = scope["method"] in ("GET", "HEAD")
-        body = None if reads or refused is not None else await _read_body(receive)
-        if reads and _has_body(scope["headers"]):
-            refused = refused or (413, "a request to read has no body")
-        elif isinstance(body, tuple):
-            refused = body
+        if scope["method"] in ("GET", "HEAD"):
+            if _has_body(scope["headers"]):
+                refused = refused or (413, "a request to read has no body")
+        elif refused is not None:
+            # A socket that is closed with bytes unread resets its connection, and the reason may never arrive.
+            await _read_body(receive, _MOST_UNHEARD, _LONGEST_UNHEARD)
+        else:
+            body = await _read_body(receive, _MOST_BODY, _LONGEST_BODY)
+            receive = _replay(body or b"", receive)
+            if body is None:
+                refused = 408, f"the request did not arrive within {_LONGEST_BODY:g} s"
+            elif len(body) > _MOST_BODY:
+                refused = 413, f"a request has at most {_MOST_BODY} bytes"
         if refused is None:
-            await self.app(scope, _replay(body, receive) if isinstance(body, bytes) else receive, send_with_headers)
+            await self.app(scope, receive, send_with_headers)
             return
-        if not reads and body is None:
-            await _read_away(receive)
         status, text = refused
         headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
         await send_with_headers({"type": "http.response.start", "status": status, "headers": headers})
@@ -200,50 +202,31 @@ def _has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return b"transfer-encoding" in fields or fields.get(b"content-length", b"0") != b"0"
 
 
-async def _read_body(receive: Receive) -> bytes | tuple[int, str]:
-    """What comes with a request, or status and reason why it is refused: it is too much, or does not come.
+async def _read_body(receive: Receive, most: int, seconds: float) -> bytes | None:
+    """The body of a request, cut off once it has more than `most` bytes; None where it takes longer than that.
 
-    Its size is counted as it arrives, since a body in chunks tells none beforehand, and an application that answers
-    early leaves the rest to a server that reads on.
+    Bytes are counted as they arrive, since a body in chunks does not say its size beforehand, and an application that
+    answers early leaves the rest to a server that reads on.
     """
     body, more = b"", True
-    try:
-        async with asyncio.timeout(_LONGEST_BODY):
-            while more and len(body) <= _MOST_BODY:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while more and len(body) <= most:
                 message = await receive()
                 body += message.get("body", b"")
                 more = message.get("more_body", False)
-    except TimeoutError:
-        return 408, f"the request did not arrive within {_LONGEST_BODY:g} s"
-    return (413, f"a request has at most {_MOST_BODY} bytes") if len(body) > _MOST_BODY else body
+            return body
+    return None
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """What an application receives of a request whose body was read: that, and then what else happens."""
-    first = True
+    """What an application receives of a request whose body was read: that, and then whatever else comes."""
+    messages: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> MutableMapping[str, Any]:
-        nonlocal first
-        if not first:
-            return await receive()
-        first = False
-        return {"type": "http.request", "body": body, "more_body": False}
+        return messages.pop() if messages else await receive()
 
     return replayed
-
-
-async def _read_away(receive: Receive) -> None:
-    """Read what comes with a request that is refused, up to a size and a time.
-
-    A socket that is closed with bytes unread resets its connection, and the reason may never arrive.
-    """
-    left, more = _MOST_UNHEARD, True
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_LONGEST_UNHEARD):
-            while more and left > 0:
-                message = await receive()
-                left -= len(message.get("body", b""))
-                more = message.get("more_body", False)
 
 
 def _name_of(host: str) -> str | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-__all__ = ["SCRIPTS", "STYLES", "read_asset"]
-
 # Classic scripts, since a page that was opened from a disk cannot import modules; each adds to window.plugstream.
 SCRIPTS = (
     "uPlot.iife.min.js",

@@ -21,11 +21,8 @@ from plugstream.runs.folder import check_plain, open_run
 from plugstream.runs.liveness import is_running
 from plugstream.runs.pages.pictures import picture_files
 from plugstream.runs.replay import History, replay
-from plugstream.runs.results import title_of
+from plugstream.runs.results import title_of_folder
 from plugstream.runs.watch import theory_of
-from plugstream.settings import resolve
-
-__all__ = ["run_content", "stamp_of"]
 
 # Of a run on another machine: seconds without a sign of life after which it counts as dead; it gives one every 5 s.
 _SILENT = 60.0
@@ -41,8 +38,7 @@ def run_content(
 
     Members:
         name, folder, title: what the run is called and does. state: "running", "paused", "ended" or "killed".
-        doing: what it is about to be where that is known: "starting", "pausing", "going on", "stopping" or "writing
-        results", else None.
+        doing: "starting", "pausing", "going on", "stopping" or "writing results", else None.
         step; iterations, how many there will be, None while a scan is followed; seconds of the run; speed in steps a
         second and left, the seconds that are left, None where they are not known.
         began, heard: when the last process began, and when it last wrote anything, in seconds since the epoch.
@@ -73,10 +69,11 @@ def run_content(
     measured = history.measured if step >= history.step else [e for e in history.measured if e.step <= step]
     speed = _speed(history, running=state == "running")
     theory = theory_of(history)
-    content = {
+    versions = ("plugstream", "torch", "python")
+    return {
         "name": printable(folder.resolve().name),
         "folder": printable(str(folder)),
-        "title": _title(folder),
+        "title": title_of_folder(folder),
         "state": state,
         "doing": _doing(folder, history, state),
         "step": step,
@@ -94,9 +91,7 @@ def run_content(
         "settings": settings,
         "command": _command(folder),
         "machine": None if history.machine is None else _plain(history.machine.content()),
-        "versions": {}
-        if start is None
-        else {"plugstream": start.plugstream, "torch": start.torch, "python": start.python},
+        "versions": {} if start is None else {name: getattr(start, name) for name in versions},
         "files": {} if start is None else start.files,
         "stop": None if history.stop is None else _plain(history.stop.content()),
         "notes": [{"at": note.at, "text": note.text} for note in history.notes[-_MOST_NOTES:]],
@@ -106,7 +101,6 @@ def run_content(
         "roles": list(files),
         "stamps": {role: stamp_of(path) for role, path in files.items()},
     }
-    return content
 
 
 def _state(folder: Path, history: History) -> str:
@@ -134,19 +128,12 @@ def _doing(folder: Path, history: History, state: str) -> str | None:
         return None
     if history.finishing:
         return "writing results"
-    asked, begun = Inbox(folder).pending(), 0.0 if history.start is None else history.start.at
-    if asked == "stop" or any(event.action == "stop" and event.at >= begun for event in history.steering[-1:]):
+    action, begun = Inbox(folder).pending(), 0.0 if history.start is None else history.start.at
+    if action == "stop" or any(event.action == "stop" and event.at >= begun for event in history.steering[-1:]):
         return "stopping"
-    if (asked, state) in (("pause", "running"), ("resume", "paused")):
-        return "pausing" if asked == "pause" else "going on"
+    if (action, state) in (("pause", "running"), ("resume", "paused")):
+        return "pausing" if action == "pause" else "going on"
     return None if history.measured or history.step else "starting"
-
-
-def _title(folder: Path) -> str:
-    """What the run does, in words; nothing where its settings cannot be read, or need a file that is not there."""
-    with contextlib.suppress(InputError):
-        return title_of(resolve(folder / "settings.toml", used=()))
-    return ""
 
 
 def _settings(folder: Path, history: History) -> dict[str, Any]:
@@ -179,11 +166,11 @@ def _command(folder: Path) -> str:
 
 def _planned(settings: dict[str, Any], history: History) -> int | None:
     """How many steps there will be in all; while a scan is followed that counts from its end."""
-    asked = None if history.start is None else history.start.iterations
-    if asked is None or not settings.get("scan", {}).get("follow"):
-        return asked
+    iterations = None if history.start is None else history.start.iterations
+    if iterations is None or not settings.get("scan", {}).get("follow"):
+        return iterations
     ends = [record.step for record in history.views if record.ended]
-    return ends[0] + asked if ends else None
+    return ends[0] + iterations if ends else None
 
 
 def _speed(history: History, *, running: bool) -> float | None:
@@ -207,8 +194,8 @@ def _seconds(history: History, measured: Sequence[Measurement], step: int) -> fl
 
 def _quantities(history: History) -> list[dict[str, Any]]:
     names = {name for event in history.measured for name in event.values}
-    shown = sort_quantities(history.quantities, names, stop_first=True)
-    return [{**quantity.content(), "label": quantity.label} for quantity in shown]
+    quantities = sort_quantities(history.quantities, names, stop_first=True)
+    return [{**quantity.content(), "label": quantity.label} for quantity in quantities]
 
 
 def _measured(events: Sequence[Measurement]) -> dict[str, Any]:
@@ -221,9 +208,9 @@ def _measured(events: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def _thin(events: list[Measurement], most: int) -> list[Measurement]:
-    """Every event, or every second, fourth, ... so that there are at most so many, and the last one.
+    """Every event, or every second, fourth, ..., at most so many, and the last one.
 
-    So most of those that are shown of a run that goes on stay, as it has more.
+    As a run goes on, most of those that are shown stay.
     """
     stride = 1
     while len(events) > stride * (most - 1):

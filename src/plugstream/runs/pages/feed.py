@@ -1,8 +1,7 @@
-"""What pages are fed with: one reader a run, however many pages show it.
+"""What pages are fed with: one reader for each run, however many pages show it.
 
-The log of a run is read on from where it was read to, what a page shows is made once, and pages are sent what changed
-since: a message is made once and the same bytes go to all. Nothing here writes to a run, and a run without pages is not
-looked at.
+Only what is new in a run's log is read. What a page shows is made once, and the same bytes, with what changed since, go
+to all pages. Nothing here writes to a run, and a run without pages is not looked at.
 """
 
 from __future__ import annotations
@@ -31,19 +30,17 @@ from plugstream.runs.pages.pictures import picture_of_preview, run_picture
 from plugstream.runs.preview import read_preview
 from plugstream.runs.replay import HistoryReader
 
-__all__ = ["Channel", "RunFeed", "changes_of", "encode_message"]
-
-# Seconds between two looks at what pages show, between two where somebody has just asked for something, for how many
-# seconds after that, and between two checks whether a silent run still lives.
+# Seconds between two looks at what pages show, between two where somebody has just asked for something, how long that
+# lasts, and between two checks whether a silent run still lives.
 _LOOK, _QUICK, _AFTER, _LIVES = 1.0, 0.15, 3.0, 5.0
 # Looking takes at most this part of one processor.
 _SHARE = 0.05
 # Pixels a side of a thumbnail.
 _THUMBNAIL = 192
-# Messages that a slow page may be behind before it gets everything anew, and seconds between two signs of life to one.
+# Messages that a slow page may be behind before it gets everything again, and seconds between two signs of life to one.
 _BEHIND, _ALIVE = 8, 15.0
-# Previews of a run that are kept for pages that were told of them.
-_KEPT = 3
+# Previews of a run that are kept for pages that know of them.
+_PREVIEWS = 3
 
 
 class RunFeed:
@@ -57,18 +54,18 @@ class RunFeed:
         self._reader = HistoryReader(folder / "events.jsonl")
         self._lock = threading.Lock()
         self._content: dict[str, Any] | None = None
-        self._seen: Any = None
+        self._signs_before: Any = None
         self._looked = 0.0
-        self._made: dict[tuple[str, str, str], bytes] = {}
-        self._previews: dict[str, Any] = {}  # the last ones by their stamps: pages ask for the one they were told of
+        self._pictures: dict[tuple[str, str, str], bytes] = {}
+        self._previews: dict[str, Any] = {}  # the last ones by their stamps: pages ask for the one they know of
         self.cost = 0.0  # seconds of a processor that the last look took
 
     def content(self) -> dict[str, Any]:
         """What a page shows of the run now; InputError where its log is damaged, or it is gone."""
         with self._lock:
             begun, used = time.monotonic(), time.thread_time()
-            seen = self._signs()
-            if self._content is None or seen != self._seen or begun - self._looked > _LIVES:
+            signs = self._signs()
+            if self._content is None or signs != self._signs_before or begun - self._looked > _LIVES:
                 stamp = self._keep_preview()  # before the log: what was measured by then is there
                 moment = None if stamp is None else self._previews[stamp][0]
                 self._reader.read()
@@ -78,30 +75,24 @@ class RunFeed:
                 if stamp is not None and "preview" in content["stamps"]:
                     content["stamps"]["preview"] = stamp
                 self._content = content if self._content != content else self._content
-                self._seen, self._looked = seen, begun
+                self._signs_before, self._looked = signs, begun
                 self.cost = time.thread_time() - used
             return self._content
 
     def summary(self) -> dict[str, Any]:
         """What a list of runs says of it."""
         content = self.content()
-        told = ("state", "doing", "step", "iterations", "seconds", "speed", "left", "title", "began", "stop")
-        shown = content["roles"][:1]
-        return {name: content[name] for name in told} | {
-            "values": _last_values(content),
-            "thumbnail": content["stamps"][shown[0]] if shown else None,
-        }
+        names = ("state", "doing", "step", "iterations", "seconds", "speed", "left", "title", "began", "stop")
+        thumbnail = next((content["stamps"][role] for role in content["roles"]), None)
+        return {name: content[name] for name in names} | {"values": _last_values(content), "thumbnail": thumbnail}
 
     def picture(self, role: str, stamp: str | None = None) -> bytes:
         """An image of the run as JSON; InputError where there is none of this role.
 
-        Arguments: role; stamp of the preview that a page was told of, which is kept while newer ones come.
+        Arguments: role; stamp of the preview that a page knows of, which is kept while newer ones come.
         """
-
-        def make(stamp: str) -> bytes:
-            return json.dumps(self._picture(role, stamp), allow_nan=False).encode()
-
-        return self._make("picture", role, make, stamp)
+        encode = json.JSONEncoder(allow_nan=False).encode
+        return self._make("picture", role, lambda stamp: encode(self._picture(role, stamp)).encode(), stamp)
 
     def thumbnail(self) -> bytes:
         """A small PNG of the image that the page shows first; InputError where there is none."""
@@ -123,17 +114,17 @@ class RunFeed:
             if role != "preview" or stamp not in self._previews:
                 stamp = stamps.get(role, "")
             if role not in stamps and stamp not in self._previews:
-                return make("")  # a page that was told of a preview may ask for it when the run has its result
-            if (kind, role, stamp) not in self._made:
-                known = {*stamps.values(), *self._previews}
-                self._made = {key: made for key, made in self._made.items() if key[2] in known}
-                self._made[kind, role, stamp] = make(stamp)
-            return self._made[kind, role, stamp]
+                return make("")  # a page that knows of a preview may ask for it when the run has its result
+            if (kind, role, stamp) not in self._pictures:
+                current = {*stamps.values(), *self._previews}
+                self._pictures = {key: picture for key, picture in self._pictures.items() if key[2] in current}
+                self._pictures[kind, role, stamp] = make(stamp)
+            return self._pictures[kind, role, stamp]
 
     def _keep_preview(self) -> str | None:
-        """The stamp of the preview that there is now, which is kept with the last ones; None where it cannot be read.
+        """The stamp of the present preview, which is kept with the last ones; None where it cannot be read.
 
-        It is replaced while the run goes on, so that what is read later may be of a later step.
+        The file is replaced while the run goes on, so what is read later may be of a later step.
         """
         path = self.folder / "preview.safetensors"
         for _ in range(3):
@@ -145,12 +136,12 @@ class RunFeed:
             except (InputError, LookupError, TypeError, ValueError):
                 return None
             if stamp == stamp_of(path):  # else another took its place meanwhile
-                self._previews = dict([*self._previews.items(), (stamp, preview)][-_KEPT:])
+                self._previews = dict([*self._previews.items(), (stamp, preview)][-_PREVIEWS:])
                 return stamp
         return None
 
     def _signs(self) -> Any:
-        """What differs where anything was written, or the process that writes is no more."""
+        """What differs once anything was written, or the process that writes is gone."""
         signs: list[Any] = [is_running(self.folder, self._reader.history)]
         for name in ("events.jsonl", "preview.safetensors", "settings.toml", "result.npy"):
             with contextlib.suppress(OSError):
@@ -162,9 +153,9 @@ class RunFeed:
 
 
 class Channel:
-    """Sends to all who listen what changed in something that is looked at now and then, while anybody listens.
+    """Sends the changes of something that is looked at now and then to all who listen, while anybody does.
 
-    Arguments: look, which returns (what there is, seconds that it took) and may take its time, in a thread of its own.
+    Arguments: look, called in a thread of its own, which returns the content and the seconds that it took.
     """
 
     def __init__(self, look: Callable[[], tuple[dict[str, Any], float]]) -> None:
@@ -225,7 +216,7 @@ class Channel:
             if not queue.full():
                 queue.put_nowait(message)
                 continue
-            while not queue.empty():  # a page that is too slow, or asleep, gets everything anew
+            while not queue.empty():  # a page that is too slow, or asleep, gets everything again
                 queue.get_nowait()
             queue.put_nowait(message if self._last is None else encode_message("content", self._last))
 
@@ -236,10 +227,10 @@ def encode_message(kind: str, content: dict[str, Any]) -> bytes:
 
 
 def changes_of(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any] | None:
-    """What is different: `set`, members that have other values, and `rows`, what is new at the end of `measured`.
+    """What is different: `set`, members with other values, and `rows`, what is new at the end of `measured`.
 
-    None where nothing is. Measurements are most of what there is, and few of them change: `rows` has those behind the
-    first `keep`, which are as they were.
+    None where nothing is. Measurements are most of the content, and few of them change: `rows` has those after the
+    first `keep`, which stay.
     """
     if before is None:
         return {"set": now}
@@ -257,7 +248,7 @@ def changes_of(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, 
 
 
 def _changed_rows(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any] | None:
-    """What now has behind the rows that it has in common with before; None where it has other columns."""
+    """The rows of now after those that both have in common; None where the columns are others."""
     if set(before["values"]) != set(now["values"]):
         return None
     columns = [(before[name], now[name]) for name in ("step", "time")]
@@ -270,7 +261,7 @@ def _changed_rows(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]
 def _common_length(one: list[Any], other: list[Any]) -> int:
     """How many elements two lists have in common at their beginning."""
     shorter = min(len(one), len(other))
-    if one[:shorter] == other[:shorter]:
+    if one[:shorter] == other[:shorter]:  # nearly always, and quick
         return shorter
     return next(n for n in range(shorter) if one[n] != other[n])
 
@@ -279,9 +270,9 @@ def _last_values(content: dict[str, Any]) -> list[dict[str, Any]]:
     """The last value of each quantity, the most important first."""
     out = []
     for quantity in content["quantities"][:2]:
-        known = [value for value in content["measured"]["values"].get(quantity["name"], []) if value is not None]
-        if known:
-            out.append({"title": quantity["title"] or quantity["name"], "unit": quantity["unit"], "value": known[-1]})
+        values = [value for value in content["measured"]["values"].get(quantity["name"], []) if value is not None]
+        if values:
+            out.append({"title": quantity["title"] or quantity["name"], "unit": quantity["unit"], "value": values[-1]})
     return out
 
 

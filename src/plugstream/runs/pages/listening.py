@@ -1,7 +1,7 @@
-"""Where the pages of runs are served: a socket, the address that a person opens, and a process of its own for it.
+"""Where the pages of runs are served: a socket, the address that a person opens, and a process for it.
 
 `plugstream serve` serves in its own process. `reconstruct --serve` starts another, of low priority and in a session of
-its own, which knows the run by its folder alone: nothing that happens to it touches the run, and Ctrl-C is the run's.
+its own, which knows only the folder of the run: whatever happens to it does not touch the run, and Ctrl-C is the run's.
 It ends by itself once the run is over and nobody has its page open.
 """
 
@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from plugstream.base.errors import InputError
-
-__all__ = ["HOST", "address_of", "open_socket", "serve_runs", "start_server"]
 
 HOST = "127.0.0.1"
 _PORT, _TRIED = 8765, 20
@@ -154,17 +152,10 @@ def start_server(folder: Path, listener: socket.socket, token: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in ranks}
     environment |= {_TOKEN: token, "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-P", "-m", __name__, str(folder.resolve()), str(listener.fileno()), str(os.getpid())]
-    nowhere = subprocess.DEVNULL
+    silent: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    fds = (listener.fileno(),)
     try:
-        process = subprocess.Popen(
-            words,
-            pass_fds=(listener.fileno(),),
-            env=environment,
-            stdin=nowhere,
-            stdout=nowhere,
-            stderr=nowhere,
-            start_new_session=True,
-        )
+        process = subprocess.Popen(words, pass_fds=fds, env=environment, start_new_session=True, **silent)
     except OSError as error:
         raise InputError(f"cannot start the server of the page: {error.strerror or error}") from error
     threading.Thread(target=process.wait, daemon=True).start()  # so that it leaves no zombie
@@ -179,7 +170,7 @@ class _Until:
 
         self.folder, self.parent = folder, parent
         self.reader = HistoryReader(folder / "events.jsonl")
-        self.seen = False
+        self.has_run = False
         self.needed = time.monotonic()
 
     def __call__(self, pages: int) -> bool:
@@ -189,11 +180,11 @@ class _Until:
         with contextlib.suppress(InputError):  # a log that is damaged tells of no run that goes on
             self.reader.read()
         running = bool(is_running(self.folder, self.reader.history))
-        self.seen = self.seen or running
-        begins = not self.seen and os.getppid() == self.parent
+        self.has_run = self.has_run or running
+        begins = not self.has_run and os.getppid() == self.parent
         if pages or running or begins:
             self.needed = now
-        gone = not self.seen and not self.folder.exists() and not begins  # refused before its first step
+        gone = not self.has_run and not self.folder.exists() and not begins  # refused before its first step
         return gone or now - self.needed > _LINGER
 
 

@@ -41,16 +41,13 @@ from plugstream.images.planes import split_parts, turn_image
 from plugstream.images.space import ImageSpace
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.error_maps import map_space
-from plugstream.runs.preview import is_phase, read_preview
+from plugstream.runs.frames import encode_levels, is_phase
+from plugstream.runs.preview import channel_axis, read_preview, space_axis
 from plugstream.runs.refined import PREFIX, refined_space
-
-__all__ = ["make_picture", "picture_files", "picture_of_preview", "run_picture"]
 
 # Pixels a side at most, of an image and of a volume.
 _SIDE = 1024
 _VOLUME_SIDE = 128
-_LEVELS = 65534
-_NOT_FINITE = 65535
 _MOST_CHANNELS = 8
 _LARGE = 64 << 20  # bytes of a file from which on not all of it is read at once
 _COMPARED = ("filtered", "gridding", "backprojection")  # of which a run has one
@@ -67,9 +64,8 @@ def picture_files(folder: Path, *, running: bool, finished: bool) -> dict[str, P
     if finished and "result" in files:
         files = {role: path for role, path in files.items() if role not in ("preview", "checkpoint")}
     first = ("result",) if finished else ("preview", "checkpoint") if running else ("checkpoint", "preview")
-    known = [*first, *_ROLES, *(role for role in files if role not in _ROLES)]
-    order = sorted(files, key=known.index)
-    return {role: files[role] for role in order}
+    order = [*first, *_ROLES, *(role for role in files if role not in _ROLES)]
+    return {role: files[role] for role in sorted(files, key=order.index)}
 
 
 def _all_files(folder: Path) -> dict[str, Path]:
@@ -85,10 +81,7 @@ def _all_files(folder: Path) -> dict[str, Path]:
 
 
 def run_picture(folder: Path, role: str, space: ImageSpace | None) -> dict[str, Any]:
-    """An image of a run for a page; InputError where there is none, or it is damaged.
-
-    Arguments: role, one of `run_content`'s roles; space of the run's image, None where its log does not tell it.
-    """
+    """An image of a run, by its role in `run_content`, for a page; InputError where there is none, or it is damaged."""
     files = _all_files(folder)
     if role not in files:
         raise InputError(f"the run {folder.name} has no image {role!r}; there are {', '.join(files) or 'none'}")
@@ -141,9 +134,9 @@ def _picture(
     values: NDArray[Any], blocks: list[int], space: ImageSpace, role: str, step: int | None = None
 ) -> dict[str, Any]:
     """A picture of means over blocks, (channels or 1, *spatial)."""
-    axes = [_axis(space, n, block, values.shape[1 + n]) for n, block in enumerate(blocks)]
+    axes = [space_axis(space, n, values.shape[1 + n], block) for n, block in enumerate(blocks)]
     if space.channels:
-        axes.insert(0, {"name": "channel", "unit": "", "origin": 0.0, "spacing": 1.0, "size": len(values)})
+        axes.insert(0, channel_axis(len(values)))
     else:
         values = values[0]
     values, angle = turn_image(values, replace(space, shape=values.shape))
@@ -180,8 +173,8 @@ def picture_of_preview(
 ) -> dict[str, Any]:
     """A picture of a preview, which has its own panels, as `read_preview` gives it."""
     step, tensors, panels = preview
-    shown = [{**panel, "cyclic": is_phase(panel)} | _encode(tensors[panel["name"]].numpy()) for panel in panels]
-    return {"role": "preview", "step": step, "upwards": upwards, "panels": shown}
+    panels = [{**panel, "cyclic": is_phase(panel)} | _encode(tensors[panel["name"]].numpy()) for panel in panels]
+    return {"role": "preview", "step": step, "upwards": upwards, "panels": panels}
 
 
 def _read_checkpoint(path: Path) -> tuple[int, NDArray[Any]]:
@@ -199,45 +192,23 @@ def _pixels(image: NDArray[Any]) -> ImageSpace:
     return ImageSpace(tuple(image.shape[-2:]), is_complex=np.iscomplexobj(image), upwards=False)
 
 
-def _axis(space: ImageSpace, n: int, block: int, size: int) -> dict[str, Any]:
-    """Where the elements of a spatial axis lie once blocks of them are one."""
-    step = None if space.spacing is None else space.spacing[n]
-    origin = None if space.origin is None else space.origin[n]
-    if step is not None and origin is not None:
-        origin += step * (block - 1) / 2
-    return {
-        "name": space.axes[n],
-        "unit": space.unit if step is not None else "",
-        "origin": origin,
-        "spacing": None if step is None else step * block,
-        "size": size,
-    }
-
-
 def _shrink(values: NDArray[Any], blocks: list[int]) -> NDArray[Any]:
     """Means over blocks of the last axes; those at the far edges are of what there is."""
-    for n, block in enumerate(blocks):
-        if block > 1:
-            axis = 1 + n
-            starts = np.arange(0, values.shape[axis], block)
-            counts = np.diff([*starts, values.shape[axis]])
-            shape = [-1 if a == axis else 1 for a in range(values.ndim)]
-            values = np.add.reduceat(values, starts, axis) / counts.reshape(shape).astype(np.float32)
+    for axis, block in enumerate(blocks, 1):
+        starts = np.arange(0, values.shape[axis], block)
+        counts = np.diff([*starts, values.shape[axis]]).astype(np.float32)
+        shape = [-1 if a == axis else 1 for a in range(values.ndim)]
+        values = values if block == 1 else np.add.reduceat(values, starts, axis) / counts.reshape(shape)
     return values
 
 
 def _encode(values: NDArray[Any]) -> dict[str, Any]:
     """Values as the module says, with their range, None where none is finite."""
-    finite = np.isfinite(values)
-    ends = values[finite] if not finite.all() else values
-    low, high = (float(ends.min()), float(ends.max())) if ends.size else (0.0, 0.0)
-    scale = (high - low) / _LEVELS if high > low else 1.0
-    levels = np.rint((np.where(finite, values, low).astype(np.float64) - low) / scale)
-    numbers = np.where(finite, levels, _NOT_FINITE).astype(np.uint16).ravel()
-    differences = np.diff(numbers, prepend=np.uint16(0)).astype(">u2")  # modulo 65536
+    levels, low, high, scale = encode_levels(values)
+    differences = np.diff(levels.ravel(), prepend=np.uint16(0)).astype(">u2")  # modulo 65536
     planes = differences.view(np.uint8).reshape(-1, 2).T.tobytes()
     return {
-        "range": [low, high] if ends.size else None,
+        "range": None if high is None else [low, high],
         "shape": list(values.shape),
         "low": low,
         "scale": scale,

@@ -33,8 +33,6 @@ from plugstream.runs.replay import History, replay
 from plugstream.settings import Settings, resolve
 from plugstream.solver.monitors import snr
 
-__all__ = ["compare_reports", "view_usage", "write_report"]
-
 # Measurements of a run that its report has at most.
 _MEASUREMENTS = 20_000
 
@@ -44,20 +42,14 @@ plugstream.showReport(document.querySelector("main"), JSON.parse(document.getEle
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write the report of the run in a folder, of what there is of it, and return its path.
-
-    Arguments: folder of a run that has ended, or not; out, report.html in the folder if not given.
-    """
+    """Write the report of the run in a folder, by default as report.html there, and return its path."""
     out = folder / "report.html" if out is None else out
     _write(out, [_collect(folder)])
     return out
 
 
 def compare_reports(folders: Sequence[Path], out: Path) -> Path:
-    """Write one page that shows several runs side by side, with their curves in common charts, and return its path.
-
-    Arguments: folders, of two runs or more; out, a file that is not there yet.
-    """
+    """Write a page with two runs or more side by side, and their curves in common charts; return its path."""
     if len(folders) < 2:
         raise InputError("a comparison needs two runs or more")
     if out.exists():
@@ -80,15 +72,11 @@ def _collect(folder: Path) -> dict[str, Any]:
         except InputError as error:
             content["notes"].append({"at": history.last_at or 0.0, "text": f"warning: {error}"})
     content["roles"] = list(pictures)
-    content["views"]["usage"] = _usage(folder, history)
+    content["views"]["usage"] = None
+    with contextlib.suppress(InputError):
+        content["views"]["usage"] = view_usage(history, resolve(folder / "settings.toml", used=()))
     content["scores"] = _scores(folder, pictures, history.space)
     return {"content": content, "pictures": pictures}
-
-
-def _usage(folder: Path, history: History) -> dict[str, Any] | None:
-    with contextlib.suppress(InputError):
-        return view_usage(history, resolve(folder / "settings.toml", used=()))
-    return None
 
 
 def _scores(folder: Path, roles: Collection[str], space: ImageSpace | None) -> dict[str, str]:
@@ -117,15 +105,9 @@ def _page(runs: Sequence[Mapping[str, Any]]) -> str:
     style = "\n".join(map(read_asset, STYLES))
     # uPlot's licence asks that it goes along with every copy.
     script = "\n".join([f"/*\n{read_asset('uPlot.LICENSE')}*/", *map(read_asset, SCRIPTS), _SHOW])
-    policy = "; ".join(
-        [
-            "default-src 'none'",
-            f"script-src '{_hash(script)}'",
-            f"style-src '{_hash(style)}'",
-            "img-src data: blob:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        ]
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
     )
     title = html.escape(" and ".join(run["content"]["name"] for run in runs))
     # In JSON "<" stands in texts only, and written like this it cannot end the element.
@@ -155,22 +137,20 @@ def _hash(text: str) -> str:
 
 
 # Samplers that need no more than the number of views, and no code but ours.
-_KNOWN = ("uniform", "epochs", "shifted", "fixed", "all")
-# Steps that are drawn again at most, which takes a second, and views and bars of the chart.
+_SIMPLE_SAMPLERS = ("uniform", "epochs", "shifted", "fixed", "all")
+# Steps whose views are drawn again at most, which takes a second, and views and bars of the chart.
 _MOST_STEPS, _MOST_VIEWS, _MOST_BARS = 20_000, 1_000_000, 300
 
 
 def view_usage(history: History, settings: Settings) -> dict[str, Any] | None:
-    """How often views were drawn: {"size", "counts", "unused"}; None where that would take long, or cannot be known.
+    """How often views were drawn: {"size", "counts", "unused"}; None where that takes long, or cannot be known.
 
-    A count is the mean over `size` views that follow each other, 1 where there are few; `unused` is how many views were
-    never drawn, those that are damaged or held out among them.
+    A count is the mean over `size` consecutive views, 1 where there are few; `unused` is how many views were never
+    drawn, damaged and held-out ones included.
     """
-    if history.trials:  # whose sides draw the same views twice
+    if history.trials or history.stages:  # sides of a search draw the same views, and the log has no views of stages
         return None
-    if history.stages:  # of which the log knows how many views they have, and not which
-        return None
-    if not history.views or history.step > _MOST_STEPS or settings.sampler.name not in _KNOWN:
+    if not history.views or history.step > _MOST_STEPS or settings.sampler.name not in _SIMPLE_SAMPLERS:
         return None
     total = max(record.views for record in history.views)
     if not 0 < total <= _MOST_VIEWS:

@@ -8,7 +8,7 @@
     GET  /api/events[?run=NAME]  server-sent events: what changed, of a run or of the list
     POST /api/commands?run=NAME  what a person asks of the run (`plugstream.runs.commands`)
 
-A run is looked up among those that were found, by its name there; no part of a request becomes a path.
+A run is looked up by its name among those on the shelf; no part of a request becomes a path.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import html
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,6 @@ from plugstream.runs.pages.access import Access, Guard
 from plugstream.runs.pages.assets import SCRIPTS, STYLES
 from plugstream.runs.pages.feed import Channel, RunFeed
 
-__all__ = ["Shelf", "make_application"]
-
 # Folders below one of runs that are looked into; runs lie in it, or in folders of it.
 _DEPTH = 2
 # Seconds between two looks for new runs, pages that may be open at once, and bytes of a command.
@@ -44,10 +42,7 @@ _TYPES = {".js": "text/javascript", ".css": "text/css"}
 
 
 class Shelf:
-    """The runs in some folders, by name, each with one feed for all of its pages.
-
-    Arguments: folders, each of a run or of runs; one of a run may not be there yet.
-    """
+    """The runs in some folders, each of a run or of runs, by name, each with one feed for all of its pages."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = tuple(folders)
@@ -65,9 +60,8 @@ class Shelf:
     def find(self) -> dict[str, RunFeed]:
         """The runs that there are now, by name."""
         if time.monotonic() - self._looked > _LOOK or not self._feeds:
-            found = dict(self._walk())
-            known = self._feeds
-            self._feeds = {name: known.get(name) or RunFeed(folder) for name, folder in found.items()}
+            before = self._feeds
+            self._feeds = {name: before.get(name) or RunFeed(folder) for name, folder in self._walk()}
             self._looked = time.monotonic()
         return self._feeds
 
@@ -124,7 +118,7 @@ def _runs_below(folder: Path, depth: int) -> Iterator[tuple[str, Path]]:
 
 
 def make_application(shelf: Shelf, access: Access) -> Guard:
-    """The ASGI application that serves the runs of a shelf to whom `access` lets in."""
+    """The ASGI application that serves the runs of a shelf to those whom `access` lets in."""
     assets = _assets()
     page = _page(shelf).encode()
 
@@ -148,17 +142,15 @@ def make_application(shelf: Shelf, access: Access) -> Guard:
     async def show_thumbnail(request: Request) -> Response:
         return await _answer(request, lambda feed: Response(feed.thumbnail(), media_type="image/png"))
 
-    async def _answer(request: Request, make: Any) -> Response:
+    async def _answer(request: Request, make: Callable[[RunFeed], Response]) -> Response:
         def find_and_make() -> Response:
             feed = shelf.feed(request.query_params.get("run"))
-            made: Response = _absent("run") if feed is None else make(feed)
-            return made
+            return _absent("run") if feed is None else make(feed)
 
         try:
-            made = await asyncio.to_thread(find_and_make)
+            return await asyncio.to_thread(find_and_make)
         except InputError as error:
             return PlainTextResponse(f"{error}\n", 404)
-        return made
 
     async def send_events(request: Request) -> Response:
         name = request.query_params.get("run")
@@ -204,14 +196,13 @@ def make_application(shelf: Shelf, access: Access) -> Guard:
     return Guard(Starlette(routes=routes), access)
 
 
-def _absent(what: str) -> Response:
-    return PlainTextResponse(f"there is no such {what}\n", 404)
+def _absent(kind: str) -> Response:
+    return PlainTextResponse(f"there is no such {kind}\n", 404)
 
 
 def _assets() -> dict[str, tuple[bytes, str]]:
     """The scripts and styles by name, in memory."""
-    there = files(__package__).joinpath("static").iterdir()
-    kinds = [(path, _TYPES.get(Path(path.name).suffix)) for path in there]
+    kinds = [(path, _TYPES.get(Path(path.name).suffix)) for path in files(__package__).joinpath("static").iterdir()]
     return {path.name: (path.read_bytes(), kind) for path, kind in kinds if kind is not None}
 
 
