@@ -86,11 +86,7 @@ class PtychographySimulation(Options):
     jitter: float = Field(0.15, ge=0, le=0.5, description="how far positions are off their raster, in parts of a step")
     pixel: float = Field(2e-8, ge=_SHORT, le=_LONG, description="size of a pixel of the object")
     seed: int = Field(
-        0,
-        ge=0,
-        le=2**63 - 1,
-        description="seed of positions and counts",
-        json_schema_extra={"flag": "noise-seed"},
+        0, ge=0, le=2**63 - 1, description="seed of positions and counts", json_schema_extra={"flag": "noise-seed"}
     )
 
 

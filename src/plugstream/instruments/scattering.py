@@ -27,12 +27,7 @@ __all__ = ["Scattering2D", "ScatteringOptions", "ScatteringSimulation"]
 _SIGMA, _STEPS, _BATCH = 0.03, 75, 12
 _STAGES = 5  # of a hop through all frequencies
 # A hop is of stages, which these cannot be combined with.
-_NO_HOP = (
-    ("algorithm", "name"),
-    ("algorithm", "stages"),
-    ("algorithm", "distance_limit"),
-    ("monitor", "watch_theory"),
-)
+_NO_HOP = (("algorithm", "name"), ("algorithm", "stages"), ("algorithm", "distance_limit"), ("monitor", "watch_theory"))
 # Stages are equal parts of all steps where somebody says how many there are.
 _NO_PARTS = (*_NO_HOP, ("algorithm", "iterations"))
 
@@ -98,13 +93,7 @@ class Scattering2D(Born2D):
             found += [
                 Advice("algorithm", "hop", "auto", hop, unless=_NO_HOP),
                 Advice("algorithm", "iterations", _STEPS, f"{_STEPS} steps are usual (--iterations)", unless=_NO_HOP),
-                Advice(
-                    "algorithm",
-                    "hop_steps",
-                    _STEPS // stages,
-                    "stages of a hop are alike",
-                    unless=_NO_PARTS,
-                ),
+                Advice("algorithm", "hop_steps", _STEPS // stages, "stages of a hop are alike", unless=_NO_PARTS),
                 Advice("sampler", "name", "epochs", "every view is used before any comes again (--sampler epochs)"),
                 Advice(
                     "sampler",

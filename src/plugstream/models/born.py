@@ -13,14 +13,7 @@ from torch import Tensor
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.models.base import ModelBase
-from plugstream.models.born_dense import (
-    FIELD_BYTES,
-    DenseBorn,
-    fits,
-    green_matrix,
-    incident_fields,
-    peak_intensities,
-)
+from plugstream.models.born_dense import FIELD_BYTES, DenseBorn, fits, green_matrix, incident_fields, peak_intensities
 from plugstream.models.born_expansion import Expansion, plan_expansion, source_distance
 from plugstream.models.born_fast import TABLE_BYTES, FastBorn
 from plugstream.models.born_geometry import BornGeometry
@@ -276,12 +269,7 @@ _CUDA = _Machine(flop=1 / 3.0e13, byte=1 / 2.5e12, tap=5e-12, cell=1e-11, dense=
 
 
 def choose_method(
-    geometry: BornGeometry,
-    *,
-    method: str = "auto",
-    eps: float | None = None,
-    device: torch.device,
-    dtype: torch.dtype,
+    geometry: BornGeometry, *, method: str = "auto", eps: float | None = None, device: torch.device, dtype: torch.dtype
 ) -> Choice:
     """Which method a `BornModel` with these arguments takes; whatever it would refuse is refused here, sooner.
 

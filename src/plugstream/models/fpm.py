@@ -17,13 +17,7 @@ class FPMModel(FPMWaves):
     """The model of `FPMWaves` as a run uses it: pupil, gains and places of LEDs are refined on the way."""
 
     def refine(
-        self,
-        image: Tensor,
-        data: Tensor,
-        views: Views,
-        names: Sequence[str],
-        derivative: Derivative,
-        pace: float = 1.0,
+        self, image: Tensor, data: Tensor, views: Views, names: Sequence[str], derivative: Derivative, pace: float = 1.0
     ) -> dict[str, Tensor]:
         """The parameters after a step on the pupil, gains and places of LEDs (`plugstream.models.fpm_calibration`)."""
         return refine_microscope(self, image, data, all_views(views, self.n_views), names, derivative, pace)

@@ -65,11 +65,7 @@ class MRIModel(ModelBase):
         if (
             path.ndim != 3
             or path.shape[2] not in (2, 3)
-            or path.shape[2]
-            not in (
-                len(voxels.shape),
-                len(voxels.shape) - 1,
-            )
+            or path.shape[2] not in (len(voxels.shape), len(voxels.shape) - 1)
         ):
             raise InputError(
                 f"a trajectory is (views, samples, 2 or 3 axes) for an image of {voxels.shape}, not {path.shape}"

@@ -45,13 +45,7 @@ class GridNufft:
     name = "grid"
 
     def __init__(
-        self,
-        shape: tuple[int, int],
-        frequencies: Real,
-        eps: float,
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
+        self, shape: tuple[int, int], frequencies: Real, eps: float, *, device: torch.device, dtype: torch.dtype
     ) -> None:
         self.shape, self.dtype = shape, dtype
         kernel = choose_kernel(eps, shape[0] * shape[1], len(frequencies))

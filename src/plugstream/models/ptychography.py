@@ -195,13 +195,7 @@ class PtychographyModel(ModelBase):
         return torch.cat(parts).double().cpu()
 
     def refine(
-        self,
-        image: Tensor,
-        data: Tensor,
-        views: Views,
-        names: Sequence[str],
-        derivative: Derivative,
-        pace: float = 1.0,
+        self, image: Tensor, data: Tensor, views: Views, names: Sequence[str], derivative: Derivative, pace: float = 1.0
     ) -> dict[str, Tensor]:
         r"""The parameters after a step on the probe, at an image that stays as it is.
 
