@@ -1,15 +1,17 @@
-"""What an instrument is: its declarations, its image, its model, and how it is known by its name."""
+"""What an instrument is: its declarations, its image and its model. Instruments are found by name."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
+from plugstream.base.capacity import check_memory
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Options, entries, find, register
 from plugstream.base.rows import Rows
@@ -44,7 +46,9 @@ __all__ = [
     "Experiment",
     "FixedArray",
     "Instrument",
+    "Place",
     "Rows",
+    "add_white_noise",
     "declare",
     "find_instrument",
     "instrument_of",
@@ -52,18 +56,25 @@ __all__ = [
 ]
 
 
-class Instrument(ABC):
-    """How a view's data depends on the image: a frozen dataclass, whose fields are its fixed arrays and attributes.
+class Place(TypedDict):
+    """Where a model computes, and in which real precision."""
 
-    Whatever stores, sends, checks or describes scans goes by the declarations below, and knows no instrument by name.
+    device: torch.device
+    dtype: torch.dtype
+
+
+class Instrument(ABC):
+    """How a view's data depends on the image: a frozen dataclass whose fields are its fixed arrays and attributes.
+
+    Code that stores, sends, checks or describes scans uses the declarations below and knows no instrument by name.
 
     Class attributes:
         name: in settings and scans, such as "born-2d". help: one line.
         data, columns, arrays, attributes: what its scans hold.
-        conventions: what a reader must know besides, by subject.
-        model_options: what a person can say of its model. simulation: what `simulate` takes.
-        baseline: the usual method of its field, of those of `plugstream baseline`, by which reports compare; "" for
-            none, and then they compare with the back-projection.
+        conventions: what else a reader must know, by subject.
+        model_options: options of its model. simulation: options of `simulate`.
+        baseline: the usual method of its field, one of `plugstream baseline`, with which reports compare; "" for the
+            back-projection.
     """
 
     name: ClassVar[str]
@@ -84,68 +95,70 @@ class Instrument(ABC):
 
     @abstractmethod
     def build_model(
-        self,
-        columns: Columns,
-        n_views: int,
-        options: Any = None,
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
-        previous: Model | None = None,
+        self, columns: Columns, n_views: int, options: Any = None, *, previous: Any = None, **place: Unpack[Place]
     ) -> Model:
-        """The model of these views; `previous` is that of the first of them, whose work can be used again.
+        """The model of these views.
 
-        Arguments: options of `model_options`; dtype, the real precision.
+        Arguments: options of `model_options`; previous, what this returned for the first of these views, whose work
+        can be reused; place, device and real dtype.
         """
 
     def check_views(self, columns: Columns) -> Columns:
-        """The columns of some views as they are stored, after checks that their declarations cannot express.
+        """The columns of some views as they are stored, after checks that declarations cannot express.
 
-        Their names, dtypes and shapes have been checked; those of a large scan lie on its disk.
+        Names, dtypes and shapes have been checked. Columns of a large scan are on disk.
         """
         return columns
 
     def check_plausible(self, columns: Columns | None = None) -> None:
-        """Refuse what no experiment can be, such as one with a forgotten unit, before views are written or used.
+        """Refuse impossible experiments, such as one with a forgotten unit, before views are written or used.
 
-        Arguments: columns of views; None for what is known before the first view.
+        Arguments: columns of views, None before the first view.
         """
         return
 
     def warn_if_implausible(self, columns: Columns | None = None) -> None:
-        """Warn of what hardly any experiment is; as `check_plausible`."""
+        """Warn of unlikely experiments. Arguments as for `check_plausible`."""
         return
 
-    def check_model(
-        self, columns: Columns | None, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        """Refuse a model that cannot be built, or not fit into memory, before it is built.
+    def check_model(self, columns: Columns | None, n_views: int, options: Any = None, **place: Unpack[Place]) -> None:
+        """Refuse a model that cannot be built or does not fit into memory, before it is built.
 
-        Arguments: as of `build_model`; columns are None before the first view, and n_views is then 1.
+        Arguments as for `build_model`; columns are None before the first view, with n_views = 1.
         """
         return
 
-    def block(self, columns: Columns, first: int, last: int) -> Block | None:
-        """Slices `first` to `last` (left out) along the first axis of a volume, as a scan of their own.
+    def check_images(self, copies: int, what: str, advice: str, place: Place, *, extra: int = 0) -> None:
+        """Refuse an image if so many copies of it, and `extra` bytes a pixel, do not fit into the memory of a CPU.
 
-        None where the data of views does not fall apart into data of slices, or where that is not known; whether it
-        does must not depend on which slices are asked for.
+        Arguments: what they are and advice, for the message.
+        """
+        pixel = place["dtype"].itemsize * (2 if self.image.is_complex else 1)
+        if place["device"].type == "cpu":
+            shape = " x ".join(map(str, self.image.shape))
+            check_memory(math.prod(self.image.shape) * (copies * pixel + extra), what.format(shape), advice)
+
+    def block(self, columns: Columns, first: int, last: int) -> Block | None:
+        """Slices `first` to `last` (exclusive) along the first axis of a volume, as a scan of their own.
+
+        None if the data of views cannot be split by slices, or if that is unknown; this must not depend on which
+        slices are asked for.
 
         Arguments: columns of the views.
         """
         return None
 
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """Which defaults suit a scan of so many views better than the usual ones, and why.
+        """Defaults that suit a scan of so many views better than the usual ones, and why.
 
-        They count where neither a person nor a file says anything, and are written down with the run.
+        They apply to settings that neither a person nor a file gives, and are recorded with the run.
 
         Arguments: n_views; batch, the views of a step, None for all.
         """
         return ()
 
     def advise_scan(self, columns: Columns, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """As `advise`, where it depends on what the views are; this is what the commands ask."""
+        """As `advise`, where it depends on the views; commands call this one."""
         return self.advise(n_views, batch)
 
     def lacks_angles(self, columns: Columns) -> bool:
@@ -153,50 +166,51 @@ class Instrument(ABC):
         return False
 
     def groups(self, columns: Columns) -> dict[str, NDArray[np.int64]]:
-        """Kinds of views that `residual` judges one by one, besides all of them: the views of each, by name."""
+        """Kinds of views that `residual` judges separately, besides all views: the views of each, by name."""
         return {}
 
     def trial_views(self, columns: Columns, available: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """At most so many of the available views that together tell whether suspects are right; spread ones, usually.
+        """At most `count` of the available views, on which suspects are tried: evenly spread ones by default.
 
-        Where views know of each other only through what neighbours share, they are neighbours.
+        Instruments whose views are linked only through overlapping neighbours choose neighbours.
         """
         few = min(count, len(available))
         return available[np.arange(few) * len(available) // max(1, few)]
 
     def suspects(self, columns: Columns, views: NDArray[np.int64], trial: Callable[..., Trial]) -> tuple[Suspect, ...]:
-        """What a scan of this instrument may say wrongly, for a run whose image does not explain the data.
+        """What may be wrong in a scan of this instrument, for a run whose image does not explain the data.
 
-        Arguments: columns of all views; views that are tried; trial, which makes one of a label, and of what is then
-        another: instrument, columns of these views, and turn, what is done to the data.
+        Arguments: columns of all views; views to try; trial, which makes a `Trial` from a label and whatever differs:
+        instrument, columns of these views, and turn, a function of the data.
         """
         return ()
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
-        """What `info` shows besides what the declarations tell: {subject: text}."""
+        """What `info` shows besides the declarations: {subject: text}."""
         return {}
 
     def unit_of(self, declared: Column | FixedArray | Attribute) -> str:
-        """The unit of what is declared, as this scan has it: an instrument may know lengths in pixels alone."""
+        """The unit of a declared part in this scan: an instrument may know lengths in pixels only."""
         return declared.unit
 
     @classmethod
     def simulate_views(cls, options: Any) -> Experiment:
-        """The experiment that `simulate` makes of the options of `simulation`; what cannot be is refused here."""
+        """The experiment that `simulate` makes from the options of `simulation`; impossible ones are refused here."""
         raise InputError(f"{cls.name} has no simulation; import a scan, or acquire one")
 
     def bring_to_scale(self, clean: torch.Tensor, columns: Columns) -> tuple[torch.Tensor, Columns]:
-        """Simulated measurements before their noise, and their columns, where what is stored depends on the data.
+        """Simulated measurements before noise, and their columns, if columns depend on the data.
 
-        Such as gains that bring views of several kinds to a common scale. Both as they are if not overridden.
+        An example are gains that bring views of several kinds to a common scale. By default, nothing changes.
         """
         return clean, columns
 
     def add_noise(self, clean: torch.Tensor, columns: Columns, options: Any) -> torch.Tensor:
         """The measurements with the noise that the options of `simulation` ask for, in a dtype of `data`.
 
-        Arguments: clean, what the model predicts, (views, *data_shape), on the CPU. Without noise if not overridden,
-        and rounded where data is integers.
+        By default, there is no noise, and values are rounded if data are integers.
+
+        Arguments: clean, predictions of the model, (views, *data_shape), on the CPU.
         """
         import torch
 
@@ -206,14 +220,14 @@ class Instrument(ABC):
     @property
     def sizes(self) -> dict[str, int]:
         """The sizes of named axes: those of the fixed arrays, and of the image by the names of its axes."""
-        found = dict(zip(self.image.axes, self.image.spatial, strict=True))
+        sizes = dict(zip(self.image.axes, self.image.spatial, strict=True))
         if self.image.channels:
-            found["channel"] = self.image.shape[0]
+            sizes["channel"] = self.image.shape[0]
         for array in self.arrays:
             value = getattr(self, array.name)
             if value is not None:
-                found |= {name: size for name, size in zip(array.shape, value.shape, strict=True) if type(name) is str}
-        return found
+                sizes |= {name: size for name, size in zip(array.shape, value.shape, strict=True) if type(name) is str}
+        return sizes
 
     @property
     def data_shape(self) -> tuple[int, ...]:
@@ -222,7 +236,7 @@ class Instrument(ABC):
 
     @property
     def view_text(self) -> str:
-        """What the data of a view is, in words: "360 receivers"."""
+        """The data of a view in words: "360 receivers"."""
         pairs = zip(self.data.shape, self.data_shape, strict=True)
         axes = [
             f"{size} {axis}{'s' if size != 1 else ''}" if isinstance(axis, str) else str(size) for axis, size in pairs
@@ -238,16 +252,16 @@ class Instrument(ABC):
         return resolve_shape(column.shape, self.sizes)
 
     def values(self) -> dict[str, Any]:
-        """The attributes as JSON has them."""
+        """The attributes as JSON writes them."""
         return {a.name: to_json(a.kind, getattr(self, a.name)) for a in self.attributes}
 
     def find_mask(self, columns: Mapping[str, Any]) -> Any:
-        """That column which says which data counts, None where all of it does."""
+        """The column that says which data counts, None if all of it does."""
         return next((columns[column.name] for column in self.columns if column.covers and column.name in columns), None)
 
     @classmethod
     def from_parts(cls, arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]) -> Self:
-        """The instrument with these fixed arrays and attributes, as they were read; what contradicts is refused."""
+        """The instrument with these fixed arrays and attributes, as they were read; refuse contradictions."""
         content: dict[str, Any] = {}
         for array in cls.arrays:
             if array.name in arrays:
@@ -266,7 +280,7 @@ class Instrument(ABC):
         return cls(**content)
 
     def difference(self, other: Instrument) -> str:
-        """The first array or attribute in which two instruments differ, "" if they are the same."""
+        """The first array or attribute in which two instruments differ, "" if they are equal."""
         if type(self) is not type(other):
             return "instrument"
         for part in fields(self):  # type: ignore[arg-type]
@@ -278,11 +292,11 @@ class Instrument(ABC):
 
 @dataclass(frozen=True)
 class Block:
-    """Some slices of a volume, with the data that depends on them, on no others, and on nothing else.
+    """Some slices of a volume, with exactly the data that depends on them.
 
-    Arguments: instrument of these slices; rows, where their data is along the first axis of each view's; columns that
-    are others than those of the whole, by name, those apart that have a value for each datum, of which the rows are
-    meant; alike, whether all slices of the volume have the same model, but for their place.
+    Arguments: instrument of these slices; rows, their data along the first axis of a view; columns that differ from
+    those of the volume, by name (columns with a value for each datum are cut to the rows anyway); alike, whether all
+    slices of the volume have the same model except for their position.
     """
 
     instrument: Instrument
@@ -295,8 +309,8 @@ class Block:
 class Experiment:
     """A simulated experiment, before its image is measured.
 
-    Arguments: instrument; columns of its views, by name; n_views; truth, the image that is measured; provenance, what
-    the scan says of it; summary, a few words for whoever waits.
+    Arguments: instrument; columns of its views, by name; n_views; truth, the image that is measured; provenance,
+    recorded in the scan; summary, a few words for the user.
     """
 
     instrument: Instrument
@@ -307,11 +321,22 @@ class Experiment:
     summary: str = ""
 
 
+def add_white_noise(instrument: Instrument, clean: torch.Tensor, columns: Columns, options: Any) -> torch.Tensor:
+    """Complex white Gaussian noise at exactly the input SNR of the options: an instrument's `add_noise`."""
+    import torch
+
+    from plugstream.images.simulated import add_noise
+
+    mask = instrument.find_mask(columns)
+    recorded = None if mask is None else torch.from_numpy(mask[:])
+    return add_noise(clean, options.snr, seed=options.seed, mask=recorded).to(torch.complex64)
+
+
 InstrumentClass = TypeVar("InstrumentClass", bound=type[Instrument])
 
 
 def declare(cls: InstrumentClass) -> InstrumentClass:
-    """Make an instrument known by its name: a decorator, above `@dataclass`."""
+    """Register an instrument under its name: a decorator, above `@dataclass`."""
     register_class = register(
         "instrument", cls.name, cls.help, options=cls.model_options, instrument=cls, simulation=cls.simulation
     )
@@ -319,9 +344,9 @@ def declare(cls: InstrumentClass) -> InstrumentClass:
 
 
 def find_instrument(name: str, *, trust: bool = False) -> type[Instrument]:
-    """The instrument of a name that somebody asked for: of ours, of a package, or FILE.py:NAME.
+    """The instrument that a user names: one of ours, of a package, or FILE.py:NAME.
 
-    Arguments: trust, that the file may be run from now on, as of `plugstream.base.registry.find`.
+    Arguments: trust, whether the file may be run from now on, as for `plugstream.base.registry.find`.
     """
     entry = find("instrument", name, trust=trust)
     cls = entry.facts.get("instrument", entry.build)
@@ -333,13 +358,13 @@ def find_instrument(name: str, *, trust: bool = False) -> type[Instrument]:
 
 
 def instrument_of(name: str) -> type[Instrument]:
-    """The instrument that a scan names: of a file that a person had run, and else of ours and of packages."""
+    """The instrument that a scan names: from a file that the user ran, else one of ours or of a package."""
     for entry in run_declarations():
         if (entry.kind, entry.name) == ("instrument", name) and "instrument" in entry.facts:
-            own: type[Instrument] = entry.facts["instrument"]
-            return own
+            declared: type[Instrument] = entry.facts["instrument"]
+            return declared
     try:
-        if ":" in name:  # what a scan says is not run
+        if ":" in name:  # a scan cannot make files run
             raise InputError(f"there is no instrument {name!r}")
         return find_instrument(name)
     except InputError as error:

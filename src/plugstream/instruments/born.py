@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 import numpy as np
 
@@ -13,17 +13,8 @@ from plugstream.base.errors import InputError
 from plugstream.base.registry import Field, Options
 from plugstream.images.grid import Grid, Points
 from plugstream.images.space import ImageSpace
-from plugstream.instruments.base import (
-    Advice,
-    Attribute,
-    Column,
-    Columns,
-    Data,
-    Experiment,
-    FixedArray,
-    Instrument,
-    declare,
-)
+from plugstream.instruments.base import Experiment, Instrument, Place, add_white_noise, declare
+from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, FixedArray, mask_column
 from plugstream.instruments.spectrum import describe_waves, parse_waves
 from plugstream.instruments.suspects import suspects_of_born, views_of_born
 from plugstream.instruments.wavelengths import (
@@ -34,16 +25,11 @@ from plugstream.instruments.wavelengths import (
     check_spectrum,
     describe_spectrum,
     spectrum_of,
-    take_rows,
+    split_by_wavelength,
     without_spectrum,
 )
 from plugstream.models.born_geometry import BornGeometry, describe_range, ring
-from plugstream.models.born_plausible import (
-    check_plausible,
-    check_transmitters,
-    warn_if_implausible,
-    warn_of_transmitters,
-)
+from plugstream.models.born_plausible import check_places, check_plausible, warn_if_implausible, warn_of_places
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +40,7 @@ __all__ = ["Born2D", "BornOptions", "BornSimulation", "born_geometry"]
 
 
 class BornOptions(Options):
-    """What a person can say of the Born model."""
+    """Options of the Born model."""
 
     method: Literal["auto", "dense", "fast"] = Field(
         "auto", description="by its Green's matrix, through plane waves, or whichever is cheaper"
@@ -64,13 +50,12 @@ class BornOptions(Options):
     )
 
 
-# Nothing that is measured or computed here comes near these; beyond them squares and products leave the range of double
-# precision, and counters that of 64 bits.
+# Beyond these, which no experiment comes near, squares and products overflow double precision, and counters 64 bits.
 _LARGE, _SMALL = 1e100, 1e-100  # of images
-_LEAST_SIDE, _MANY = 8, 25  # pixels that the denoisers need which are advised, and views to choose one by
+_LEAST_SIDE, _MANY = 8, 25  # pixels that the advised denoisers need, and views to choose one by
 _LONG, _SHORT = 1e15, 1e-15  # of lengths, in metres
 _COUNT = 10**12
-# What simulating takes at its peak for each measured value (the data and its noise in double precision) and position.
+# Peak memory of a simulation for each measured value (the data and its noise in double precision) and position.
 _BYTES_A_VALUE, _BYTES_A_POINT = 80, 100
 
 
@@ -100,7 +85,7 @@ class BornSimulation(Options):
 @declare
 @dataclass(frozen=True, eq=False)
 class Born2D(Instrument):
-    """What is known of a scattering experiment before its first view: all of a `BornGeometry` but the illuminations.
+    """What is known of a scattering experiment before its first view: a `BornGeometry` without illuminations.
 
     Arguments: receivers (receivers, 2), positions in metres, or directions with `far_field`; wavelength in vacuum;
     grid of pixels; background, a relative permittivity.
@@ -125,16 +110,7 @@ class Born2D(Instrument):
         Column("transmitters", "float64", (2,), "m", "x and y of a line source", choice="illumination"),
         Column("plane_waves", "float64", (2,), "", "direction of a plane wave", choice="illumination"),
         Column("fields", "complex64", ("y", "x"), "", "incident field on the grid", choice="illumination"),
-        Column(
-            "mask",
-            "bool",
-            ("receiver",),
-            "",
-            "False where a receiver did not record",
-            optional=True,
-            default=True,
-            covers=True,
-        ),
+        mask_column(("receiver",), "False where a receiver did not record"),
         WAVELENGTHS,
         GAINS,
     )
@@ -156,6 +132,7 @@ class Born2D(Instrument):
     simulation: ClassVar[type[Options]] = BornSimulation
     suspects = suspects_of_born
     trial_views = views_of_born
+    add_noise = add_white_noise
 
     def __post_init__(self) -> None:
         checked = self.geometry(plane_waves=np.array([[1.0, 0.0]]))
@@ -169,10 +146,11 @@ class Born2D(Instrument):
         return ImageSpace(grid.shape, spacing=spacing, origin=grid.origin, quantity="permittivity contrast")
 
     def geometry(self, *, wavelength: float | None = None, **views: Any) -> BornGeometry:
-        """The geometry with these views: transmitters, plane_waves or fields, and mask.
+        """The geometry with these views: transmitters, plane_waves or fields, and mask; gains are ignored.
 
-        Arguments: wavelength, the instrument's own if not given. Views of several wavelengths have a geometry for each
-        (`geometries`), and are refused here; gains say nothing of places.
+        Views of several wavelengths are refused: they have a geometry for each (`geometries`).
+
+        Arguments: wavelength, the instrument's own if not given.
         """
         if WAVELENGTHS.name in views:
             several = np.unique(views[WAVELENGTHS.name][:]).tolist()
@@ -191,24 +169,20 @@ class Born2D(Instrument):
         )
 
     def geometries(self, columns: Columns, n_views: int) -> list[BornGeometry]:
-        """The geometry of the views of each wavelength, in the order in which wavelengths first come."""
-        spectrum = spectrum_of(columns, self.wavelength, n_views)
-        if len(spectrum.wavelengths) == 1:
-            return [self.geometry(wavelength=spectrum.wavelengths[0], **without_spectrum(columns))]
-        rest = without_spectrum(columns)
+        """The geometry of the views of each wavelength, in the order in which wavelengths first appear."""
         return [
-            self.geometry(wavelength=wave, **take_rows(rest, spectrum.views(number)))
-            for number, wave in enumerate(spectrum.wavelengths)
+            self.geometry(wavelength=wave, **rows)
+            for wave, rows in split_by_wavelength(columns, spectrum_of(columns, self.wavelength, n_views))
         ]
 
     @classmethod
     def of(cls, geometry: BornGeometry) -> Born2D:
-        """The instrument that a geometry's views were taken with."""
+        """The instrument of a geometry's views."""
         g = geometry
         return cls(g.receivers, g.wavelength, g.grid, g.background, g.far_field)
 
     def check_views(self, columns: Columns) -> dict[str, Any]:
-        """The columns with plane waves at unit length; illuminations that cannot be are refused."""
+        """The columns with plane waves at unit length; refuse impossible illuminations."""
         check_spectrum(columns)
         places = without_spectrum(columns)
         geometry = self.geometry(**places)
@@ -220,28 +194,28 @@ class Born2D(Instrument):
             check_plausible(self)
             return
         if "transmitters" in columns:
-            check_transmitters(columns["transmitters"][:], self)
+            check_places("transmitter", columns["transmitters"][:], self)
         if WAVELENGTHS.name in columns:
             for wave in np.unique(columns[WAVELENGTHS.name][:]).tolist():
                 check_plausible(replace(self, wavelength=wave))
 
     def warn_if_implausible(self, columns: Columns | None = None) -> None:
-        """Warn of an experiment that is unusual in that."""
+        """Warn of unusual lengths, as `plugstream.models.born_plausible` says."""
         if columns is None:
             warn_if_implausible(self)
             return
         if "transmitters" in columns:
-            warn_of_transmitters(columns["transmitters"][:], self)
+            warn_of_places("transmitter", columns["transmitters"][:], self)
         if WAVELENGTHS.name in columns:
             waves = columns[WAVELENGTHS.name][:]
             for wave in {float(waves.min()), float(waves.max())} - {self.wavelength}:
                 warn_if_implausible(replace(self, wavelength=wave))
 
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """Of runs that search for sigma: which denoisers they choose among.
+        """Which denoisers runs that search for sigma choose among.
 
-        The choice takes views that judge, and as many steps as are usual: sooner a denoiser whose sigma is a level of
-        noise does not show what it lets pass.
+        The choice needs views to judge by and the usual number of steps: earlier, a denoiser whose sigma is a level of
+        noise does not show what it leaves in the image.
         """
         if min(self.grid.shape) < _LEAST_SIDE or n_views < _MANY:
             return ()
@@ -253,7 +227,7 @@ class Born2D(Instrument):
         )
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
-        """Kind of illumination, what was recorded, lengths in wavelengths, and how the model would be computed."""
+        """The illumination, what was recorded, lengths in wavelengths, and how the model would be computed."""
         import torch
 
         from plugstream.models.born import choose_method
@@ -268,11 +242,13 @@ class Born2D(Instrument):
         masked = f"{mask.mean():.1%} of all" if isinstance(mask, np.ndarray) else "masked by view"
         covered = "all" if mask is None else masked
         per_wavelength = g.wavelength / g.grid.pixel
+        waves = sorted(geometry.wavelength for geometry in each)
+        wavelengths = " to ".join(f"{wave:.6g}" for wave in (waves if len(waves) == 1 else (waves[0], waves[-1])))
         return {
             "views": f"{n_views}, {kind}",
             "receivers": f"{g.n_receivers}, {covered} recorded",
             **describe_spectrum(columns, self.wavelength, n_views),
-            "wavelength": f"{_several('wavelength', each)} m in vacuum, background permittivity {g.background:g}",
+            "wavelength": f"{wavelengths} m in vacuum, background permittivity {g.background:g}",
             "image": f"{height} x {width} pixels of {g.grid.pixel:.6g} m, {per_wavelength:.3g} a wavelength",
             "distance": f"receivers {'far away' if g.far_field else describe_range(g.receivers)}"
             + (f", transmitters {describe_range(columns['transmitters'][:])}" if g.transmitters is not None else ""),
@@ -280,56 +256,44 @@ class Born2D(Instrument):
             "model": f"{'dense' if choice.expansion is None else 'fast'} on a CPU: {choice.reason}",
         }
 
-    def check_model(
-        self, columns: Columns | None, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype
-    ) -> None:
+    def check_model(self, columns: Columns | None, n_views: int, options: Any = None, **place: Unpack[Place]) -> None:
         """Refuse a model that could not be built, or would not fit into memory."""
         from plugstream.models.born import choose_method
 
-        asked = options or BornOptions()
+        chosen = options or BornOptions()
         rows = {"plane_waves": np.array([[1.0, 0.0]])} if columns is None else columns
         choices = [
-            choose_method(geometry, method=asked.method, eps=asked.eps, device=device, dtype=dtype)
+            choose_method(geometry, method=chosen.method, eps=chosen.eps, **place)
             for geometry in self.geometries(rows, n_views)
         ]
-        if device.type == "cpu":
+        if place["device"].type == "cpu":
             name = "dense" if any(choice.expansion is None for choice in choices) else "fast"
-            advice = "use a smaller image" + (", or --method fast" if asked.method == "dense" else "")
+            advice = "use a smaller image" + (", or --method fast" if chosen.method == "dense" else "")
             several = f" of {len(choices)} wavelengths" if len(choices) > 1 else ""
             check_memory(sum(choice.held for choice in choices), f"the {name} model{several}", advice)
 
     def build_model(
-        self,
-        columns: Columns,
-        n_views: int,
-        options: Any = None,
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
-        previous: Model | None = None,
+        self, columns: Columns, n_views: int, options: Any = None, *, previous: Any = None, **place: Unpack[Place]
     ) -> Model:
-        """The model of these views, one for each wavelength that they have."""
+        """The model of these views, one for each wavelength."""
 
-        def build(wavelength: float, rows: Columns, before: Model | None) -> Model:
+        def build(wavelength: float, rows: Columns, before: Any) -> Model:
             geometry = self.geometry(wavelength=wavelength, **rows)
-            return self.model_of(geometry, options, before, device=device, dtype=dtype)
+            model: Model = before.with_geometry(geometry) if before else self.model_of(geometry, options, **place)
+            return model
 
         return build_by_wavelength(columns, self.wavelength, n_views, build, previous)
 
-    def model_of(
-        self, geometry: BornGeometry, options: Any, before: Model | None, *, device: torch.device, dtype: torch.dtype
-    ) -> Model:
-        """The Born model of a geometry, from that of its first views where there is one."""
+    def model_of(self, geometry: BornGeometry, options: Any, **place: Unpack[Place]) -> Model:
+        """The model of views of one wavelength; as a scan grows, its `with_geometry` gives that of more views."""
         from plugstream.models.born import BornModel
 
         chosen = options or BornOptions()
-        if isinstance(before, BornModel):
-            return before.with_geometry(geometry)
-        return BornModel(geometry, method=chosen.method, eps=chosen.eps, device=device, dtype=dtype)
+        return BornModel(geometry, method=chosen.method, eps=chosen.eps, **place)
 
     @classmethod
     def simulate_views(cls, options: BornSimulation) -> Experiment:
-        """A picture as contrast, with transmitters and receivers on one circle about it."""
+        """A picture as contrast, with transmitters and receivers on one circle around it."""
         s = options
         waves = (s.wavelength,) if s.frequencies is None else parse_waves(s.frequencies)
         views = s.views * len(waves)
@@ -357,7 +321,7 @@ class Born2D(Instrument):
         return Experiment(instrument, columns, views, truth, provenance, summary)
 
     def bring_to_scale(self, clean: torch.Tensor, columns: Columns) -> tuple[torch.Tensor, Columns]:
-        """The data of several wavelengths at a common scale, with the gains that do it."""
+        """The data of several wavelengths at a common scale, and the gains for it."""
         import torch
 
         if WAVELENGTHS.name not in columns or GAINS.name in columns:
@@ -373,27 +337,12 @@ class Born2D(Instrument):
 
         return load_picture(options.picture, grid.shape[0]), picture_y_axis(options.picture)
 
-    def add_noise(self, clean: torch.Tensor, columns: Columns, options: BornSimulation) -> torch.Tensor:
-        """Complex white Gaussian noise at exactly the input SNR that is asked for."""
-        import torch
-
-        from plugstream.images.simulated import add_noise
-
-        mask = columns.get("mask")
-        recorded = None if mask is None else torch.from_numpy(mask[:])
-        return add_noise(clean, options.snr, seed=options.seed, mask=recorded).to(torch.complex64)
-
 
 def born_geometry(scan: Any) -> BornGeometry:
-    """The geometry of a Born scan's views, such as `BornModel` takes; scans of other instruments have none.
+    """The geometry of the views of a Born scan, for a `BornModel`; refuse scans of other instruments.
 
     Arguments: scan, in memory or stored.
     """
     if not isinstance(scan.instrument, Born2D):
         raise InputError(f"a scan of {scan.instrument.name} has no geometry of transmitters and receivers")
     return scan.instrument.geometry(**scan.columns)
-
-
-def _several(name: str, geometries: list[BornGeometry]) -> str:
-    values = sorted(getattr(geometry, name) for geometry in geometries)
-    return f"{values[0]:.6g}" if len(values) == 1 else f"{values[0]:.6g} to {values[-1]:.6g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,19 +13,9 @@ from plugstream.base.capacity import check_memory
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Field, Options
 from plugstream.images.space import ImageSpace
-from plugstream.instruments.base import (
-    Advice,
-    Attribute,
-    Block,
-    Column,
-    Columns,
-    Data,
-    Experiment,
-    FixedArray,
-    Instrument,
-    declare,
-)
+from plugstream.instruments.base import Block, Experiment, Instrument, Place, declare
 from plugstream.instruments.ct_advice import advise_limited, advise_views, lacks_angles
+from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, FixedArray, mask_column
 from plugstream.instruments.suspects import suspects_of_ct
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
@@ -39,9 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CT", "CTSimulation", "ct_rays"]
 
-# What simulating takes at its peak for each measured value: prediction and counts in double precision.
+# Peak memory of a simulation for each measured value: prediction and counts in double precision.
 _BYTES_A_VALUE = 40
-_COPIES = 3  # of an image that any method holds: the image, its gradient, and what becomes of both
+_COPIES = 3  # of an image that every method holds: the image, its gradient, and the next image
 _SMALL, _LARGE = 1e-12, 1e12
 
 
@@ -72,12 +62,12 @@ _DETECTOR = ("row", "column")
 @declare
 @dataclass(frozen=True, eq=False)
 class CT(Instrument):
-    """What is known of a tomographic scan before its first view: all but the rays.
+    """What is known of a tomographic scan before its first view: everything except the rays.
 
-    Arguments: voxels, the image's or volume's; columns and rows of the detector, no rows for a two-dimensional scan;
-    parallel, whether rays are; curvature, the radius of a curved detector, 0 for a flat one; unit of all lengths, m or
-    pixel, where the size of a detector's pixel is not known; good, (rows, columns) or (1, columns), False for pixels of
-    the detector that never count, None where all do.
+    Arguments: voxels of the image or volume; columns and rows of the detector, 0 rows for a two-dimensional scan;
+    parallel, whether rays are; curvature, the radius of a curved detector, 0 for a flat one; unit of all lengths, m, or
+    pixel if the size of a detector pixel is unknown; good, (rows, columns) or (1, columns), False for pixels of the
+    detector that never count, None if all do.
     """
 
     voxels: Voxels
@@ -100,16 +90,7 @@ class CT(Instrument):
             "x, y, z of the source or of the rays' direction, of the detector's centre, and of the steps to its next "
             "column and to its next row",
         ),
-        Column(
-            "mask",
-            "bool",
-            _DETECTOR,
-            "",
-            "False where a pixel does not count",
-            optional=True,
-            default=True,
-            covers=True,
-        ),
+        mask_column(_DETECTOR),
     )
     arrays: ClassVar[tuple[FixedArray, ...]] = (
         FixedArray("good", "bool", ("rows", "columns"), "", "False for pixels that never count", optional=True),
@@ -141,16 +122,16 @@ class CT(Instrument):
                 f"lengths of a ct scan are in m, or in pixel where its size is not known, not {self.unit!r}"
             )
         if len(self.voxels.shape) != len(self.data_shape) + 1:
-            what = "an image" if self.detector_rows == 0 else "a volume"
+            image = "an image" if self.detector_rows == 0 else "a volume"
             raise InputError(
-                f"a detector of {self.data_shape} sees {what}, but voxels are {self.voxels.shape}; give them "
+                f"a detector of {self.data_shape} sees {image}, but voxels are {self.voxels.shape}; give them "
                 f"{len(self.data_shape) + 1} axes"
             )
         if self.good is not None:
             object.__setattr__(self, "good", np.ascontiguousarray(self.good, dtype=bool))
             if self.good.shape != (max(1, self.detector_rows), self.detector_columns):
                 raise InputError(f"good has shape {self.good.shape}, but the detector is {self.data_shape}")
-        if self.detector_rows == 0:  # a view is then a row, and what it has a value for each pixel of is one, too
+        if self.detector_rows == 0:  # the data and the mask of a view are then a row
             set_once = object.__setattr__
             set_once(self, "data", replace(type(self).data, shape=("column",)))
             rows = (replace(c, shape=("column",)) if c.shape == _DETECTOR else c for c in type(self).columns)
@@ -171,9 +152,7 @@ class CT(Instrument):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes of named axes: those of the detector, and of the image."""
-        axes = dict(zip(self.image.axes, self.voxels.shape, strict=True))
-        return axes | {"row": self.detector_rows, "column": self.detector_columns}
+        return super().sizes | {"row": self.detector_rows, "column": self.detector_columns}
 
     def rays(self, columns: Columns) -> Rays:
         """The rays of views."""
@@ -182,13 +161,13 @@ class CT(Instrument):
 
     @classmethod
     def of(cls, rays: Rays, voxels: Voxels, *, unit: str = "m", good: NDArray[np.bool_] | None = None) -> CT:
-        """The instrument that views with these rays were taken with; their column is `rays.vectors`."""
+        """The instrument of views with these rays; their column is `rays.vectors`."""
         rows = rays.detector[0] if len(rays.detector) == 2 else 0
         curvature = rays.curvature if np.isfinite(rays.curvature) else 0.0
         return cls(voxels, rays.detector[-1], rows, rays.parallel, curvature, unit, good)
 
     def check_views(self, columns: Columns) -> Columns:
-        """Refuse rays that are none."""
+        """Refuse invalid rays."""
         self.rays(columns)
         return columns
 
@@ -203,7 +182,6 @@ class CT(Instrument):
             warn_if_implausible(self.rays(columns), self.voxels)
 
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """Every view once before any comes again, momentum by the views of a step, and sigma by the image's range."""
         return advise_views(max(self.voxels.shape[-2:]), n_views, batch)
 
     def unit_of(self, declared: Column | FixedArray | Attribute) -> str:
@@ -215,77 +193,61 @@ class CT(Instrument):
         return not self.detector_rows and "rays" in columns and lacks_angles(self.rays(columns), self.voxels)
 
     def advise_scan(self, columns: Columns, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """As `advise`, and otherwise where angles are missing."""
+        """As `advise`, but other settings if angles are missing."""
         usual = self.advise(n_views, batch)
         return advise_limited(n_views, usual) if self.lacks_angles(columns) else usual
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
-        """The beam, the angles that it covers, and how large voxels are beside what the detector resolves."""
-        rays = self.rays(columns)
-        seen, unit = outlook(rays, self.voxels), self.unit
+        """The beam, the angles it covers, the detector's resolution and the size of voxels."""
+        beam, unit = outlook(self.rays(columns), self.voxels), self.unit
         flat = "curved" if self.curvature else "flat"
         kind = "parallel" if self.parallel else "cone" if self.detector_rows else f"fan, {flat} detector,"
-        tilt = float(np.rad2deg(np.abs(seen.tilt).max()))
+        tilt = float(np.rad2deg(np.abs(beam.tilt).max()))
         tilted = f", tilted by {tilt:.3g} degrees" if tilt > 0.01 else ""
-        scale = "" if self.parallel else f" magnified {np.median(seen.magnification):.4g} times"
-        spacing = self.voxels.spacing
+        scale = "" if self.parallel else f" magnified {np.median(beam.magnification):.4g} times"
         bad = 0 if self.good is None else int((~self.good).sum())
         return {
-            "views": f"{n_views} over {seen.arc:.4g} degrees, {kind}{scale}{tilted}",
-            "detector": f"{' x '.join(map(str, self.data_shape))} pixels, {np.median(seen.pixel):.6g} {unit} wide at "
+            "views": f"{n_views} over {beam.arc:.4g} degrees, {kind}{scale}{tilted}",
+            "detector": f"{' x '.join(map(str, self.data_shape))} pixels, {np.median(beam.pixel):.6g} {unit} wide at "
             "the image" + (f", {bad} of them bad" if bad else ""),
-            "image": f"{' x '.join(map(str, self.voxels.shape))} voxels of "
-            f"{' x '.join(f'{step:.6g}' for step in dict.fromkeys(spacing))} {unit}",
+            "image": f"{self.voxels.describe()} {unit}",
         }
 
     def block(self, columns: Columns, first: int, last: int) -> Block | None:
-        """Some slices, where rays are parallel and each row of the detector sees one slice alone, in all views."""
-        rays, seen = self.rays(columns), None
-        if self.detector_rows:
-            seen = row_slices(rays, self.voxels)
-        if seen is None or not np.isin(np.arange(self.voxels.shape[0]), seen).all():
+        """Some slices, if rays are parallel and each row of the detector sees the same single slice in all views."""
+        rays = self.rays(columns)
+        slices = row_slices(rays, self.voxels) if self.detector_rows else None
+        if slices is None or not np.isin(np.arange(self.voxels.shape[0]), slices).all():
             return None
-        own = np.flatnonzero((seen >= first) & (seen < last))  # one after the other, since rows are evenly spaced
-        rows, v = slice(int(own[0]), int(own[-1]) + 1), self.voxels
-        middle = (own[0] + own[-1] - (self.detector_rows - 1)) / 2
-        part = replace(rays.shift_detector(rows=middle), detector=(len(own), self.detector_columns))
-        voxels = Voxels((last - first, *v.shape[1:]), v.spacing, (v.origin[0] + first * v.spacing[0], *v.origin[1:]))
+        inside = np.flatnonzero((slices >= first) & (slices < last))  # consecutive, since rows are evenly spaced
+        rows = slice(int(inside[0]), int(inside[-1]) + 1)
+        middle = (inside[0] + inside[-1] - (self.detector_rows - 1)) / 2
+        part = replace(rays.shift_detector(rows=middle), detector=(len(inside), self.detector_columns))
         arrays = {}
         for array in self.arrays:
             value = getattr(self, array.name)
             if value is not None and "rows" in array.shape:
                 arrays[array.name] = value[(*(slice(None),) * array.shape.index("rows"), rows)]
         alike = self.good is None and self.find_mask(columns) is None
-        instrument = replace(self, voxels=voxels, detector_rows=len(own), **arrays)
+        voxels = self.voxels.slices(first, last)
+        instrument = replace(self, voxels=voxels, detector_rows=len(inside), **arrays)
         return Block(instrument, rows, {"rays": part.vectors}, alike)
 
-    def check_model(
-        self, columns: Columns | None, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        """Refuse an image of which not even a few copies fit into memory, as every method needs them."""
-        if device.type == "cpu":
-            size = math.prod(self.voxels.shape) * dtype.itemsize
-            shape = " x ".join(map(str, self.voxels.shape))
-            advice = "import it with a smaller --size, or fewer --rows"
-            check_memory(_COPIES * size, f"{_COPIES} images of {shape}", advice)
+    def check_model(self, columns: Columns | None, n_views: int, options: Any = None, **place: Unpack[Place]) -> None:
+        """Refuse an image if a few copies, which every method needs, do not fit into memory."""
+        advice = "import it with a smaller --size, or fewer --rows"
+        self.check_images(_COPIES, f"{_COPIES} images of {{}}", advice, place)
 
     def build_model(
-        self,
-        columns: Columns,
-        n_views: int,
-        options: Any = None,
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
-        previous: Model | None = None,
+        self, columns: Columns, n_views: int, options: Any = None, *, previous: Any = None, **place: Unpack[Place]
     ) -> Model:
         """Joseph's projector of these views."""
         from plugstream.models.ct import CTModel
 
-        return CTModel(self.rays(columns), self.voxels, mask=self._mask(columns, n_views), device=device, dtype=dtype)
+        return CTModel(self.rays(columns), self.voxels, mask=self._mask(columns, n_views), **place)
 
     def _mask(self, columns: Columns, n_views: int) -> Any:
-        """Which pixels count, by view; what is the same for all views takes the room of one."""
+        """Which pixels count, by view; a mask common to all views is stored once."""
         mask = columns.get("mask")
         if self.good is None:
             return mask
@@ -294,7 +256,7 @@ class CT(Instrument):
 
     @classmethod
     def simulate_views(cls, options: CTSimulation) -> Experiment:
-        """A phantom, or a picture as attenuation, turned in a beam that sees all of it."""
+        """A phantom, or a picture as attenuation, rotated in a beam that sees all of it."""
         s = options
         if s.beam == "cone" and not s.slices:
             raise InputError("a cone beam sees a volume; give --slices, or --beam fan")
@@ -306,7 +268,7 @@ class CT(Instrument):
             raise InputError(f"a source at {s.source} m is inside the image, whose corners are at {reach:.4g} m")
         magnification = 1.0 if s.beam == "parallel" else (s.source + s.detector) / s.source
         pixel = magnification * voxels.spacing[-1]
-        # The widest ray that meets the circle around the image, on the detector.
+        # Where the widest ray that touches the circle around the image hits the detector.
         edge = reach if s.beam == "parallel" else reach * magnification / np.sqrt(1 - (reach / s.source) ** 2)
         columns = s.columns or 2 * int(np.ceil(edge / pixel)) + 1
         rows = s.rows or s.slices
@@ -326,11 +288,11 @@ class CT(Instrument):
             rays = fan_beam(angles, columns, pixel, source=s.source, detector=s.detector, curved=curved)
         truth, y_axis = _phantom(s, voxels)
         provenance = {"photons": s.photons, "seed": s.seed, "y_axis": y_axis}
-        what = f"{s.picture}, {' x '.join(map(str, shape))}, {s.beam} beam, {s.photons:g} photons a ray"
-        return Experiment(cls.of(rays, voxels), {"rays": rays.vectors}, s.views, truth, provenance, what)
+        summary = f"{s.picture}, {' x '.join(map(str, shape))}, {s.beam} beam, {s.photons:g} photons a ray"
+        return Experiment(cls.of(rays, voxels), {"rays": rays.vectors}, s.views, truth, provenance, summary)
 
     def add_noise(self, clean: torch.Tensor, columns: Columns, options: CTSimulation) -> torch.Tensor:
-        """Photons are counted: -log(n / N) with n of Poisson's distribution about N exp(-p), and at least 1/2."""
+        """-log(n / N), n being Poisson counts of mean N exp(-p), at least 1/2."""
         import torch
 
         draw = np.random.default_rng(options.seed)
@@ -340,17 +302,14 @@ class CT(Instrument):
 
 
 def ct_rays(scan: Any) -> Rays:
-    """The rays of a tomographic scan's views; scans of other instruments have none.
-
-    Arguments: scan, in memory or stored.
-    """
+    """The rays of the views of a tomographic scan, in memory or stored; refuse scans of other instruments."""
     if not isinstance(scan.instrument, CT):
         raise InputError(f"a scan of {scan.instrument.name} has no X-rays; only ct has")
     return scan.instrument.rays(scan.columns)
 
 
 def _phantom(s: CTSimulation, voxels: Voxels) -> tuple[NDArray[np.float32], str]:
-    """The image that is simulated, and which way its y axis points."""
+    """The simulated image, and which way its y axis points."""
     if s.picture == "shepp-logan":
         from plugstream.images.simulated import shepp_logan
 

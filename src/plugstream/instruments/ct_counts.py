@@ -1,17 +1,18 @@
-"""X-ray tomography of which the scan holds what the detector counted, and its flat and dark fields."""
+"""X-ray tomography whose scans hold the detector's counts and its flat and dark fields."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Options
-from plugstream.instruments.base import Attribute, Block, Column, Columns, Data, FixedArray, declare
+from plugstream.instruments.base import Block, Place, declare
 from plugstream.instruments.ct import CT
+from plugstream.instruments.declarations import Attribute, Column, Columns, Data, FixedArray
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_line_integrals import FlatField
 
@@ -27,11 +28,11 @@ __all__ = ["CTCounts"]
 @declare
 @dataclass(frozen=True, eq=False)
 class CTCounts(CT):
-    """As `CT`, with counts in place of line integrals, which are formed where they are used.
+    """As `CT`, with counts instead of line integrals, which are computed where they are used.
 
     Arguments: besides those of `CT`, dark (rows, columns); flats (groups, rows, columns), the mean of each group of
-    flat fields; flat_places (groups,), when they were taken, on the scale of the column `place`; usual_beam, what
-    weights are relative to, 0 for the median of the flat fields: a block of slices has that of the whole detector.
+    flat fields; flat_places (groups,), when they were taken, on the scale of the column `place`; usual_beam, the
+    reference of weights, 0 for the median of the flat fields: a block of slices has that of the whole detector.
     """
 
     dark: NDArray[np.float32] | None = None
@@ -66,27 +67,24 @@ class CTCounts(CT):
             raise InputError(f"the dark field has shape {self.dark.shape}, but the detector is {self.data_shape}")
         if not 0 <= self.usual_beam < float("inf"):
             raise InputError(f"usual_beam must be a number of counts, or 0 for the median, not {self.usual_beam}")
-        self.field  # noqa: B018 - which refuses flat fields that do not go with it
+        self.field  # noqa: B018 - refuses flat fields that do not fit
 
     @property
     def field(self) -> FlatField:
         """The flat and dark fields."""
-        assert self.dark is not None
-        assert self.flats is not None
-        assert self.flat_places is not None
-        return FlatField(self.dark, self.flats, self.flat_places)
+        return FlatField(self.dark, self.flats, self.flat_places)  # type: ignore[arg-type]  # checked above
 
     @classmethod
     def of_counts(
         cls, rays: Rays, voxels: Voxels, field: FlatField, *, unit: str = "m", good: NDArray[np.bool_] | None = None
     ) -> CTCounts:
-        """The instrument that views with these rays, flat and dark fields were taken with."""
-        plain = CT.of(rays, voxels, unit=unit, good=good)
-        own = (plain.voxels, plain.detector_columns, plain.detector_rows, plain.parallel, plain.curvature, unit, good)
-        return cls(*own, field.dark, field.flats, field.places)
+        """The instrument of views with these rays, flat and dark fields."""
+        ct = CT.of(rays, voxels, unit=unit, good=good)
+        common = (ct.voxels, ct.detector_columns, ct.detector_rows, ct.parallel, ct.curvature, unit, good)
+        return cls(*common, field.dark, field.flats, field.places)
 
     def raw(self, columns: Columns) -> RawCounts:
-        """What makes line integrals of the counts of views."""
+        """The conversion of counts of views to line integrals."""
         from plugstream.models.ct_counts import RawCounts
 
         return RawCounts(self.field, columns["place"], self.data_shape, self.usual_beam or None)
@@ -98,28 +96,21 @@ class CTCounts(CT):
         return self.raw(columns).integrals(data.to(torch.float32), views)
 
     def block(self, columns: Columns, first: int, last: int) -> Block | None:
-        """As of `CT`, with the rows of flat and dark fields; what weights are relative to is that of all rows."""
-        found = super().block(columns, first, last)
-        if found is None:
+        """As for `CT`, with the rows of flat and dark fields, and with weights relative to all rows."""
+        block = super().block(columns, first, last)
+        if block is None:
             return None
-        assert isinstance(found.instrument, CTCounts)
-        return replace(found, instrument=replace(found.instrument, usual_beam=self.raw(columns).usual))
+        assert isinstance(block.instrument, CTCounts)
+        return replace(block, instrument=replace(block.instrument, usual_beam=self.raw(columns).usual))
 
     def build_model(
-        self,
-        columns: Columns,
-        n_views: int,
-        options: Any = None,
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
-        previous: Model | None = None,
+        self, columns: Columns, n_views: int, options: Any = None, *, previous: Any = None, **place: Unpack[Place]
     ) -> Model:
-        """Joseph's projector of these views, which knows how counts become line integrals."""
+        """Joseph's projector of these views, which converts counts to line integrals."""
         from plugstream.models.ct import CTModel
 
         mask = self._mask(columns, n_views)
-        return CTModel(self.rays(columns), self.voxels, mask=mask, counts=self.raw(columns), device=device, dtype=dtype)
+        return CTModel(self.rays(columns), self.voxels, mask=mask, counts=self.raw(columns), **place)
 
     @classmethod
     def simulate_views(cls, options: Any) -> Any:

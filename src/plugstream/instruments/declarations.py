@@ -20,28 +20,27 @@ __all__ = [
     "Data",
     "FixedArray",
     "Size",
+    "advise_batches",
     "advise_momentum",
+    "advise_waves",
     "as_declared",
     "from_json",
+    "mask_column",
     "resolve_shape",
+    "select_rows",
     "to_json",
 ]
 
 Size = str | int
 """A size of an array: a number, or the name of an axis whose size the instrument knows."""
 
-
 Columns = Mapping[str, Rows]
-"""The columns of a scan by name; those that it does not have are absent."""
+"""The columns of a scan by name; columns that it lacks are absent."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """The measurements of a view.
-
-    Arguments: dtypes that they may be stored in, the first being the usual one; shape of a view, in named axes; unit;
-    meaning, in words.
-    """
+    """The measurements of a view: dtypes to store them in, the usual one first, shape in named axes, unit, meaning."""
 
     dtypes: tuple[str, ...]
     shape: tuple[Size, ...]
@@ -55,9 +54,9 @@ class Column:
 
     Arguments:
         name, dtype, shape of a row in named axes, unit, meaning.
-        choice: of the columns with the same choice a scan has exactly one, such as transmitters or plane waves.
-        optional: a scan may lack it. default: what it is for views that were measured before it first came.
-        covers: it says with True and False which data counts, in the data's shape; the rest may hold anything.
+        choice: a scan has exactly one of the columns with the same choice, such as transmitters or plane waves.
+        optional: a scan may lack it. default: its value for views measured before it first appeared.
+        covers: it is a mask of the data's shape, False where data does not count and may hold anything.
     """
 
     name: str
@@ -69,6 +68,11 @@ class Column:
     optional: bool = False
     default: Any = None
     covers: bool = False
+
+
+def mask_column(shape: tuple[Size, ...], meaning: str = "False where a pixel does not count") -> Column:
+    """The optional column that says which data counts."""
+    return Column("mask", "bool", shape, "", meaning, optional=True, default=True, covers=True)
 
 
 @dataclass(frozen=True)
@@ -85,10 +89,10 @@ class FixedArray:
 
 @dataclass(frozen=True)
 class Attribute:
-    """A value that is the same for all views, and that JSON can write.
+    """A value that is the same for all views and that JSON can write.
 
-    Arguments: name; kind, float, int, bool or str, or a class with `to_json` and `from_json`; unit; meaning; default,
-    where it may be left out.
+    Arguments: name; kind, which is float, int, bool, str or a class with `to_json` and `from_json`; unit; meaning;
+    default, where it may be left out.
     """
 
     name: str
@@ -100,15 +104,14 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Advice:
-    """A default that suits scans of an instrument better than the usual one, for where nobody says otherwise.
+    """A default that suits scans of an instrument better than the usual one.
 
-    Arguments: section and key of the setting; value, as it would be typed; reason, in words, which are shown; always,
-    that it suits scans that are followed, too, of which little is known at first; sigma, what the denoiser's sigma must
-    be for it to count, "noise" or "weight" (`plugstream.denoisers.facts`), None for any; unless, sections and keys of
-    other settings, any of which makes it pointless where it is given, so that the next advice on the same setting
-    counts; search, that it is for runs that search for sigma, which take more steps; spread, of a sigma that is a
-    number, how far the best one is from it as a rule, as the standard deviation of log(sigma), None where that is not
-    known.
+    Arguments: section and key of the setting; value, as it would be typed; reason, shown to the user; always, whether
+    it also suits live scans, whose first views say little; sigma, the kind of sigma the denoiser must have, "noise" or
+    "weight" (`plugstream.denoisers.facts`), None for any; unless, sections and keys of other settings: if one of them
+    is given, the next advice on the same setting counts instead; search, whether it is for runs that search for sigma,
+    which take more steps; spread, how far the best sigma usually is from this one, as the standard deviation of
+    log(sigma), None if unknown.
     """
 
     section: str
@@ -123,7 +126,7 @@ class Advice:
 
 
 def advise_momentum(limit: float, batch: int) -> tuple[Advice, ...]:
-    """Momentum that grows to a limit and then falls, where a step has `batch` of the views and nobody names another."""
+    """Momentum that grows to a limit and then falls, for steps of `batch` views."""
     views = f"{batch} view{'s' * (batch > 1)} a step"
     reason = (
         f"momentum tapered: it grows to {limit:g} and then falls, so that noise of {views} averages out (--momentum)"
@@ -132,13 +135,47 @@ def advise_momentum(limit: float, batch: int) -> tuple[Advice, ...]:
     return Advice(*name, "tapered", reason), Advice("momentum", "momentum_limit", limit, reason, unless=(name,))
 
 
+def advise_waves(data: str, floor: float, views: str) -> tuple[Advice, ...]:
+    """Settings for measured intensities of waves: compare amplitudes, and let the step follow the overlap.
+
+    Arguments: data and views, in words; floor of Poisson's loss.
+    """
+    step = f"the step follows how much the {views} of a batch overlap (--step overlap), longer than 1/L"
+    return (
+        Advice("loss", "name", "amplitude", f"{data} are compared by their roots (--loss amplitude)", True),
+        Advice("loss", "floor", floor, f"of waves Poisson's loss begins below one photon (--floor {floor:g})", True),
+        Advice("algorithm", "step_size", "overlap", step, True),
+    )
+
+
+def advise_batches(n_views: int, batch: int | None, rounds: int, few: int) -> list[Advice]:
+    """Epochs where all views take several steps, and bounded momentum where a step has few views.
+
+    Arguments: n_views; batch, views a step, None for all; rounds, steps an epoch from which epochs pay; few, views a
+    step below which momentum is bounded.
+    """
+    advice = []
+    if batch is not None and n_views >= rounds * batch:
+        advice.append(Advice("sampler", "name", "epochs", "every view is used once before any again", True))
+    if batch is not None and batch < few:
+        reason = f"{batch} views a step are too few for momentum that grows (--momentum bounded)"
+        advice.append(Advice("momentum", "name", "bounded", reason, True))
+    return advice
+
+
+def select_rows(columns: Columns, views: NDArray[np.int64]) -> dict[str, Any]:
+    """The columns of some views; columns on disk stay there."""
+    picked: dict[str, Any] = dict(columns)
+    return {name: rows.only(views) if hasattr(rows, "only") else rows[views] for name, rows in picked.items()}
+
+
 def resolve_shape(shape: Iterable[Size], sizes: Mapping[str, int]) -> tuple[int, ...]:
     """A shape in named axes as numbers."""
     return tuple(size if isinstance(size, int) else sizes[size] for size in shape)
 
 
 def as_declared(array: FixedArray, value: NDArray[Any]) -> NDArray[Any]:
-    """The value of a fixed array in its dtype; one that is not as declared, or not finite, is refused."""
+    """The value of a fixed array in its dtype; refuse one that is not as declared or not finite."""
     if not np.can_cast(value.dtype, array.dtype, "same_kind"):
         raise InputError(f"{array.name} is {value.dtype}, but must be {array.dtype}")
     if value.ndim != len(array.shape):
@@ -154,14 +191,14 @@ def as_declared(array: FixedArray, value: NDArray[Any]) -> NDArray[Any]:
 
 
 def to_json(kind: Any, value: Any) -> Any:
-    """The value of an attribute of this kind as JSON has it."""
+    """The value of an attribute as JSON writes it."""
     if value is None:
         return None
-    return value.to_json() if hasattr(value, "to_json") else kind(value)  # NumPy's numbers are none of JSON's
+    return value.to_json() if hasattr(value, "to_json") else kind(value)  # JSON cannot write NumPy's numbers
 
 
 def from_json(attribute: Attribute, value: Any) -> Any:
-    """The value of an attribute, of just its kind: True is no number, though a whole number is one."""
+    """The value of an attribute, of exactly its kind: True is not a number, but a whole number is a float."""
     kind = attribute.kind
     if kind is float and type(value) is int:
         value = float(value)

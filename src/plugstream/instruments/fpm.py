@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.base.capacity import check_memory
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Options
 from plugstream.images.space import ImageSpace
-from plugstream.instruments.base import (
+from plugstream.instruments.base import Experiment, Instrument, Place, declare
+from plugstream.instruments.declarations import (
     Advice,
     Attribute,
     Column,
     Columns,
     Data,
-    Experiment,
     FixedArray,
-    Instrument,
-    declare,
+    advise_batches,
+    advise_waves,
+    mask_column,
 )
 from plugstream.instruments.fpm_simulation import FPMSimulation, count_photons, plan_leds, thin_object
 from plugstream.instruments.suspects import suspects_of_fpm
@@ -36,13 +36,12 @@ if TYPE_CHECKING:
 __all__ = ["FPM"]
 
 _FEW = 50  # views a step, below which momentum is bounded
-# Views a step, how often all of them are used at most while the microscope is refined, and then, how much is denoised,
-# and what part of itself the microscope may still have to go when it stays as it is.
+# Views a step, the most passes over all views while the microscope is refined, passes after that, sigma, and how far
+# the microscope may still have to go, as a part of itself, when its refinement ends.
 _BATCH, _REFINED, _DENOISED, _SIGMA, _ARRIVED = 25, 16, 3, 0.005, 0.05
-_CALIBRATED = 11  # times that all views of a microscope that is known are used
-_COPIES = 6  # of an image that any method holds
+_CALIBRATED = 11  # passes over all views of a calibrated microscope
+_COPIES = 6  # of an image that every method holds
 _TOO_FINE, _TOO_COARSE = 1 / 50, 1e4  # pixels in wavelengths that no microscope has
-
 
 _CAMERA = ("row", "column")
 
@@ -50,15 +49,14 @@ _CAMERA = ("row", "column")
 @declare
 @dataclass(frozen=True, eq=False)
 class FPM(Instrument):
-    """What is known of a Fourier ptychographic microscope before its first view: all but where the light comes from.
+    """What is known of a Fourier ptychographic microscope before its first view: everything except the light's origin.
 
     Arguments: camera_rows and camera_columns; image_rows and image_columns; pixel, of the camera as the object sees it;
-    wavelength; aperture, the objective's; light, the intensity that is recorded on the axis where there is no object;
-    defocus, from the object to the plane in focus; distance from the LEDs to the slide, or to the object where there is
-    none, 0 where they are not known; slide and slide_index, its thickness and refractive index; spherical, whether
-    light is that of points at this distance, or of plane waves; guard, pixels by which the image's field is wider than
-    the camera's on each side; calibrated, whether pupil, gains and LEDs are known well; aberrations, in radians; pupil,
-    instead of these, complex.
+    wavelength; aperture, the objective's; light, the intensity recorded on the axis without an object; defocus, from
+    the object to the plane in focus; distance from the LEDs to the slide, or to the object if there is none, 0 if
+    unknown; slide and slide_index, its thickness and refractive index; spherical, whether light comes from points at
+    this distance, not as plane waves; guard, pixels by which the image's field exceeds the camera's on each side;
+    calibrated, whether pupil, gains and LEDs are known well; aberrations, in radians; pupil, instead of these, complex.
     """
 
     camera_rows: int
@@ -91,9 +89,7 @@ class FPM(Instrument):
         Column("waves", "float64", (2,), "rad/m", "k_x and k_y of the light as it goes", choice="light"),
         Column("gains", "float64", (), "", "how much stronger a view is recorded", optional=True, default=1.0),
         Column("backgrounds", "float64", (), "", "intensity beside the light's", optional=True, default=0.0),
-        Column(
-            "mask", "bool", _CAMERA, "", "False where a pixel does not count", optional=True, default=True, covers=True
-        ),
+        mask_column(_CAMERA),
     )
     arrays: ClassVar[tuple[FixedArray, ...]] = (
         FixedArray(
@@ -171,17 +167,11 @@ class FPM(Instrument):
         return ImageSpace(shape, is_complex=True, spacing=spacing, origin=origin, quantity="transmission")
 
     @property
-    def data_shape(self) -> tuple[int, ...]:
-        """(rows, columns) of the camera."""
-        return self.camera_rows, self.camera_columns
-
-    @property
     def sizes(self) -> dict[str, int]:
-        """The sizes of named axes."""
         return super().sizes | {"row": self.camera_rows, "column": self.camera_columns}
 
     def directions(self, columns: Columns) -> NDArray[np.float64]:
-        """Sines of the angles under which the light of views comes, along x and y: (views, 2)."""
+        """Sines of the angles at which the light of views arrives, along x and y: (views, 2)."""
         if "waves" in columns:
             return np.asarray(-columns["waves"][:] * (self.wavelength / (2 * np.pi)))
         if not self.distance > 0:
@@ -190,20 +180,20 @@ class FPM(Instrument):
 
     @property
     def curvature(self) -> float:
-        """Of the light's waves at the object, in 1/m: 0 for plane waves; a slide brings LEDs nearer by its index."""
+        """Of the light's waves at the object, in 1/m, 0 for plane waves; a slide brings LEDs nearer by its index."""
         return 1 / (self.distance + self.slide / self.slide_index) if self.spherical else 0.0
 
     def starting_pupil(self) -> NDArray[Any]:
-        """The pupil that is given, or that of defocus and aberrations, on the microscope's box.
+        """The given pupil, or that of defocus and aberrations, on the microscope's box.
 
-        Where it is to be found its edge is soft, since nobody knows it to a step of the spectrum.
+        If it is to be refined, its edge is soft, since it is not known to a step of the spectrum.
         """
         if self.pupil is not None:
             return self.pupil
         return make_pupil(self.microscope, self.defocus, self.aberrations, soft=not self.calibrated)
 
     def check_views(self, columns: Columns) -> Columns:
-        """Refuse light that goes along the slide or beyond, detail that the image does not have, and gains <= 0."""
+        """Refuse light along the slide or beyond, detail finer than the image's, and gains <= 0."""
         sines = self.directions(columns)
         flat = np.hypot(sines[:, 0], sines[:, 1]) >= 1
         if flat.any():
@@ -231,46 +221,34 @@ class FPM(Instrument):
                 raise InputError(f"LEDs lie {far:.3g} times as far off the axis as they are away; is all in metres?")
 
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """A loss of waves, steps by the overlap, and what is not known of the microscope refined until it has arrived.
+        """A loss of waves, steps by the overlap, and a refinement of what is unknown of the microscope.
 
-        Pupil, gains and LEDs are refined first, without denoising, and stay as they are from then on.
+        Pupil, gains and LEDs are refined first, without denoising, and then stay fixed.
         """
-        found = [
-            Advice("loss", "name", "amplitude", "intensities are compared by their roots (--loss amplitude)", True),
-            Advice("loss", "floor", 0.05, "of waves Poisson's loss begins below one photon (--floor 0.05)", True),
-            Advice(
-                "algorithm",
-                "step_size",
-                "overlap",
-                "the step follows how much the views of a batch overlap (--step overlap), longer than 1/L",
-                True,
-            ),
-        ]
+        advice = [*advise_waves("intensities", 0.05, "views")]
         if batch is not None and n_views >= 2 * _BATCH:
             reason = f"batch {_BATCH}: runs of this instrument were measured with steps of so many views (--batch)"
-            found.append(Advice("sampler", "batch", _BATCH, reason))
-        if batch is not None and n_views >= 2 * batch:
-            found.append(Advice("sampler", "name", "epochs", "every view is used once before any again", True))
-        if batch is not None and batch < _FEW:
-            reason = f"{batch} views a step are too few for momentum that grows (--momentum bounded)"
-            found.append(Advice("momentum", "name", "bounded", reason, True))
+            advice.append(Advice("sampler", "batch", _BATCH, reason))
+        advice += advise_batches(n_views, batch, 2, _FEW)
         rounds = math.ceil(n_views / min(batch or n_views, n_views))
         times = _CALIBRATED if self.calibrated else _REFINED + _DENOISED
         steps, most = times * rounds, "" if self.calibrated else "up to "
-        reason = f"views are used {most}{times} times (--iterations {steps})"
-        found.append(Advice("algorithm", "iterations", steps, reason))
-        found.append(Advice("algorithm", "sigma", _SIGMA, f"an image of about 1 is denoised little (--sigma {_SIGMA})"))
+        little = f"an image of about 1 is denoised little (--sigma {_SIGMA})"
+        advice += [
+            Advice("algorithm", "iterations", steps, f"views are used {most}{times} times (--iterations {steps})"),
+            Advice("algorithm", "sigma", _SIGMA, little),
+        ]
         if not self.calibrated:
             names, first = "pupil,gains,leds", _REFINED * rounds
-            reason = (
-                f"the microscope is not calibrated, so that {names.replace(',', ', ')} are found along with the image"
-            )
-            found.append(Advice("algorithm", "refine", names, f"{reason} (--refine {names})"))
-            reason = f"in {first} steps at most, and denoising begins then (--refine-steps {first})"
-            found.append(Advice("algorithm", "refine_steps", first, reason))
-            reason = f"they stay as they are once none has farther to go than {_ARRIVED:.0%} (--refine-tolerance)"
-            found.append(Advice("algorithm", "refine_tolerance", _ARRIVED, reason))
-        return tuple(found)
+            why = f"the microscope is not calibrated, so that {names.replace(',', ', ')} are found along with the image"
+            limit = f"in {first} steps at most, and denoising begins then (--refine-steps {first})"
+            end = f"they stay as they are once none has farther to go than {_ARRIVED:.0%} (--refine-tolerance)"
+            advice += [
+                Advice("algorithm", "refine", names, f"{why} (--refine {names})"),
+                Advice("algorithm", "refine_steps", first, limit),
+                Advice("algorithm", "refine_tolerance", _ARRIVED, end),
+            ]
+        return tuple(advice)
 
     def groups(self, columns: Columns) -> dict[str, NDArray[np.int64]]:
         """Views in bright field, in dark field up to twice the aperture, and beyond."""
@@ -284,7 +262,7 @@ class FPM(Instrument):
         return {name: np.flatnonzero(which) for name, which in kinds.items() if which.any()}
 
     def trial_views(self, columns: Columns, available: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Those whose light is nearest to the axis, which overlap."""
+        """Views whose light is nearest to the axis, which overlap."""
         sines = np.hypot(*self.directions(columns)[available].T)
         return np.sort(available[np.argsort(sines, kind="stable")[:count]])
 
@@ -304,26 +282,14 @@ class FPM(Instrument):
             f"{finest:.3g} m",
         }
 
-    def check_model(
-        self, columns: Columns | None, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        """Refuse an image of which not even a few copies fit into memory."""
-        if device.type == "cpu":
-            size = 2 * self.image_rows * self.image_columns * dtype.itemsize
-            what = f"{_COPIES} images of {self.image_rows} x {self.image_columns}"
-            check_memory(_COPIES * size, what, "import it with a smaller --size")
+    def check_model(self, columns: Columns | None, n_views: int, options: Any = None, **place: Unpack[Place]) -> None:
+        """Refuse an image if a few copies do not fit into memory."""
+        self.check_images(_COPIES, f"{_COPIES} images of {{}}", "import it with a smaller --size", place)
 
     def build_model(
-        self,
-        columns: Columns,
-        n_views: int,
-        options: Any = None,
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
-        previous: Model | None = None,
+        self, columns: Columns, n_views: int, options: Any = None, *, previous: Any = None, **place: Unpack[Place]
     ) -> Model:
-        """What these views see."""
+        """The waves of these views."""
         from plugstream.models.fpm import FPMModel
 
         return FPMModel(
@@ -336,8 +302,7 @@ class FPM(Instrument):
             mask=columns.get("mask"),
             curvature=self.curvature,
             guard=self.guard,
-            device=device,
-            dtype=dtype,
+            **place,
         )
 
     @classmethod
@@ -345,26 +310,15 @@ class FPM(Instrument):
         """Pictures, or cells, under a square of LEDs, lit in a spiral from the middle."""
         s = options
         places = plan_leds(s)
-        made = cls(
-            s.camera,
-            s.camera,
-            s.size,
-            s.size,
-            s.pixel,
-            s.wavelength,
-            s.aperture,
-            light=s.photons / s.camera**2,
-            defocus=s.defocus,
-            distance=s.distance,
-            calibrated=True,
-        )
-        made.check_views({"leds": places})
-        truth = thin_object(s)
+        sizes, optics = (s.camera, s.camera, s.size, s.size), (s.pixel, s.wavelength, s.aperture)
+        scope = cls(*sizes, *optics, s.photons / s.camera**2, s.defocus, s.distance, calibrated=True)
+        scope.check_views({"leds": places})
         provenance = {"photons": s.photons, "seed": s.seed, "y_axis": "down"}
-        seen = "a smear of cells" if s.picture == s.phase_picture == "cells" else f"{s.picture} and {s.phase_picture}"
-        what = f"{seen}, {s.size} x {s.size}, {len(places)} LEDs, {s.photons:g} photons a frame"
-        return Experiment(made, {"leds": places}, len(places), truth, provenance, what)
+        cells = s.picture == s.phase_picture == "cells"
+        scene = "a smear of cells" if cells else f"{s.picture} and {s.phase_picture}"
+        summary = f"{scene}, {s.size} x {s.size}, {len(places)} LEDs, {s.photons:g} photons a frame"
+        return Experiment(scope, {"leds": places}, len(places), thin_object(s), provenance, summary)
 
     def add_noise(self, clean: torch.Tensor, columns: Columns, options: FPMSimulation) -> torch.Tensor:
-        """Photons are counted: Poisson's distribution about the intensities."""
+        """Poisson counts of these intensities."""
         return count_photons(clean, options.seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,34 +14,21 @@ from plugstream.base.capacity import check_memory
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.registry import Field, Options
 from plugstream.images.space import ImageSpace
-from plugstream.instruments.base import (
-    Advice,
-    Attribute,
-    Block,
-    Column,
-    Columns,
-    Data,
-    Experiment,
-    FixedArray,
-    Instrument,
-    declare,
-)
+from plugstream.instruments.base import Block, Experiment, Instrument, Place, add_white_noise, declare
+from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, FixedArray, mask_column
 from plugstream.instruments.mri_simulation import MRISimulation, draw_path, paint_image, ring_coils
 from plugstream.instruments.suspects import suspects_of_mri
 from plugstream.models.ct_geometry import Voxels
 
 if TYPE_CHECKING:
-    import torch
-
     from plugstream.models.base import Model
 
 __all__ = ["MRI", "MRIOptions"]
 
-# The noise level that a reconstruction begins with where nobody says one, per cent of the image's range, by what sigma
-# means to the denoiser, for steps with all views.
+# Sigma by default, in per cent of the image's range, by its meaning to the denoiser, for steps with all views.
 _SIGMA = {"weight": 6.0, "noise": 1.2}
-_STEPS = 4  # where going through all views takes so many steps, each is used once before any comes again
-# Cycles a pixel beyond which a sample says nothing of an image with such pixels, and at which units are forgotten.
+_STEPS = 4  # of a pass over all views, from which each view is used once before any is used again
+# Cycles a pixel beyond which samples are finer than the pixels, and beyond which a unit was forgotten.
 _NYQUIST, _ABSURD = 0.5, 50.0
 
 
@@ -60,11 +47,11 @@ _VIEW, _STACK = ("coil", "sample"), ("slice", "coil", "sample")
 @declare
 @dataclass(frozen=True, eq=False)
 class MRI(Instrument):
-    """What is known of a scan before its first view: all but the path through k-space.
+    """What is known of a scan before its first view: everything except the path through k-space.
 
     Arguments: voxels of the image; coils and samples of a view; stack, whether slices are measured one by one along the
-    same path of two dimensions, or the path has as many dimensions as the image; coil_maps (coils, slices, rows,
-    columns), one slice of an image of two axes; None for a single coil that sees everything alike.
+    same path of two dimensions, rather than along a path with as many dimensions as the image; coil_maps (coils,
+    slices, rows, columns), with one slice for an image of two axes; None for a single coil of uniform sensitivity.
     """
 
     voxels: Voxels
@@ -87,9 +74,7 @@ class MRI(Instrument):
             optional=True,
             default=1.0,
         ),
-        Column(
-            "mask", "bool", _VIEW, "", "False where a sample does not count", optional=True, default=True, covers=True
-        ),
+        mask_column(_VIEW, "False where a sample does not count"),
     )
     arrays: ClassVar[tuple[FixedArray, ...]] = (
         FixedArray(
@@ -109,6 +94,7 @@ class MRI(Instrument):
     model_options: ClassVar[type[Options]] = MRIOptions
     simulation: ClassVar[type[Options]] = MRISimulation
     suspects = suspects_of_mri
+    add_noise = add_white_noise
     baseline: ClassVar[str] = "gridding"
 
     def __post_init__(self) -> None:
@@ -130,7 +116,7 @@ class MRI(Instrument):
 
     @property
     def image(self) -> ImageSpace:
-        """Magnetisation in the voxels, as its phase is received."""
+        """Magnetisation in the voxels, with its phase."""
         v = self.voxels
         return ImageSpace(
             v.shape,
@@ -147,21 +133,13 @@ class MRI(Instrument):
         return 2 if self.stack else len(self.voxels.shape)
 
     @property
-    def data_shape(self) -> tuple[int, ...]:
-        """(coils, samples), and slices before them of a stack."""
-        view = (self.coils, self.samples)
-        return (self.voxels.shape[0], *view) if self.stack else view
-
-    @property
     def sizes(self) -> dict[str, int]:
-        """The sizes of named axes."""
-        axes = dict(zip(self.image.axes, self.voxels.shape, strict=True))
-        axes |= {"coil": self.coils, "sample": self.samples, "encoded": self.encoded_axes}
+        sizes = super().sizes | {"coil": self.coils, "sample": self.samples, "encoded": self.encoded_axes}
         planes = self.voxels.shape[0] if len(self.voxels.shape) == 3 else 1
-        return axes | {"plane": planes} | ({"slice": planes} if self.stack else {})
+        return sizes | {"plane": planes} | ({"slice": planes} if self.stack else {})
 
     def check_views(self, columns: Columns) -> Columns:
-        """Refuse samples that lie nowhere, and densities below zero."""
+        """Refuse samples that are not finite, and densities below zero."""
         if not np.isfinite(columns["trajectory"][:]).all():
             raise InputError("the trajectory holds NaN or infinity")
         if "density" in columns:
@@ -171,7 +149,7 @@ class MRI(Instrument):
         return columns
 
     def check_plausible(self, columns: Columns | None = None) -> None:
-        """Refuse paths that no pixels of this size can have, as those in other units."""
+        """Refuse paths that do not fit pixels of this size, such as those in other units."""
         if columns is not None and (most := self._reach(columns)) > _ABSURD:
             raise InputError(
                 f"the trajectory goes out to {most:.3g} cycles a pixel, where a half is the most that an image has; is "
@@ -179,126 +157,94 @@ class MRI(Instrument):
             )
 
     def warn_if_implausible(self, columns: Columns | None = None) -> None:
-        """Warn of samples beyond what pixels of this size can tell, and of paths that tell nothing."""
+        """Warn of samples of finer detail than the pixels, and of paths that measure nothing but the mean."""
         if columns is None:
             return
         most = self._reach(columns)
         if most > 1.05 * _NYQUIST or most < 1e-3:
-            what = "finer detail than the pixels have" if most > _NYQUIST else "nothing of the image but its mean"
+            detail = "finer detail than the pixels have" if most > _NYQUIST else "nothing of the image but its mean"
             warnings.warn(
-                f"the trajectory goes out to {most:.3g} cycles a pixel: it tells {what}; see whether the field of view "
-                "and the units are right",
+                f"the trajectory goes out to {most:.3g} cycles a pixel: it tells {detail}; see whether the field of "
+                "view and the units are right",
                 PlugstreamWarning,
                 stacklevel=2,
             )
 
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """Samples weighed by density, a step that follows the overlap in k-space, each view once before any again.
+        """Samples weighted by density, a step that follows the overlap in k-space, each view once before any again.
 
-        Steps of a few views change less of k-space, and are shorter, and so is sigma: sigma^2 goes with the step, as
-        where a prior has a weight.
+        Steps of a few views change less of k-space and are shorter. So is sigma: sigma^2 is proportional to the step,
+        as for a prior with a weight.
         """
         share = 1.0 if batch is None else math.sqrt(min(1.0, batch / n_views))
-        found = [
-            Advice(
-                "instrument",
-                "density",
-                1.0,
-                "samples count by the part of k-space that they stand for (--density 1)",
-                True,
-            ),
-            Advice(
-                "algorithm",
-                "step_size",
-                "overlap",
-                "the step follows how much the samples of a batch overlap (--step overlap), longer than 1/L",
-                True,
-            ),
+        weigh = "samples count by the part of k-space that they stand for (--density 1)"
+        step = "the step follows how much the samples of a batch overlap (--step overlap), longer than 1/L"
+        advice = [
+            Advice("instrument", "density", 1.0, weigh, True),
+            Advice("algorithm", "step_size", "overlap", step, True),
         ]
-        for of, percent in _SIGMA.items():
+        for kind, percent in _SIGMA.items():
             text = f"{percent * share:.3g}%"
             reason = f"sigma is {text} of the image's range; --sigma says another"
-            found.append(Advice("algorithm", "sigma", text, reason, sigma=of))
+            advice.append(Advice("algorithm", "sigma", text, reason, sigma=kind))
         if batch is not None and batch < n_views:
             if n_views >= _STEPS * batch:
                 reason = f"{batch} of {n_views} views a step: each is used once before any comes again"
-                found.append(Advice("sampler", "name", "epochs", f"{reason} (--sampler epochs)"))
+                advice.append(Advice("sampler", "name", "epochs", f"{reason} (--sampler epochs)"))
             reason = "views see parts of k-space that hardly overlap, whose differences momentum would gather"
-            found.append(Advice("momentum", "name", "bounded", f"{reason} (--momentum bounded)", True))
-        return tuple(found)
+            advice.append(Advice("momentum", "name", "bounded", f"{reason} (--momentum bounded)", True))
+        return tuple(advice)
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
-        """The path, the coils, and how fine the image is."""
+        """The path, the coils, and the size of voxels."""
         from plugstream.models.kspace import encoded_voxels, find_axes
 
         path = columns["trajectory"][:]
         voxels = encoded_voxels(self.voxels, self.encoded_axes)
         on_grid = [axis.period is not None for axis in find_axes(path, voxels)]
         kind = "on the grid of an FFT" if all(on_grid) else "off the grid" + (" along some axes" * any(on_grid))
-        shape = " x ".join(map(str, self.voxels.shape))
-        steps = " x ".join(f"{step:.6g}" for step in dict.fromkeys(self.voxels.spacing))
         total, pixels = n_views * self.samples, math.prod(voxels.shape)
         maps = "with maps of their sensitivity" if self.coil_maps is not None else "that sees everything alike"
         return {
             "views": f"{n_views} of {self.samples} samples, {kind}, out to {self._reach(columns):.3g} cycles a pixel; "
             f"{total / pixels:.3g} samples a pixel",
             "coils": f"{self.coils} {maps}",
-            "image": f"{shape} voxels of {steps} m" + (", slices measured one by one" if self.stack else ""),
+            "image": f"{self.voxels.describe()} m" + (", slices measured one by one" if self.stack else ""),
         }
 
     def block(self, columns: Columns, first: int, last: int) -> Block | None:
         """Some slices of a stack."""
         if not self.stack:
             return None
-        v = self.voxels
-        voxels = Voxels((last - first, *v.shape[1:]), v.spacing, (v.origin[0] + first * v.spacing[0], *v.origin[1:]))
         maps = None if self.coil_maps is None else np.ascontiguousarray(self.coil_maps[:, first:last])
-        return Block(replace(self, voxels=voxels, coil_maps=maps), slice(first, last), {}, False)
+        part = replace(self, voxels=self.voxels.slices(first, last), coil_maps=maps)
+        return Block(part, slice(first, last), {}, False)
 
-    def check_model(
-        self, columns: Columns | None, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        """Refuse an image of which not even a few copies, its coil maps and a finer grid fit into memory."""
-        if device.type == "cpu":
-            size = 2 * math.prod(self.voxels.shape) * dtype.itemsize
-            shape = " x ".join(map(str, self.voxels.shape))
-            what = f"images of {shape}, {self.coils} coil maps and what is computed with them"
-            check_memory((6 + 3 * self.coils) * size, what, "use a coarser image, or fewer slices")
+    def check_model(self, columns: Columns | None, n_views: int, options: Any = None, **place: Unpack[Place]) -> None:
+        """Refuse an image if a few copies, its coil maps and a finer grid do not fit into memory."""
+        images = f"images of {{}}, {self.coils} coil maps and what is computed with them"
+        self.check_images(6 + 3 * self.coils, images, "use a coarser image, or fewer slices", place)
 
     def build_model(
-        self,
-        columns: Columns,
-        n_views: int,
-        options: Any = None,
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
-        previous: Model | None = None,
+        self, columns: Columns, n_views: int, options: Any = None, *, previous: Any = None, **place: Unpack[Place]
     ) -> Model:
-        """The transform of these views, with samples weighed where that is asked for."""
+        """The transform of these views, with samples weighted if asked for."""
         import torch
 
         from plugstream.models.mri import MRIModel
 
         chosen = options or MRIOptions()
-        eps = chosen.eps if dtype == torch.float32 else min(chosen.eps, 1e-10)
-        path = np.ascontiguousarray(columns["trajectory"][:])
-        maps = self.coil_maps
-        if maps is not None:
-            maps = maps.reshape(self.coils, *self.voxels.shape)
-        return MRIModel(
-            path,
-            self.voxels,
-            maps,
-            mask=columns.get("mask"),
-            density=self._weights(columns, chosen.density),
-            eps=eps,
-            device=device,
-            dtype=dtype,
-        )
+        eps = chosen.eps if place["dtype"] == torch.float32 else min(chosen.eps, 1e-10)
+        maps = None if self.coil_maps is None else self.coil_maps.reshape(self.coils, *self.voxels.shape)
+        density = None
+        if chosen.density:
+            density = self.sample_density(columns).astype(np.float64) ** chosen.density
+            density = None if (density == 1).all() else density  # as on a grid
+        path, mask = columns["trajectory"][:], columns.get("mask")
+        return MRIModel(path, self.voxels, maps, mask=mask, density=density, eps=eps, **place)
 
     def sample_density(self, columns: Columns) -> NDArray[np.float32]:
-        """The part of k-space that each sample stands for, (views, samples): the column, or by the path itself."""
+        """The part of k-space that each sample stands for, (views, samples): the column, or from the path."""
         import torch
 
         from plugstream.models.density import sample_density
@@ -330,25 +276,10 @@ class MRI(Instrument):
         )
         maps = ring_coils(shape, s.coils)
         truth, y_axis = paint_image(s, shape)
-        made = cls(voxels, s.coils, samples, bool(s.slices), maps)
+        scanner = cls(voxels, s.coils, samples, bool(s.slices), maps)
         provenance = {"snr_db": s.snr, "seed": s.seed, "y_axis": y_axis}
-        what = f"{s.picture}, {' x '.join(map(str, shape))}, {s.trajectory}, {s.coils} coils, {s.snr:g} dB"
-        return Experiment(made, {"trajectory": path}, views, truth, provenance, what)
-
-    def add_noise(self, clean: torch.Tensor, columns: Columns, options: MRISimulation) -> torch.Tensor:
-        """White Gaussian noise at an exact SNR."""
-        import torch
-
-        from plugstream.images.simulated import add_noise
-
-        return add_noise(clean, options.snr, seed=options.seed).to(torch.complex64)
-
-    def _weights(self, columns: Columns, power: float) -> NDArray[np.float64] | None:
-        """Densities to a power; None where all are 1, as on a grid."""
-        if power == 0:
-            return None
-        found = self.sample_density(columns).astype(np.float64) ** power
-        return None if (found == 1).all() else found
+        summary = f"{s.picture}, {' x '.join(map(str, shape))}, {s.trajectory}, {s.coils} coils, {s.snr:g} dB"
+        return Experiment(scanner, {"trajectory": path}, views, truth, provenance, summary)
 
     def _reach(self, columns: Columns) -> float:
         """Cycles a pixel of the outermost sample along any axis."""

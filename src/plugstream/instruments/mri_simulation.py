@@ -54,12 +54,7 @@ def ring_coils(shape: tuple[int, ...], coils: int) -> NDArray[np.complex64]:
 
 def draw_path(s: MRISimulation, voxels: Voxels) -> NDArray[np.float64]:
     """The path of the views that are asked for, (views, samples, 2), 1/m: a full scan's, less often."""
-    from plugstream.models.trajectories import (
-        cartesian_lines,
-        radial_spokes,
-        spiral_interleaves,
-        variable_lines,
-    )
+    from plugstream.models.trajectories import cartesian_lines, radial_spokes, spiral_interleaves, variable_lines
 
     full = {"radial": np.pi * s.size / 2, "spiral": s.size / 2, "cartesian": s.size}[s.trajectory]
     views = max(1, round(full / s.acceleration))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,23 +13,21 @@ from plugstream.base.capacity import check_memory
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.registry import Field, Options
 from plugstream.images.space import ImageSpace
-from plugstream.instruments.base import Advice, Attribute, Column, Columns, Data, Experiment, Instrument, declare
-from plugstream.instruments.declarations import advise_momentum
+from plugstream.instruments.base import Experiment, Instrument, Place, add_white_noise, declare
+from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, advise_momentum, mask_column
 from plugstream.instruments.suspects import suspects_of_odt
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.odt_caps import farthest_waves
 from plugstream.models.odt_geometry import Optics, check_poses, poses_of_light, poses_of_rotation
 
 if TYPE_CHECKING:
-    import torch
-
     from plugstream.models.base import Model
 
 __all__ = ["ODT3D", "ODTOptions", "ODTSimulation", "ball_cell"]
 
 _SHORT, _LONG = 1e-12, 1e3
-_COPIES = 3  # of a volume that any method holds
-_MOMENTUM = 50.0  # up to where it grows, by measurement (docs/tuning.md)
+_COPIES = 3  # of a volume that every method holds
+_MOMENTUM = 50.0  # up to which it grows, by measurement (docs/tuning.md)
 _FINE, _COARSE, _TOO_FAR = 0.02, 1.05, 50.0
 
 
@@ -65,12 +62,11 @@ _CAMERA = ("row", "column")
 @declare
 @dataclass(frozen=True, eq=False)
 class ODT3D(Instrument):
-    """What is known of a diffraction tomograph before its first view: all but how object, camera and light stand.
+    """What is known of a diffraction tomograph before its first view: everything except the poses.
 
     Arguments: voxels of the volume; rows and columns of the camera, and metres from one pixel to the next as the object
     sees them; wavelength in vacuum; medium, its refractive index; aperture, the objective's; distance from the object's
-    middle to the plane in focus; approximation, born or rytov, of which the data is; absorbing, whether the image is
-    complex.
+    middle to the plane in focus; approximation of the data, born or rytov; absorbing, whether the image is complex.
     """
 
     voxels: Voxels
@@ -101,9 +97,7 @@ class ODT3D(Instrument):
             "x, y, z in the object's frame of four unit vectors: along the camera's columns, along its rows, along the "
             "optical axis away from the object, and the way that the light goes",
         ),
-        Column(
-            "mask", "bool", _CAMERA, "", "False where a pixel does not count", optional=True, default=True, covers=True
-        ),
+        mask_column(_CAMERA),
     )
     attributes: ClassVar[tuple[Attribute, ...]] = (
         Attribute("voxels", Voxels, "m", "shape, spacing and origin of the volume"),
@@ -127,25 +121,20 @@ class ODT3D(Instrument):
     model_options: ClassVar[type[Options]] = ODTOptions
     simulation: ClassVar[type[Options]] = ODTSimulation
     suspects = suspects_of_odt
+    add_noise = add_white_noise
 
     def __post_init__(self) -> None:
         if len(self.voxels.shape) != 3:
             raise InputError(f"diffraction tomography sees a volume; voxels need three axes, not {self.voxels.shape}")
         if self.approximation not in ("born", "rytov"):
             raise InputError(f"the approximation is born or rytov, not {self.approximation!r}")
-        self.optics  # noqa: B018  refuses what is none
+        self.optics  # noqa: B018  refuses impossible ones
 
     @property
     def optics(self) -> Optics:
         """The microscope."""
-        return Optics(
-            (self.camera_rows, self.camera_columns),
-            self.pixel,
-            self.wavelength,
-            self.medium,
-            self.aperture,
-            self.distance,
-        )
+        camera = (self.camera_rows, self.camera_columns)
+        return Optics(camera, self.pixel, self.wavelength, self.medium, self.aperture, self.distance)
 
     @property
     def image(self) -> ImageSpace:
@@ -161,32 +150,25 @@ class ODT3D(Instrument):
         )
 
     @property
-    def data_shape(self) -> tuple[int, ...]:
-        """(rows, columns) of the camera."""
-        return self.camera_rows, self.camera_columns
-
-    @property
     def sizes(self) -> dict[str, int]:
-        """The sizes of named axes: those of the camera, and of the volume."""
-        axes = dict(zip(self.image.axes, self.voxels.shape, strict=True))
-        return axes | {"row": self.camera_rows, "column": self.camera_columns}
+        return super().sizes | {"row": self.camera_rows, "column": self.camera_columns}
 
     def check_views(self, columns: Columns) -> Columns:
-        """Refuse poses that are none."""
+        """Refuse invalid poses."""
         check_poses(columns["poses"][:], self.optics)
         return columns
 
     def check_plausible(self, columns: Columns | None = None) -> None:
         """Refuse lengths that cannot be in one unit: pixels and voxels are of the order of a wavelength."""
         light = self.wavelength / self.medium
-        for what, size in (("pixel", self.pixel), ("voxel", max(self.voxels.spacing))):
+        for name, size in (("pixel", self.pixel), ("voxel", max(self.voxels.spacing))):
             if not 1 / _TOO_FAR**2 <= size / light <= _TOO_FAR:
                 raise InputError(
-                    f"a {what} is {size / light:.3g} wavelengths wide, where a quarter is usual; are both in metres?"
+                    f"a {name} is {size / light:.3g} wavelengths wide, where a quarter is usual; are both in metres?"
                 )
 
     def warn_if_implausible(self, columns: Columns | None = None) -> None:
-        """Warn of voxels that are too coarse for the waves that are seen, or far finer."""
+        """Warn of voxels that are too coarse for the measured waves, or far too fine."""
         if columns is None:
             return
         far = farthest_waves(self.optics, columns["poses"][:])
@@ -201,50 +183,34 @@ class ODT3D(Instrument):
             )
 
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """Momentum that grows far, since volumes are far away and views hardly differ."""
+        """Momentum that grows far, since volumes take many steps and views hardly differ."""
         return () if batch is None or batch >= n_views else advise_momentum(_MOMENTUM, batch)
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
-        """What turns, the light, the camera, and how fine the volume is."""
+        """What turns, the light, the camera, and the size of voxels."""
         poses = columns["poses"][:]
-        turned = np.degrees(np.arccos(np.clip(poses[:, 2] @ poses[0, 2], -1, 1))).max()
+        turn = np.degrees(np.arccos(np.clip(poses[:, 2] @ poses[0, 2], -1, 1))).max()
         slant = np.degrees(np.arccos(np.clip((poses[:, 2] * poses[:, 3]).sum(1), -1, 1))).max()
-        what = f"the object turns by up to {turned:.4g} degrees" if turned > 0.01 else "the object rests"
-        steps = " x ".join(f"{step:.6g}" for step in dict.fromkeys(self.voxels.spacing))
+        turns = f"turns by up to {turn:.4g} degrees" if turn > 0.01 else "rests"
+        angle = f"up to {slant:.3g} degrees off" if slant > 0.01 else "on"
         return {
-            "views": f"{n_views}, {what}, "
-            + (
-                f"light up to {slant:.3g} degrees off the optical axis" if slant > 0.01 else "light on the optical axis"
-            ),
+            "views": f"{n_views}, the object {turns}, light {angle} the optical axis",
             "light": f"{self.wavelength:.6g} m in vacuum, refractive index {self.medium:g} around the object, "
             f"aperture {self.aperture:g}",
             "camera": f"{self.camera_rows} x {self.camera_columns} pixels of {self.pixel:.6g} m, in focus "
             f"{self.distance:.6g} m behind the object's middle; {self.approximation} approximation",
-            "image": f"{' x '.join(map(str, self.voxels.shape))} voxels of {steps} m",
+            "image": f"{self.voxels.describe()} m",
         }
 
-    def check_model(
-        self, columns: Columns | None, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        """Refuse a volume of which not even a few copies and a finer one fit into memory."""
-        if device.type == "cpu":
-            voxels = math.prod(self.voxels.shape)
-            size = voxels * dtype.itemsize * (2 if self.absorbing else 1)
-            shape = " x ".join(map(str, self.voxels.shape))
-            what = f"{_COPIES} volumes of {shape} and the spectrum of one"
-            check_memory(_COPIES * size + 16 * voxels, what, "import it with a smaller --size, or larger --voxel")
+    def check_model(self, columns: Columns | None, n_views: int, options: Any = None, **place: Unpack[Place]) -> None:
+        """Refuse a volume if a few copies and a finer one do not fit into memory."""
+        advice = "import it with a smaller --size, or larger --voxel"
+        self.check_images(_COPIES, f"{_COPIES} volumes of {{}} and the spectrum of one", advice, place, extra=16)
 
     def build_model(
-        self,
-        columns: Columns,
-        n_views: int,
-        options: Any = None,
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
-        previous: Model | None = None,
+        self, columns: Columns, n_views: int, options: Any = None, *, previous: Any = None, **place: Unpack[Place]
     ) -> Model:
-        """The caps of Ewald's sphere that these views see."""
+        """The caps of Ewald's sphere of these views."""
         from plugstream.models.odt import ODTModel
 
         chosen = options or ODTOptions()
@@ -256,13 +222,12 @@ class ODT3D(Instrument):
             mask=columns.get("mask"),
             padding=chosen.padding,
             eps=chosen.eps,
-            device=device,
-            dtype=dtype,
+            **place,
         )
 
     @classmethod
     def simulate_views(cls, options: ODTSimulation) -> Experiment:
-        """A cell with a nucleus and nucleoli, turned, or seen under light that turns."""
+        """A cell with a nucleus and nucleoli that turns, or is seen under light that turns."""
         s = options
         check_memory(
             24 * s.views * s.size**2 + 40 * s.size**3,
@@ -277,28 +242,20 @@ class ODT3D(Instrument):
             light = [across * np.cos(angles), across * np.sin(angles), np.full(s.views, along)]
             poses = poses_of_light(np.stack(light, 1))
         voxels = Voxels((s.size,) * 3, s.pixel)
-        made = cls(voxels, s.size, s.size, s.pixel, s.wavelength, s.medium, s.aperture, s.distance)
-        check_poses(poses, made.optics)
+        microscope = cls(voxels, s.size, s.size, s.pixel, s.wavelength, s.medium, s.aperture, s.distance)
+        check_poses(poses, microscope.optics)
         truth = ball_cell(s.size, s.index, s.medium)
         provenance = {"snr_db": s.snr, "seed": s.seed, "y_axis": "up"}
-        what = f"a cell, {s.size}^3 voxels, {s.scanning}, {s.snr:g} dB"
-        return Experiment(made, {"poses": poses}, s.views, truth, provenance, what)
-
-    def add_noise(self, clean: torch.Tensor, columns: Columns, options: ODTSimulation) -> torch.Tensor:
-        """White Gaussian noise at an exact SNR."""
-        import torch
-
-        from plugstream.images.simulated import add_noise
-
-        return add_noise(clean, options.snr, seed=options.seed).to(torch.complex64)
+        summary = f"a cell, {s.size}^3 voxels, {s.scanning}, {s.snr:g} dB"
+        return Experiment(microscope, {"poses": poses}, s.views, truth, provenance, summary)
 
 
 def ball_cell(size: int, index: float, medium: float) -> NDArray[np.float32]:
-    """A cell of balls as contrast: a body, a nucleus of a lower index, nucleoli and droplets of a higher one.
+    """The contrast of a cell of balls: a body, a nucleus of a lower index, nucleoli and droplets of a higher one.
 
     Arguments: size, voxels a side; index of the body; medium.
     """
-    # Radius and centre (x, y, z), in parts of half of the side, and the index in steps from the medium to the body.
+    # Radius and centre (x, y, z), in parts of half a side, and the index in steps from the medium to the body.
     parts = (
         (0.60, 0.0, 0.0, 0.0, 1.0),
         (0.30, 0.12, -0.10, 0.08, 0.6),
@@ -309,8 +266,8 @@ def ball_cell(size: int, index: float, medium: float) -> NDArray[np.float32]:
     )
     axis = (np.arange(size) - (size - 1) / 2) * 2 / size
     z, y, x = np.meshgrid(axis, axis, axis, indexing="ij", sparse=True)
-    found = np.full((size,) * 3, medium)
+    indices = np.full((size,) * 3, medium)
     for radius, x0, y0, z0, step in parts:
         inside = (x - x0) ** 2 + (y - y0) ** 2 + (z - z0) ** 2 <= radius**2
-        found[inside] = medium + step * (index - medium)
-    return ((found / medium) ** 2 - 1).astype(np.float32)
+        indices[inside] = medium + step * (index - medium)
+    return ((indices / medium) ** 2 - 1).astype(np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +14,17 @@ from plugstream.base.capacity import check_memory
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.registry import Field, Options
 from plugstream.images.space import ImageSpace
-from plugstream.instruments.base import (
+from plugstream.instruments.base import Experiment, Instrument, Place, declare
+from plugstream.instruments.declarations import (
     Advice,
     Attribute,
     Column,
     Columns,
     Data,
-    Experiment,
     FixedArray,
-    Instrument,
-    declare,
+    advise_batches,
+    advise_waves,
+    mask_column,
 )
 from plugstream.instruments.suspects import suspects_of_ptychography
 
@@ -35,26 +36,21 @@ if TYPE_CHECKING:
 __all__ = ["Ptychography", "PtychographyOptions", "PtychographySimulation", "neighbour_distance", "place_frames"]
 
 _SHORT, _LONG = 1e-15, 1e3
-_COPIES = 8  # of an image that any method holds
+_COPIES = 8  # of an image that every method holds
 _MOST_MODES = 64
-# Steps of so many views or more have noise that growing momentum does not gather.
-_FEW = 50
-# Epochs are worth while from so many steps on.
-_STEPS = 3
-# Pixels around the frames of a simulation, so that positions may be a little off.
-_MARGIN = 2
-_ARRIVED = 0.05  # the part of itself that a probe may still have to go when it stays as it is
-# The part of the largest intensity of all frames from which on the object of a simulation is there.
-_LIT = 0.1
-# Below so many photons of the beam a pixel of the detector, roots of counts are biased where it matters, in the dark
-# parts of a frame, and Poisson's loss has the better image; above, the same image sooner by roots.
+_FEW = 50  # views a step, below which growing momentum gathers their noise
+_STEPS = 3  # of an epoch, from which epochs pay
+_MARGIN = 2  # pixels around the frames of a simulation, so that positions may be a little off
+_ARRIVED = 0.05  # how far a probe may still have to go, as a part of itself, when its refinement ends
+_LIT = 0.1  # part of the largest intensity of all frames from which a simulated object is present
+# With fewer photons of the beam a pixel of the detector, roots of counts are biased in the dark parts of a frame, where
+# it matters, and Poisson's loss gives the better image; with more, roots give the same image sooner.
 _FEW_PHOTONS = 20.0
 # The sigma of TV that suits N photons a pixel of the object, in all exposures together, is about _SIGMA N^_FALL; the
-# best of a picture differs from it by a factor of exp(_SPREAD) or so. (At a fixed point it would fall as N^-1/4: the
-# noise of a gradient over its curvature falls as N^-1/2, and sigma^2 is a weight.)
+# best one of a picture differs from it by a factor of about exp(_SPREAD). (At a fixed point it would fall as N^-1/4:
+# the noise of a gradient over its curvature falls as N^-1/2, and sigma^2 is a weight.)
 _SIGMA, _FALL, _SPREAD = 0.1, -0.2, 0.15
-# Of the light of a probe, the part that its diameter holds; positions closer than that overlap.
-_MOST_LIGHT = 0.9
+_MOST_LIGHT = 0.9  # part of a probe's light within its diameter; closer positions overlap
 
 
 class PtychographyOptions(Options):
@@ -86,11 +82,7 @@ class PtychographySimulation(Options):
     jitter: float = Field(0.15, ge=0, le=0.5, description="how far positions are off their raster, in parts of a step")
     pixel: float = Field(2e-8, ge=_SHORT, le=_LONG, description="size of a pixel of the object")
     seed: int = Field(
-        0,
-        ge=0,
-        le=2**63 - 1,
-        description="seed of positions and counts",
-        json_schema_extra={"flag": "noise-seed"},
+        0, ge=0, le=2**63 - 1, description="seed of positions and counts", json_schema_extra={"flag": "noise-seed"}
     )
 
 
@@ -100,11 +92,11 @@ _FRAME = ("row", "column")
 @declare
 @dataclass(frozen=True, eq=False)
 class Ptychography(Instrument):
-    """What is known before the first exposure: the beam, and how large the image is that its positions are in.
+    """What is known before the first exposure: the beam, and the size of the image that contains its positions.
 
-    Arguments: probe (modes, n, n), the beam at the object, scaled so that the sum of its squares is the photons of a
-    frame without an object; rows and columns of the image; pixel of the object in metres, 0 where that is not known;
-    good (n, n), False where a pixel of the detector counts for nothing.
+    Arguments: probe (modes, n, n), the beam at the object, scaled so that the sum of its squares is the number of
+    photons of a frame without an object; rows and columns of the image; pixel of the object in metres, 0 if unknown;
+    good (n, n), False for pixels of the detector that never count.
     """
 
     probe: NDArray[np.complex64]
@@ -118,9 +110,7 @@ class Ptychography(Instrument):
     data: ClassVar[Data] = Data(("uint16", "int32", "uint8", "float32"), _FRAME, "counts", "photons of each pixel")
     columns: ClassVar[tuple[Column, ...]] = (
         Column("positions", "float64", (2,), "pixels", "row and column of the probe's first pixel in the image"),
-        Column(
-            "mask", "bool", _FRAME, "", "False where a pixel does not count", optional=True, default=True, covers=True
-        ),
+        mask_column(_FRAME),
     )
     arrays: ClassVar[tuple[FixedArray, ...]] = (
         FixedArray("probe", "complex64", ("mode", *_FRAME), "sqrt(counts)", "modes of the beam at the object"),
@@ -193,46 +183,31 @@ class Ptychography(Instrument):
 
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
         """A loss for counts of waves, a step that follows the overlap, every view once before any comes again."""
-        found = []
+        advice = []
         mean = self._photons / math.prod(self.probe.shape[1:])
         if mean < _FEW_PHOTONS:
             reason = f"the beam has {mean:.2g} photons a pixel, whose roots would be biased (--loss poisson)"
-            # A probe that is refined was only tried with roots.
-            found.append(Advice("loss", "name", "poisson", reason, True, unless=(("algorithm", "refine"),)))
-        found += [
-            Advice("loss", "name", "amplitude", "counts of waves are compared by their roots (--loss amplitude)", True),
-            Advice("loss", "floor", 0.02, "of waves Poisson's loss begins below one photon (--floor 0.02)", True),
-            Advice(
-                "algorithm",
-                "step_size",
-                "overlap",
-                "the step follows how much the beams of a batch overlap (--step overlap), longer than 1/L",
-                True,
-            ),
-        ]
+            # Refining a probe was only tried with roots.
+            advice.append(Advice("loss", "name", "poisson", reason, True, unless=(("algorithm", "refine"),)))
         reason = (
             f"--refine-steps is a limit: the probe stays as it is once it has no farther to go than {_ARRIVED:.0%} of "
             "itself (--refine-tolerance)"
         )
-        found.append(Advice("algorithm", "refine_tolerance", _ARRIVED, reason, True))
-        if batch is not None and n_views >= _STEPS * batch:
-            found.append(Advice("sampler", "name", "epochs", "every view is used once before any again", True))
-        if batch is not None and batch < _FEW:
-            reason = f"{batch} views a step are too few for momentum that grows (--momentum bounded)"
-            found.append(Advice("momentum", "name", "bounded", reason, True))
-        return tuple(found)
+        refine = Advice("algorithm", "refine_tolerance", _ARRIVED, reason, True)
+        waves = advise_waves("counts of waves", 0.02, "beams")
+        return *advice, *waves, refine, *advise_batches(n_views, batch, _STEPS, _FEW)
 
     def advise_scan(self, columns: Columns, n_views: int, batch: int | None) -> tuple[Advice, ...]:
         """As `advise`, and the sigma that suits the dose."""
-        found = self.advise(n_views, batch)
+        advice = self.advise(n_views, batch)
         if "positions" not in columns or n_views < 1:
-            return found
+            return advice
         places = columns["positions"][:]
         area = float(np.prod(np.ptp(places, axis=0) + _width(self.probe)))
         dose = self._photons * n_views / area
         sigma = float(f"{_SIGMA * dose**_FALL:.2g}")
         reason = f"sigma is {sigma:g}, for about {dose:.2g} photons a pixel of the image (--sigma)"
-        return (*found, Advice("algorithm", "sigma", sigma, reason, sigma="weight", spread=_SPREAD))
+        return (*advice, Advice("algorithm", "sigma", sigma, reason, sigma="weight", spread=_SPREAD))
 
     @property
     def _photons(self) -> float:
@@ -240,70 +215,47 @@ class Ptychography(Instrument):
         return float((np.abs(self.probe) ** 2).sum())
 
     def trial_views(self, columns: Columns, available: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Neighbours about the middle: beams that do not overlap agree with any probe."""
+        """Neighbours near the middle: beams that do not overlap agree with any probe."""
         places = columns["positions"][:][available]
         away = ((places - np.median(places, axis=0)) ** 2).sum(1)
         return np.sort(available[np.argsort(away, kind="stable")[:count]])
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
-        """The beam, how far its positions are apart, and how large the image is."""
+        """The beam, the distance of its positions, and the size of the image."""
         places, width = columns["positions"][:], _width(self.probe)
         near = neighbour_distance(places)
         modes, h, w = self.probe.shape
         size = f" of {self.pixel:.4g} m" if self.pixel else ""
-        whole = "on whole pixels" if np.array_equal(places, np.rint(places)) else "between pixels"
+        grid = "on whole pixels" if np.array_equal(places, np.rint(places)) else "between pixels"
         bad = 0 if self.good is None else int((~self.good).sum())
         return {
-            "views": f"{n_views}, {near:.3g} pixels apart, {whole}",
+            "views": f"{n_views}, {near:.3g} pixels apart, {grid}",
             "beam": f"{modes} mode{'s' * (modes > 1)}, about {width:.3g} pixels wide, "
             f"{self._photons:.4g} photons a frame",
             "detector": f"{h} x {w} pixels" + (f", {bad} of them bad" if bad else ""),
             "image": f"{self.image_rows} x {self.image_columns} pixels{size}",
         }
 
-    def check_model(
-        self, columns: Columns | None, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        """Refuse an image of which not even a few copies fit into memory."""
-        if device.type == "cpu":
-            size = 2 * self.image_rows * self.image_columns * dtype.itemsize
-            what = f"{_COPIES} images of {self.image_rows} x {self.image_columns}"
-            check_memory(_COPIES * size, what, "crop the scan, or bin its pixels")
+    def check_model(self, columns: Columns | None, n_views: int, options: Any = None, **place: Unpack[Place]) -> None:
+        """Refuse an image if a few copies do not fit into memory."""
+        self.check_images(_COPIES, f"{_COPIES} images of {{}}", "crop the scan, or bin its pixels", place)
 
     def build_model(
-        self,
-        columns: Columns,
-        n_views: int,
-        options: Any = None,
-        *,
-        device: torch.device,
-        dtype: torch.dtype,
-        previous: Model | None = None,
+        self, columns: Columns, n_views: int, options: Any = None, *, previous: Any = None, **place: Unpack[Place]
     ) -> Model:
         """The far fields of these positions."""
         from plugstream.models.ptychography import PtychographyModel, probe_modes
 
-        chosen = options or PtychographyOptions()
-        return PtychographyModel(
-            columns["positions"],
-            self.probe if chosen.probe_modes is None else probe_modes(self.probe, chosen.probe_modes),
-            (self.image_rows, self.image_columns),
-            mask=self._mask(columns),
-            subpixel=not chosen.whole_pixels,
-            device=device,
-            dtype=dtype,
-        )
-
-    def _mask(self, columns: Columns) -> Any:
-        """Which pixels count: of all views, (n, n), or by view."""
-        mask = columns.get("mask")
-        if mask is None or self.good is None:
-            return self.good if mask is None else mask
-        return mask[:] & self.good
+        chosen, shape, mask = options or PtychographyOptions(), self.image.shape, columns.get("mask")
+        probe = self.probe if chosen.probe_modes is None else probe_modes(self.probe, chosen.probe_modes)
+        if self.good is not None:
+            mask = self.good if mask is None else mask[:] & self.good
+        positions, subpixel = columns["positions"], not chosen.whole_pixels
+        return PtychographyModel(positions, probe, shape, mask=mask, subpixel=subpixel, **place)
 
     @classmethod
     def simulate_views(cls, options: PtychographySimulation) -> Experiment:
-        """Two pictures as an object amid free space, and a beam that goes over it on a raster that is not quite one."""
+        """Two pictures as an object in free space, and a beam that scans it on a jittered raster."""
         s = options
         check_memory(
             40.0 * s.across**2 * s.frame**2,
@@ -317,14 +269,14 @@ class Ptychography(Instrument):
         places = step * (raster + s.jitter * draw.uniform(-1, 1, raster.shape))
         positions, shape = place_frames(places, probe.shape, _MARGIN)
         power = math.sqrt(s.photons / float((np.abs(probe) ** 2).sum()))
-        made = cls((power * probe)[None].astype(np.complex64), *shape, s.pixel)
+        scanner = cls((power * probe)[None].astype(np.complex64), *shape, s.pixel)
         truth = _object(s, positions, np.abs(probe) ** 2, shape)
         provenance = {"photons": s.photons, "seed": s.seed, "y_axis": "down"}
-        what = f"{s.picture} and {s.phase_picture}, {shape[0]} x {shape[1]}, {s.photons:g} photons a frame"
-        return Experiment(made, {"positions": positions}, len(positions), truth, provenance, what)
+        summary = f"{s.picture} and {s.phase_picture}, {shape[0]} x {shape[1]}, {s.photons:g} photons a frame"
+        return Experiment(scanner, {"positions": positions}, len(positions), truth, provenance, summary)
 
     def add_noise(self, clean: torch.Tensor, columns: Columns, options: PtychographySimulation) -> torch.Tensor:
-        """Photons are counted: of Poisson's distribution about the intensity of all modes."""
+        """Poisson counts of the intensity of all modes."""
         import torch
 
         expected = clean.abs().double().square().sum(-3).numpy()
@@ -347,15 +299,15 @@ def place_frames(
 
 
 def neighbour_distance(places: NDArray[np.float64]) -> float:
-    """The median distance of a position to its nearest neighbour, of at most 2,000 positions."""
+    """The median distance of a position to its nearest neighbour, over at most 2,000 positions."""
     from scipy.spatial import cKDTree
 
-    found = cKDTree(places).query(places[:2000], k=min(2, len(places)))[0]
-    return float(np.median(found[:, -1])) if found.ndim == 2 else 0.0
+    distances = cKDTree(places).query(places[:2000], k=min(2, len(places)))[0]
+    return float(np.median(distances[:, -1])) if distances.ndim == 2 else 0.0
 
 
 def _width(probe: NDArray[Any]) -> float:
-    """The diameter of the circle about the beam's centre that holds nine tenths of its light."""
+    """The diameter of the circle around the beam's centre that holds nine tenths of its light."""
     light = (np.abs(probe.astype(np.complex128)) ** 2).sum(0)
     y, x = np.indices(light.shape)
     total = light.sum()
@@ -388,6 +340,6 @@ def _object(
     h, w = light.shape
     for r, c in np.rint(positions).astype(int).tolist():
         reached[r : r + h, c : c + w] += light
-    there = np.clip(reached / (_LIT * reached.max()) - 1, 0, 1)
+    present = np.clip(reached / (_LIT * reached.max()) - 1, 0, 1)
     values = (1 - s.contrast * (1 - magnitude)) * np.exp(1j * s.shift * (phase - 0.5))
-    return np.asarray(1 + there * (values - 1), dtype=np.complex64)
+    return np.asarray(1 + present * (values - 1), dtype=np.complex64)

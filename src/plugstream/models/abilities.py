@@ -67,13 +67,7 @@ class ModelAbilities(Protocol):
         return self
 
     def refine(
-        self,
-        image: Tensor,
-        data: Tensor,
-        views: Views,
-        names: Sequence[str],
-        derivative: Derivative,
-        pace: float = 1.0,
+        self, image: Tensor, data: Tensor, views: Views, names: Sequence[str], derivative: Derivative, pace: float = 1.0
     ) -> dict[str, Tensor]:
         """All parameters after a step on some of them, by the data of these views, at an image that stays as it is.
 

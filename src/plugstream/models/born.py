@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,19 +14,12 @@ from torch import Tensor
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.models.base import ModelBase
-from plugstream.models.born_dense import (
-    FIELD_BYTES,
-    DenseBorn,
-    fits,
-    green_matrix,
-    incident_fields,
-    peak_intensities,
-)
+from plugstream.models.born_dense import FIELD_BYTES, DenseBorn, fits, green_matrix, incident_fields, peak_intensities
 from plugstream.models.born_expansion import Expansion, plan_expansion, source_distance
 from plugstream.models.born_fast import TABLE_BYTES, FastBorn
 from plugstream.models.born_geometry import BornGeometry
 from plugstream.models.nufft_grid import choose_kernel, table_bytes
-from plugstream.models.views import Views, as_views, check_shape
+from plugstream.models.views import Views, all_views, as_views, check_shape
 
 __all__ = ["BornModel", "choose_method", "green_matrix", "incident_fields"]
 
@@ -33,10 +27,8 @@ _METHODS = ("auto", "dense", "fast")
 _EPS_DEFAULT = {torch.float32: 1e-5, torch.float64: 1e-9}
 _EPS_LEAST = {torch.float32: 1e-6, torch.float64: 1e-12}
 _EPS_MOST = 1e-3
-# Masks in memory are kept on a GPU up to so many bytes.
-_MASK_BYTES = 1 << 30
-# Views that a pass over all of them takes at once.
-_VIEWS = 4096
+_MASK_BYTES = 1 << 30  # of the largest mask that is held on a GPU
+_VIEWS = 4096  # views of a pass over all of them that are taken at once
 
 
 class BornModel(ModelBase):
@@ -90,12 +82,12 @@ class BornModel(ModelBase):
         self.image_shape = geometry.grid.shape
         self.data_shape = (geometry.n_receivers,)
         self.dtype = dtype
-        self.data_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
+        self.data_dtype = dtype.to_complex()
         self.eps = choice.eps
-        self._mask = self._kept_mask()
+        self._mask = self._mask_in_memory()
         self._nearest = source_distance(geometry)
         self._reason = choice.reason
-        self._asked = (method, nufft)
+        self._options = {"method": method, "nufft": nufft}
         self._bound: float | None = None
         if choice.expansion is None:
             self.engine: DenseBorn | FastBorn = DenseBorn(geometry, device=self.device, dtype=dtype)
@@ -115,10 +107,10 @@ class BornModel(ModelBase):
 
     def describe(self) -> str:
         """In one line: the method, why it was taken, and the memory it holds."""
-        what = f"{self.method} Born model"
+        name = f"{self.method} Born model"
         if isinstance(self.engine, FastBorn):
-            what += f" (eps {self.eps:g}, {self.engine.waves} plane waves, {self.engine.nufft.name})"
-        return f"{what}, {self.held / 1e6:.3g} MB: {self._reason}"
+            name += f" (eps {self.eps:g}, {self.engine.waves} plane waves, {self.engine.nufft.name})"
+        return f"{name}, {self.held / 1e6:.3g} MB: {self._reason}"
 
     def forward(self, image: Tensor, views: Views = None) -> Tensor:
         """(..., H, W) real to (..., B, receivers) complex."""
@@ -157,59 +149,54 @@ class BornModel(ModelBase):
         return lambda image: apply(self._flat(image)).reshape(image.shape)
 
     def _normal(self, image: Tensor, index: Tensor | None, weights: Tensor | None) -> Tensor:
-        """The gradient for data that is zero, some views at a time, since their masks may lie on a disk."""
+        """The gradient for zero data, some views at a time, since their masks may be on disk."""
         zeros = torch.zeros((1, 1), dtype=self.data_dtype, device=self.device)
-        out, count = None, self._count(index)
-        for start in range(0, count, _VIEWS):
-            stop = min(start + _VIEWS, count)
-            some = None if index is None and stop - start == count else _range(index, start, stop)
-            w = None if weights is None else weights[start:stop]
-            part = self.gradient(image, zeros.expand(stop - start, *self.data_shape), some, w)
-            out = part if out is None else out.add_(part)
-        assert out is not None
-        return out
+        count = self._count(index)
+        parts = [index] if count <= _VIEWS else all_views(index, self.n_views).split(_VIEWS)
+        shares = [None] * len(parts) if weights is None else weights.split(_VIEWS)
+        sums = (
+            self.gradient(image, zeros.expand(self._count(part), *self.data_shape), part, share)
+            for part, share in zip(parts, shares, strict=True)
+        )
+        return functools.reduce(Tensor.add_, sums)
 
     def normal_each(self, images: Tensor, views: Tensor) -> Tensor:
         """Re(H_i^H H_i x_i), an image for each view: (B, H, W) to (B, H, W)."""
-        index = as_views(views, self.n_views)
-        assert index is not None
+        index = all_views(views, self.n_views)
         return self.engine.normal_each(self._flat(images), index, self._mask_rows(index))
 
     def squared_norms(self, views: Tensor, tol: float) -> Tensor:
         """The largest eigenvalue of each view's Re(H_i^H H_i): (B,), in double precision on the CPU."""
-        index = as_views(views, self.n_views)
-        assert index is not None
+        index = all_views(views, self.n_views)
         if isinstance(self.engine, DenseBorn):
             return super().squared_norms(index, tol)
         report("estimating L of every view", 0, len(index))
         return self.engine.squared_norms(index, self._mask_rows(index), tol)
 
     def squared_norm_bounds(self, views: Tensor) -> Tensor:
-        r"""How large each view's Re(H_i^H H_i) can be at most, for any number of views: (B,), double, CPU.
+        r"""Upper bounds of each view's Re(H_i^H H_i), for any number of views: (B,), double, CPU.
 
         ||H_i x||^2 = ||S (u_i * x)||^2 <= ||S||^2 max_n |u_i[n]|^2 ||x||^2, with one largest eigenvalue for all views;
         10 % above the largest L_i at the paper's setting, and more for sources near the image. Masked receivers only
         make H_i smaller.
         """
-        index = as_views(views, self.n_views)
-        assert index is not None
+        index = all_views(views, self.n_views)
         if self._bound is None:
             self._bound = self.engine.green_squared_norm()
         return torch.from_numpy(peak_intensities(self.geometry, index.numpy())).mul_(self._bound)
 
     def with_geometry(self, geometry: BornGeometry) -> BornModel:
-        """The model of a scan to which views were added: the same setup, and the views of this model first.
+        """The model of a scan that has grown: the same setup, with the views of this model first.
 
-        All but the new illuminations is shared with this model. Where one is nearer than what the fast method was
-        planned for, the model is built anew.
+        Everything except the new illuminations is shared with this model. If one of them is nearer than the fast method
+        was planned for, the model is rebuilt.
         """
         nearest = source_distance(geometry, self.n_views)
         if isinstance(self.engine, FastBorn) and nearest < self._nearest:
-            method, nufft = self._asked
-            return BornModel(geometry, method=method, eps=self.eps, device=self.device, dtype=self.dtype, nufft=nufft)
+            return BornModel(geometry, eps=self.eps, device=self.device, dtype=self.dtype, **self._options)
         model = copy.copy(self)
         model.geometry, model.n_views, model.engine = geometry, geometry.n_views, self.engine.with_geometry(geometry)
-        model._mask, model._nearest = model._kept_mask(), min(nearest, self._nearest)
+        model._mask, model._nearest = model._mask_in_memory(), min(nearest, self._nearest)
         return model
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
@@ -228,8 +215,8 @@ class BornModel(ModelBase):
         rows = self.geometry.mask[slice(None) if index is None else index.numpy()]
         return torch.from_numpy(np.ascontiguousarray(rows)).to(self.device)
 
-    def _kept_mask(self) -> Tensor | None:
-        """A mask in memory, on the device unless it is too large for that; one on a disk stays there."""
+    def _mask_in_memory(self) -> Tensor | None:
+        """A mask in memory, on the device unless it is too large for it; None for one on disk."""
         mask = self.geometry.mask
         if not isinstance(mask, np.ndarray) or (self.device.type != "cpu" and mask.nbytes > _MASK_BYTES):
             return None
@@ -242,13 +229,9 @@ class BornModel(ModelBase):
         return self.n_views if index is None else len(index)
 
 
-def _range(index: Tensor | None, start: int, stop: int) -> Tensor:
-    return torch.arange(start, stop) if index is None else index[start:stop]
-
-
 @dataclass(frozen=True)
 class Choice:
-    """The method, as the expansion of the fast one or None for the dense one, its accuracy, why, and bytes it needs."""
+    """The expansion of the fast method or None for the dense one, its accuracy, the reason, and the bytes it needs."""
 
     expansion: Expansion | None
     eps: float
@@ -268,7 +251,7 @@ class _Machine:
     fast: float
 
 
-# Values of fields and coefficients that are not kept are computed again on the CPU, for every call: one core's seconds.
+# Seconds of one core for a field value or coefficient that is not kept, and computed again on the CPU in every call.
 _FIELD, _COEFFICIENT = 8e-8, 4e-8
 
 _CPU = _Machine(flop=1 / 1.0e11, byte=1 / 1.2e10, tap=1.2e-9, cell=4e-9, dense=5e-5, fast=5e-4)
@@ -276,14 +259,9 @@ _CUDA = _Machine(flop=1 / 3.0e13, byte=1 / 2.5e12, tap=5e-12, cell=1e-11, dense=
 
 
 def choose_method(
-    geometry: BornGeometry,
-    *,
-    method: str = "auto",
-    eps: float | None = None,
-    device: torch.device,
-    dtype: torch.dtype,
+    geometry: BornGeometry, *, method: str = "auto", eps: float | None = None, device: torch.device, dtype: torch.dtype
 ) -> Choice:
-    """Which method a `BornModel` with these arguments takes; whatever it would refuse is refused here, sooner.
+    """The method of a `BornModel` with these arguments; whatever it would refuse is refused here.
 
     "auto" compares the seconds that forward takes for all views: the dense product's 8 x pixels x receivers x views
     operations and the reading of its matrix, against the fast method's FFT, P^2/4 interpolations and products.
@@ -308,8 +286,8 @@ def choose_method(
     except InputError as error:
         if method == "fast":
             raise
-        why = str(error).replace("; use method='dense'", "").split(", a larger eps")[0]
-        return Choice(None, eps, why, dense_bytes)
+        reason = str(error).replace("; use method='dense'", "").split(", a larger eps")[0]
+        return Choice(None, eps, reason, dense_bytes)
     machine, waves = _CPU if device.type == "cpu" else _CUDA, expansion.directions.count
     points, table_kept = waves**2 // 4, fits(TABLE_BYTES, waves * views, device, dtype)
     fast_bytes = table_bytes(geometry.grid.shape, points, expansion.nufft_eps, dtype)

@@ -45,7 +45,7 @@ class DenseBorn:
     def __init__(self, geometry: BornGeometry, *, device: torch.device, dtype: torch.dtype) -> None:
         self.shape, self.n_views, self.geometry = geometry.grid.shape, geometry.n_views, geometry
         self.device, self.dtype = device, dtype
-        self.data_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
+        self.data_dtype = dtype.to_complex()
         self.kind: ComplexType = np.complex64 if dtype == torch.float32 else np.complex128
         self.green = self._place(green_matrix(geometry, self.kind))
         self.fields: Tensor | None = self._kept_fields(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property, reduce
 
 import numpy as np
@@ -69,7 +69,7 @@ class FastBorn:
         self.expansion = expansion
         self.shape, self.n_views = geometry.grid.shape, geometry.n_views
         self.device, self.dtype, self.half = device, dtype, directions.half
-        self.data_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
+        self.data_dtype = dtype.to_complex()
         what = "transmitters" if geometry.transmitters is not None else "plane_waves"
         self._coefficients = Coefficients(geometry, what, directions)
         self._points = _sources(geometry)
@@ -96,15 +96,15 @@ class FastBorn:
 
     def forward(self, images: Tensor, index: Tensor | None) -> Tensor:
         parts = []
-        for some in images.split(self._at_once()):
-            products = self._products(some)
+        for part in images.split(self._at_once()):
+            products = self._products(part)
             parts.append(_cat([self._scatter(products, rows) for _, rows in self._blocks(index)], 1))
         return _cat(parts)
 
     def adjoint(self, data: Tensor, index: Tensor | None) -> Tensor:
         parts = []
-        for some in data.split(self._at_once()):
-            sums = (self._collect(some[:, views], rows) for views, rows in self._blocks(index))
+        for part in data.split(self._at_once()):
+            sums = (self._collect(part[:, views], rows) for views, rows in self._blocks(index))
             parts.append(self._image(reduce(Tensor.add_, sums)))
         return _cat(parts)
 
@@ -114,37 +114,26 @@ class FastBorn:
         """Residual and adjoint on the few numbers of the data, with the sources' rows taken once."""
         if self._table is not None:
             views = None if index is None else index.to(self.device)
-            return self._graphed(images, data, views, weights, mask)
+            return self._graphed(images, data, views, None, weights, mask)
         if self._count(index) <= self._views_at_once():
-            return self._graphed_rows(images, data, self._rows(index), weights, mask)
-        return self._gradient(images, data, index, weights, mask)
+            return self._graphed(images, data, None, self._rows(index), weights, mask)
+        return self._gradient(images, data, index, None, weights, mask)
 
     @cached_property
     def _graphed(self) -> GraphCall:
         return GraphCall(self._gradient)
 
-    @cached_property
-    def _graphed_rows(self) -> GraphCall:
-        return GraphCall(self._gradient_of_rows)
-
     def _gradient(
-        self, images: Tensor, data: Tensor, index: Tensor | None, weights: Tensor | None, mask: Tensor | None
-    ) -> Tensor:
-        return self._gradient_of(images, data, lambda: self._blocks(index), weights, mask)
-
-    def _gradient_of_rows(
-        self, images: Tensor, data: Tensor, rows: Tensor, weights: Tensor | None, mask: Tensor | None
-    ) -> Tensor:
-        return self._gradient_of(images, data, lambda: [(slice(None), rows)], weights, mask)
-
-    def _gradient_of(
         self,
         images: Tensor,
         data: Tensor,
-        blocks: Callable[[], Iterable[tuple[slice, Tensor]]],
+        index: Tensor | None,
+        rows: Tensor | None,
         weights: Tensor | None,
         mask: Tensor | None,
     ) -> Tensor:
+        """The gradient by the views of `index`, or by sources with these rows."""
+
         def collect(products: Tensor, data: Tensor, views: slice, rows: Tensor) -> Tensor:
             residual = self._scatter(products, rows)
             residual -= data[:, views]
@@ -152,9 +141,10 @@ class FastBorn:
 
         parts = []
         for start in range(0, len(images), self._at_once()):
-            some = slice(start, start + self._at_once())
-            products, part = self._products(images[some]), data[some] if len(data) > 1 else data
-            sums = (collect(products, part, views, rows) for views, rows in blocks())
+            some_images = slice(start, start + self._at_once())
+            products, part = self._products(images[some_images]), data[some_images] if len(data) > 1 else data
+            blocks = self._blocks(index) if rows is None else iter([(slice(None), rows)])
+            sums = (collect(products, part, views, sources) for views, sources in blocks)
             parts.append(self._image(reduce(Tensor.add_, sums)))
         return _cat(parts)
 
@@ -180,7 +170,10 @@ class FastBorn:
                 return self._image(transposed @ stack(join(stacked @ self._products(images)) @ gram))
 
             return self._in_blocks(receiver_gram)
-        sources = self._source_gram(index, weights)
+        parts = (
+            (rows if weights is None else weights[views, None] * rows).mH @ rows for views, rows in self._blocks(index)
+        )
+        sources = reduce(Tensor.add_, parts)  # T^H W T, (P, P)
         if few_receivers:
             receivers = stack(self._receivers)
 
@@ -196,21 +189,14 @@ class FastBorn:
 
         return self._in_blocks(both_grams)
 
-    def _source_gram(self, index: Tensor | None, weights: Tensor | None) -> Tensor:
-        """T^H W T, (P, P), for any number of views."""
-        parts = (
-            (rows if weights is None else weights[views, None] * rows).mH @ rows for views, rows in self._blocks(index)
-        )
-        return reduce(Tensor.add_, parts)
-
     def normal_each(self, images: Tensor, index: Tensor, mask: Tensor | None) -> Tensor:
         """Re(H_i^H H_i x_i), an image for each view."""
         rows, parts = self._rows(index).unsqueeze(1), []
         for start in range(0, len(images), self._at_once()):
-            some = slice(start, start + self._at_once())
-            data = self._scatter(self._products(images[some]), rows[some])
-            data = weigh(data, None, None if mask is None else mask[some, None])
-            parts.append(self._image(self._collect(data, rows[some])))
+            block = slice(start, start + self._at_once())
+            data = self._scatter(self._products(images[block]), rows[block])
+            data = weigh(data, None, None if mask is None else mask[block, None])
+            parts.append(self._image(self._collect(data, rows[block])))
         return torch.cat(parts)
 
     def squared_norms(self, index: Tensor, mask: Tensor | None, tol: float) -> Tensor:
@@ -221,11 +207,9 @@ class FastBorn:
         instead of on images.
         """
         step = max(1, self._at_once() // 8)
-        parts = []
-        for start in range(0, len(index), step):
-            some = slice(start, start + step)
-            parts.append(self._squared_norms(index[some], None if mask is None else mask[some], tol))
-        return torch.cat(parts)
+        masks = [None] * len(index) if mask is None else mask.split(step)
+        parts = zip(index.split(step), masks, strict=False)
+        return torch.cat([self._squared_norms(part, rows, tol) for part, rows in parts])
 
     def _squared_norms(self, index: Tensor, mask: Tensor | None, tol: float) -> Tensor:
         rows = self._rows(index)
@@ -257,8 +241,7 @@ class FastBorn:
     def with_geometry(self, geometry: BornGeometry) -> FastBorn:
         """With the views of `geometry`, of which these are the first; receivers and the FFT's plan are shared."""
         out = copy.copy(self)
-        for name in ("_graphed", "_graphed_rows"):  # they have these views
-            vars(out).pop(name, None)
+        vars(out).pop("_graphed", None)  # its graphs have these views
         out.n_views, out._points = geometry.n_views, _sources(geometry)
         if self._table is not None:
             more = self._computed(self._coefficients, out._points[self.n_views :]) if out._keeps() else None
@@ -305,7 +288,7 @@ class FastBorn:
 
     def _in_blocks(self, apply: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         def blocks(images: Tensor) -> Tensor:
-            return _cat([apply(some) for some in images.split(self._at_once())])
+            return _cat([apply(part) for part in images.split(self._at_once())])
 
         return blocks
 

@@ -1,8 +1,9 @@
-"""Does an experiment make physical sense? A unit that was forgotten shows in numbers that no instrument has.
+"""Does an experiment make physical sense? A forgotten unit shows in ratios that no instrument has.
 
-Ratios of lengths tell, since lengths themselves do not: an image may be of a cell or of a tunnel. What cannot be (an
-antenna inside the image, a pixel of many wavelengths) is refused; what hardly is (an image finer than a hundredth of a
-wavelength) is told as a warning. Lengths are compared with the wavelength in the medium, lambda / sqrt(background).
+Ratios of lengths show it; lengths themselves do not, since an image may be of a cell or of a tunnel. Impossible
+experiments (an antenna inside the image, a pixel of many wavelengths) are refused; unlikely ones (an image finer than a
+hundredth of a wavelength) cause a warning. Lengths are compared with the wavelength in the medium,
+lambda / sqrt(background).
 
 | ratio | usual | warning | refused |
 | --- | --- | --- | --- |
@@ -16,16 +17,16 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.images.grid import Grid, Points
 from plugstream.models.born_geometry import BornGeometry
 
-__all__ = ["check_plausible", "check_transmitters", "warn_if_implausible", "warn_of_transmitters"]
+__all__ = ["check_places", "check_plausible", "warn_if_implausible", "warn_of_places"]
 
 _FEW_PIXELS, _TOO_FEW_PIXELS, _MANY_PIXELS = 2.0, 0.1, 300.0
 _SMALL_IMAGE, _TOO_SMALL_IMAGE = 1 / 4, 1 / 30
@@ -35,7 +36,7 @@ _UNITS = "are all lengths in one unit? Scans are in metres, and 'plugstream impo
 
 
 class Experiment(Protocol):
-    """What is known of an experiment before its first view; a `BornGeometry` has that, too."""
+    """What is known of an experiment before its first view, also of a `BornGeometry`."""
 
     @property
     def receivers(self) -> Points: ...
@@ -50,7 +51,7 @@ class Experiment(Protocol):
 
 
 def check_plausible(setup: Experiment) -> None:
-    """Refuse an experiment that cannot be, by its wavelength, pixels, receivers and, of a geometry, transmitters."""
+    """Refuse an impossible experiment, by its wavelength, pixels, receivers and, for a geometry, transmitters."""
     low, high = _PERMITTIVITY
     if not low <= setup.background <= high:
         raise InputError(
@@ -67,19 +68,12 @@ def check_plausible(setup: Experiment) -> None:
             f"the image is {across:.2g} wavelengths of {wavelength:.4g} m across, with {wavelength / pixel:,.0f} "
             f"pixels a wavelength, so that nothing in it can be told apart; {_UNITS}"
         )
-    if not setup.far_field:
-        _check_places("receiver", setup.receivers, setup)
-    if isinstance(setup, BornGeometry) and setup.transmitters is not None:
-        check_transmitters(setup.transmitters, setup)
-
-
-def check_transmitters(points: Points, setup: Experiment) -> None:
-    """Refuse transmitters (count, 2) that cannot be where they are."""
-    _check_places("transmitter", points, setup)
+    for name, points in _antennas(setup):
+        check_places(name, points, setup)
 
 
 def warn_if_implausible(setup: Experiment) -> None:
-    """Warn of what is unusual about an experiment; most have nothing."""
+    """Warn if an experiment is unusual."""
     wavelength, pixel, across = _wavelength(setup), setup.grid.pixel, _diagonal(setup.grid)
     if wavelength / pixel < _FEW_PIXELS:
         _warn(
@@ -91,25 +85,30 @@ def warn_if_implausible(setup: Experiment) -> None:
             f"the image is {across / wavelength:.2g} wavelengths of {wavelength:.4g} m across, with "
             f"{wavelength / pixel:,.0f} pixels a wavelength, far finer than the data can tell"
         )
+    for name, points in _antennas(setup):
+        warn_of_places(name, points, setup)
+
+
+def _antennas(setup: Experiment) -> Iterator[tuple[str, Points]]:
     if not setup.far_field:
-        _warn_of_places("receiver", setup.receivers, setup)
+        yield "receiver", setup.receivers
     if isinstance(setup, BornGeometry) and setup.transmitters is not None:
-        warn_of_transmitters(setup.transmitters, setup)
+        yield "transmitter", setup.transmitters
 
 
-def warn_of_transmitters(points: Points, setup: Experiment) -> None:
-    """Warn where transmitters (count, 2) are unusually far away."""
-    _warn_of_places("transmitter", points, setup)
-
-
-def _check_places(name: str, points: Points, setup: Experiment) -> None:
+def check_places(name: str, points: Points, setup: Experiment) -> None:
+    """Refuse antennas (count, 2) inside the image or too far away for their phase; name them as `name`."""
     grid, wavelength = setup.grid, _wavelength(setup)
-    if len(inside := _inside(points, grid)):
-        x, y = points[inside[0]]
-        height, width = (n * grid.pixel for n in grid.shape)
+    (height, width), (x, y) = grid.shape, grid.center
+    column = (points[:, 0] - x) / grid.pixel + width // 2
+    row = (points[:, 1] - y) / grid.pixel + height // 2
+    inside = (column > -0.5) & (column < width - 0.5) & (row > -0.5) & (row < height - 0.5)
+    if inside.any():
+        number = int(np.argmax(inside))
+        x, y = points[number]
         raise InputError(
-            f"{name} {inside[0]} at ({x:.4g}, {y:.4g}) m is inside the image, which is {width:.4g} x {height:.4g} m; "
-            f"{_UNITS}"
+            f"{name} {number} at ({x:.4g}, {y:.4g}) m is inside the image, which is {width * grid.pixel:.4g} x "
+            f"{height * grid.pixel:.4g} m; {_UNITS}"
         )
     if (farthest := _farthest(points, grid)) > _TOO_FAR * wavelength:
         raise InputError(
@@ -118,7 +117,8 @@ def _check_places(name: str, points: Points, setup: Experiment) -> None:
         )
 
 
-def _warn_of_places(name: str, points: Points, setup: Experiment) -> None:
+def warn_of_places(name: str, points: Points, setup: Experiment) -> None:
+    """Warn of antennas (count, 2) that are unusually far away."""
     across = _diagonal(setup.grid)
     if (farthest := _farthest(points, setup.grid)) > _FAR * across:
         _warn(
@@ -137,15 +137,6 @@ def _wavelength(setup: Experiment) -> float:
 
 def _diagonal(grid: Grid) -> float:
     return math.hypot(*grid.shape) * grid.pixel
-
-
-def _inside(points: Points, grid: Grid) -> NDArray[np.intp]:
-    """Which points are within the pixels, edges and all."""
-    (height, width), (x, y) = grid.shape, grid.center
-    column = (points[:, 0] - x) / grid.pixel + width // 2
-    row = (points[:, 1] - y) / grid.pixel + height // 2
-    within = (column > -0.5) & (column < width - 0.5) & (row > -0.5) & (row < height - 0.5)
-    return np.flatnonzero(within)
 
 
 def _farthest(points: Points, grid: Grid) -> float:

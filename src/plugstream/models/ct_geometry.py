@@ -63,8 +63,18 @@ class Voxels:
         """The centre of the last voxel along each axis of `shape`."""
         return tuple(o + (n - 1) * s for o, n, s in zip(self.origin, self.shape, self.spacing, strict=True))
 
+    def slices(self, first: int, last: int) -> Voxels:
+        """Those of slices `first` to `last` (exclusive) of a volume."""
+        origin = (self.origin[0] + first * self.spacing[0], *self.origin[1:])
+        return Voxels((last - first, *self.shape[1:]), self.spacing, origin)
+
+    def describe(self) -> str:
+        """Their number and size in words, without a unit: "8 x 64 x 64 voxels of 0.001"."""
+        steps = " x ".join(f"{step:.6g}" for step in dict.fromkeys(self.spacing))
+        return f"{' x '.join(map(str, self.shape))} voxels of {steps}"
+
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As JSON writes them."""
         return {"shape": list(self.shape), "spacing": list(self.spacing), "origin": list(self.origin)}
 
     @classmethod

@@ -17,7 +17,7 @@ from plugstream.base.rows import Rows
 from plugstream.models.base import ModelBase
 from plugstream.models.fpm_geometry import Microscope, aim_crops, light_curvature, make_pupil
 from plugstream.models.recording import Recording, power
-from plugstream.models.views import Views, all_views, check_shape
+from plugstream.models.views import Views, all_views, check_shape, mask_data
 
 __all__ = ["FPMWaves"]
 
@@ -90,13 +90,13 @@ class FPMWaves(ModelBase):
         if guard < 0 or min(self.data_shape) < 2:
             raise InputError(f"a guard of {guard} leaves no camera of a field of {microscope.shape} pixels")
         self.device = torch.device(device)
-        self.dtype = self.data_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
+        self.dtype = self.data_dtype = dtype.to_complex()
         (top, bottom), (left, right) = microscope.box
         self.box = (bottom - top + 1, right - left + 1)
-        whole = torch.as_tensor(make_pupil(microscope) if pupil is None else pupil)
-        if tuple(whole.shape) != self.box:
-            raise InputError(f"the pupil is {tuple(whole.shape)}, but must be {self.box}, of the microscope's box")
-        self.pupil = whole.to(device=self.device, dtype=self.dtype)
+        given = torch.as_tensor(make_pupil(microscope) if pupil is None else pupil)
+        if tuple(given.shape) != self.box:
+            raise InputError(f"the pupil is {tuple(given.shape)}, but must be {self.box}, of the microscope's box")
+        self.pupil = given.to(device=self.device, dtype=self.dtype)
         sy, sx = microscope.frequencies()
         within = torch.from_numpy(np.hypot(sy, sx) <= microscope.aperture * (1 + 1e-9)).to(self.device)
         self.inside = within | (self.pupil != 0)  # which of a soft edge is half a step more
@@ -129,10 +129,7 @@ class FPMWaves(ModelBase):
         return {"pupil": self.pupil, "gains": gains, "leds": self.aim}
 
     def with_parameters(self, parameters: Mapping[str, Tensor]) -> Self:
-        """The same model with these parameters; gains of other views than it has are still to be fitted.
-
-        Those of the first views of a scan that has grown are kept.
-        """
+        """The same model with these parameters; as a scan grows, gains of new views are still to be fitted."""
         other = copy.copy(self)
         if "pupil" in parameters:
             other.pupil = parameters["pupil"].to(device=self.device, dtype=self.dtype)
@@ -142,18 +139,14 @@ class FPMWaves(ModelBase):
         if "gains" in parameters:
             rows = parameters["gains"].to(device=self.device, dtype=self.dtype.to_real())
             if len(rows) != self.n_views:
-                rows = self._fit_rows(rows)
+                earlier = rows
+                rows = torch.tensor([1.0, 0.0, 0.0], device=self.device, dtype=rows.dtype).repeat(self.n_views, 1)
+                rows[~self.bright.to(self.device), 0] = earlier[:, 0].median()  # most views are in dark field
+                if len(earlier) < self.n_views:
+                    rows[: len(earlier)] = earlier
             recording = Recording(rows[:, 0], rows[:, 1], rows[:, 2] > 0)
             other.recording = None if recording.plain else recording
         return other
-
-    def _fit_rows(self, rows: Tensor) -> Tensor:
-        """Gains of as many views as there are, those that are not there still to be fitted, about the usual one."""
-        found = torch.tensor([1.0, 0.0, 0.0], device=self.device, dtype=rows.dtype).repeat(self.n_views, 1)
-        found[~self.bright.to(self.device), 0] = rows[:, 0].median()  # most views are in dark field
-        if len(rows) < self.n_views:
-            found[: len(rows)] = rows
-        return found
 
     def _aim(self, aim: Tensor) -> None:
         """Turn, stretch and move all LEDs together; crops stay within the image's spectrum."""
@@ -212,9 +205,9 @@ class FPMWaves(ModelBase):
 
     def propagate(self, waves: Tensor) -> Tensor:
         """The wave on the camera with these frequencies: (..., *box) to (..., rows, columns)."""
-        whole = torch.zeros((*waves.shape[:-2], *self.microscope.shape), dtype=waves.dtype, device=self.device)
-        whole[..., self._rows, self._columns] = waves
-        field: Tensor = torch.fft.ifft2(whole, norm="forward")
+        spectrum = torch.zeros((*waves.shape[:-2], *self.microscope.shape), dtype=waves.dtype, device=self.device)
+        spectrum[..., self._rows, self._columns] = waves
+        field: Tensor = torch.fft.ifft2(spectrum, norm="forward")
         return field[..., self.camera[0], self.camera[1]] if self.guard else field
 
     def collect(self, fields: Tensor) -> Tensor:
@@ -235,10 +228,10 @@ class FPMWaves(ModelBase):
         index = all_views(views, self.n_views)
         total = torch.zeros(self.image_shape, dtype=self.dtype.to_real(), device=self.device)
         for rows in torch.arange(len(index)).split(max(1, self.views_at_once or 1)):
-            seen = self._share_of_pixels * power(self.lenses(index[rows]))
+            light = self._share_of_pixels * power(self.lenses(index[rows]))
             if weights is not None:
-                seen = seen * weights[rows].to(seen).reshape(-1, 1, 1)
-            self._add_crops(total, seen, index[rows])
+                light = light * weights[rows].to(light).reshape(-1, 1, 1)
+            self._add_crops(total, light, index[rows])
         return total
 
     def normal(self, views: Views = None, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
@@ -251,12 +244,8 @@ class FPMWaves(ModelBase):
         return lambda image: torch.fft.ifft2(diagonal * torch.fft.fft2(image))
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
-        """The data with masked pixels set to zero, whatever they hold."""
-        if self._mask is None:
-            return data
-        rows = self._mask[all_views(views, self.n_views).numpy()]
-        counts = torch.as_tensor(np.ascontiguousarray(rows), dtype=torch.bool, device=data.device)
-        return torch.where(counts, data, torch.zeros((), dtype=data.dtype, device=data.device))
+        """The data with masked pixels set to zero."""
+        return mask_data(data, self._mask, views, self.n_views)
 
     def squared_norms(self, views: Tensor, tol: float) -> Tensor:
         """Each view's ||A_i||^2, exactly, whatever `tol`; a bound of it where there is a guard."""
@@ -264,46 +253,46 @@ class FPMWaves(ModelBase):
 
     def squared_norm_bounds(self, views: Tensor) -> Tensor:
         """Each view's ||A_i||^2 = a^2 (n / N) max |P_i|^2."""
-        parts = [power(self.lenses(some)).amax((-2, -1)) for some in views.split(256)]
+        parts = [power(self.lenses(part)).amax((-2, -1)) for part in views.split(256)]
         return self._share_of_pixels * torch.cat(parts).double().cpu()
 
     def start_image(self) -> Tensor:
-        """Where to begin: an empty object. At zero all derivatives of the data are zero."""
+        """An empty object, since all derivatives of the data are zero at zero."""
         return torch.ones(self.image_shape, device=self.device, dtype=self.dtype)
 
     @property
     def bright(self) -> Tensor:
-        """Which views see the light itself, besides what the object bends, where LEDs are said to be: (views,), CPU."""
+        """Which views see the direct light at the nominal places of LEDs: (views,), on the CPU."""
         return torch.from_numpy(self.sines < self.microscope.aperture)
 
     @property
     def sines(self) -> NDArray[np.float64]:
-        """How far the light of each view is off the axis, as the sine of its angle: (views,)."""
+        """Sines of the angles between the light of each view and the axis: (views,)."""
         return np.asarray(np.hypot(self.directions[:, 0], self.directions[:, 1]))
 
     def report_parameters(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The parameters, and where LEDs are on a grid, gains and backgrounds as pictures of it."""
-        found = dict(parameters)
+        """The parameters, with gains and backgrounds as pictures if LEDs are on a grid."""
+        report = dict(parameters)
         if "gains" in parameters and (grid := self._grid()) is not None:
             row, column = (torch.from_numpy(one) for one in grid)
             rows = parameters["gains"].detach().cpu()[: self.n_views]
             for number, name in enumerate(("gains-by-led", "backgrounds-by-led")):
-                found[name] = torch.zeros((int(row.max()) + 1, int(column.max()) + 1), dtype=rows.dtype)
-                found[name][row[: len(rows)], column[: len(rows)]] = rows[:, number]
-        return found
+                report[name] = torch.zeros((int(row.max()) + 1, int(column.max()) + 1), dtype=rows.dtype)
+                report[name][row[: len(rows)], column[: len(rows)]] = rows[:, number]
+        return report
 
     def _grid(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """Row and column of each view's LED, where these are on a grid; None where they are not."""
-        slopes = self.directions / np.sqrt(np.maximum(1 - self.sines**2, 1e-12))[:, None]  # of places that are equal
+        """Row and column of each view's LED, None if they are not on a grid."""
+        slopes = self.directions / np.sqrt(np.maximum(1 - self.sines**2, 1e-12))[:, None]  # LEDs by their distance
         away = np.abs(slopes - slopes[0])
         steps = away[away > 1e-6]
         if steps.size == 0:
             return None
         places = (slopes - slopes.min(0)) / steps.min()
-        whole = np.rint(places).astype(np.int64)
-        if np.abs(places - whole).max() > 0.2 or whole.max() > 4 * math.sqrt(self.n_views):
+        nearest = np.rint(places).astype(np.int64)
+        if np.abs(places - nearest).max() > 0.2 or nearest.max() > 4 * math.sqrt(self.n_views):
             return None
-        return whole[:, 1], whole[:, 0]
+        return nearest[:, 1], nearest[:, 0]
 
     def lenses(self, views: Tensor) -> Tensor:
         """The pupil of each view, moved by the rest of its step, times the root of the light: (B, *box)."""
@@ -316,12 +305,11 @@ class FPMWaves(ModelBase):
         return math.sqrt(self.light) * (parts[0] + parts[1] + parts[2])
 
     def slopes_of_lenses(self, lenses: Tensor, axis: int) -> Tensor:
-        """How `lenses` change as views go on by a step along rows (axis 0) or columns (1): (B, *box) to the same."""
+        """The derivative of `lenses` along rows (axis 0) or columns (1), by a step of views: (B, *box)."""
         padded = torch.nn.functional.pad(lenses, (1, 1, 1, 1))
-        height, width = self.box
         if axis == 0:
-            return (padded[:, :height, 1:-1] - padded[:, 2:, 1:-1]) / 2
-        return (padded[:, 1:-1, :width] - padded[:, 1:-1, 2:]) / 2
+            return (padded[:, :-2, 1:-1] - padded[:, 2:, 1:-1]) / 2
+        return (padded[:, 1:-1, :-2] - padded[:, 1:-1, 2:]) / 2
 
     def gather_pupil(self, parts: Tensor, views: Tensor) -> Tensor:
         """The transpose of `lenses`, but for the light: (B, *box) to (*box), real or complex."""
@@ -332,10 +320,10 @@ class FPMWaves(ModelBase):
         for o in range(3):
             wide[..., o : o + width] += across[:, o, None, None] * parts
         rows = torch.einsum("bo,bhw->ohw", down, wide)
-        whole = torch.zeros((height + 2, width + 2), dtype=parts.dtype, device=self.device)
+        padded = torch.zeros((height + 2, width + 2), dtype=parts.dtype, device=self.device)
         for o in range(3):
-            whole[o : o + height] += rows[o]
-        return whole[1:-1, 1:-1]
+            padded[o : o + height] += rows[o]
+        return padded[1:-1, 1:-1]
 
     @property
     def _share_of_pixels(self) -> float:

@@ -10,18 +10,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.models.torus import Span, convolution, even_size, fast_size, torus_symbol
+from plugstream.models.nufft_grid import fast_size
+from plugstream.models.torus import Span, convolution, even_size, torus_symbol
 
 __all__ = ["Box", "GreenFFT", "truncated_green"]
 
 Box = tuple[slice, slice]
 """Rows and columns of a grid."""
 
-# Symbols of boxes that are kept.
-_KEPT = 4
-
-# Where |s - k| L is below this, the quotient of two numbers that both vanish is taken as a mean of derivatives.
-_NEAR = 1e-2
+_KEPT = 4  # symbols of boxes in the cache
+_NEAR = 1e-2  # of |s - k| L, below which a quotient of two vanishing numbers is a mean of derivatives
 
 
 class GreenFFT:
@@ -51,9 +49,8 @@ class GreenFFT:
     ) -> None:
         self.shape, self.pixel, self.wavenumber, self.scale = shape, pixel, wavenumber, scale
         self._device, self._dtype = device, dtype
-        kind = torch.complex64 if dtype == torch.float32 else torch.complex128
         kernel = scale * truncated_green(shape, pixel, wavenumber)
-        self._kernel = torch.from_numpy(kernel).to(device=device, dtype=kind)
+        self._kernel = torch.from_numpy(kernel).to(device=device, dtype=dtype.to_complex())
         self._symbols: dict[tuple[Span, Span], Tensor] = {}
         self._coarser: GreenFFT | None = None
 
@@ -98,19 +95,17 @@ class GreenFFT:
         return convolution(self._symbol(spans), spans)(incident, currents)
 
     def _symbol(self, spans: tuple[Span, Span]) -> Tensor:
-        """The transform of the kernel on a torus on which no two pairs of pixels fall together, the last few kept."""
-        found = self._symbols.get(spans)
-        if found is None:
-            rows, columns = (2 * even_size(-(-(length + wanted - 1) // 2)) for _, length, wanted in spans)
-            found = torus_symbol(self._kernel, spans, (rows, columns))
+        """The transform of the kernel on a torus on which no two pairs of pixels coincide; the last few are cached."""
+        if spans not in self._symbols:
+            rows, columns = (2 * even_size(-(-(length + pixels - 1) // 2)) for _, length, pixels in spans)
             if len(self._symbols) >= _KEPT:  # boxes come and go
                 self._symbols.pop(next(iter(self._symbols)))
-            self._symbols[spans] = found
-        return found
+            self._symbols[spans] = torus_symbol(self._kernel, spans, (rows, columns))
+        return self._symbols[spans]
 
 
 def _spans(shape: tuple[int, int]) -> tuple[Span, Span]:
-    """Of a box whose field is wanted in itself."""
+    """Of a box whose field is wanted inside it."""
     return (0, shape[0], shape[0]), (0, shape[1], shape[1])
 
 
@@ -128,7 +123,7 @@ def truncated_green(shape: tuple[int, int], pixel: float, wavenumber: float) -> 
     Reference: Vico, Greengard and Ferrando, J. Comput. Phys. 323, 2016, eq. (20).
     """
     diagonal = math.hypot(*shape)
-    sizes = [2 * fast_size(math.ceil((n + diagonal + 1) / 2)) for n in shape]
+    sizes = [fast_size(n + diagonal + 1) for n in shape]
     v, u = (2 * np.pi / (n * pixel) * np.arange(n // 2 + 1) for n in sizes)
     transform = _transform(np.hypot(v[:, None], u), wavenumber, diagonal * pixel)
     out = np.empty(shape, dtype=np.complex128)
@@ -147,7 +142,7 @@ def _transform(s: NDArray[np.float64], k: float, reach: float) -> NDArray[np.com
         top = 1 + 0.5j * np.pi * reach * (s * j1(reach * s) * h0 - k * j0(reach * s) * h1)
         out = np.asarray(top / (s * s - k * k))
     if near.any():
-        # top(k) = 0, so top(s) is the integral of its derivative from k to s: two points of Gauss are exact to 1e-12.
+        # top(k) = 0, so top(s) is the integral of its derivative from k to s: two Gauss points are exact to 1e-12.
         def slope(t: NDArray[np.float64]) -> NDArray[np.complex128]:
             return np.asarray(0.5j * np.pi * reach**2 * (t * j0(reach * t) * h0 + k * j1(reach * t) * h1))
 

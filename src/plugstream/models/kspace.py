@@ -20,10 +20,10 @@ __all__ = ["KSpace", "centered_voxels", "encoded_voxels", "find_axes", "find_per
 
 Real = NDArray[np.float64]
 
-# A grid is one of an FFT where samples are within this part of a step of it, which single precision just keeps.
+# Samples are on the grid of an FFT if they are within this part of a step of it, just above single precision.
 _ON_GRID = 3e-5
-_LONGEST = 4  # times the image's size, beyond which a grid that all samples lie on is no longer worth it
-_KEPT_BYTES, _BYTES_A_POINT = 1 << 28, 40  # of where samples of views lie on the grid
+_LONGEST = 4  # times the image's size: a longer grid that contains all samples does not pay
+_CACHE_BYTES, _BYTES_A_POINT = 1 << 28, 40  # of where samples of views lie on the grid
 _GRID_BYTES = 1 << 28  # of finer grids that are worked on together
 
 
@@ -55,7 +55,7 @@ def find_period(cycles: Real, size: int) -> int | None:
 
 
 def find_axes(trajectory: Real, voxels: Voxels) -> list[Axis]:
-    """What is known of the frequencies along each axis of the voxels.
+    """The range or the grid of the frequencies along each axis of the voxels.
 
     Arguments: trajectory (..., axes), in 1/m along the axes of `voxels.shape`.
     """
@@ -103,7 +103,7 @@ class KSpace:
             )
         self.trajectory, self.voxels, self.eps = trajectory, voxels, eps
         self.device, self.dtype = torch.device(device), dtype
-        self._complex = torch.complex64 if dtype == torch.float32 else torch.complex128
+        self._complex = dtype.to_complex()
         self.axes = find_axes(trajectory, voxels)
         self.is_exact = all(axis.period is not None for axis in self.axes)
         double = dtype == torch.float64 and self.device.type == "cpu" and finufft_is_here() and not self.is_exact
@@ -128,7 +128,7 @@ class KSpace:
         self._middle = np.array(voxels.origin) + np.array(voxels.shape) // 2 * np.array(voxels.spacing)
         self._turned = bool(np.any(np.abs(self._middle) > 1e-9 * np.array(voxels.spacing)))
         self._points: dict[int, Points] = {}
-        self._kept = 0
+        self._cached_bytes = 0
         self._plans: dict[tuple[int, ...], FinufftNufft] = {}
 
     @property
@@ -161,7 +161,7 @@ class KSpace:
         return np.asarray(-self._step * self.trajectory[views.numpy()]).reshape(-1, self.trajectory.shape[2])
 
     def _turn(self, values: Tensor, views: Tensor, sign: int) -> Tensor:
-        """Values times the scale, and the phases that a middle of the image beside zero makes."""
+        """Values times the scale and the phases of an image whose middle is not at zero."""
         if not self._turned:
             return values * self.scale
         phases = self.trajectory[views.numpy()] @ self._middle
@@ -172,28 +172,24 @@ class KSpace:
         return join_points([self._place_once(view) for view in views.tolist()])
 
     def _place_once(self, view: int) -> Points:
-        """Of a view; kept for when it is drawn again, as far as there is room."""
+        """The points of a view; cached as far as there is room."""
         if view in self._points:
             return self._points[view]
-        found = self.nufft.place(self.frequencies(torch.tensor([view])))
-        self._kept += _BYTES_A_POINT * self.samples
-        if self._kept <= _KEPT_BYTES:
-            self._points[view] = found
-        return found
+        points = self.nufft.place(self.frequencies(torch.tensor([view])))
+        self._cached_bytes += _BYTES_A_POINT * self.samples
+        if self._cached_bytes <= _CACHE_BYTES:
+            self._points[view] = points
+        return points
 
     def _plan(self, views: Tensor) -> FinufftNufft:
-        """finufft's plan of these views; the last two are kept."""
+        """finufft's plan of these views; the last two are cached."""
         key = tuple(views.tolist())
         if key not in self._plans:
             while len(self._plans) >= 2:
                 self._plans.pop(next(iter(self._plans)))
+            shape, frequencies = self.voxels.shape, self.frequencies(views)
             self._plans[key] = FinufftNufft(
-                self.voxels.shape,
-                self.frequencies(views),
-                self.eps,
-                device=self.device,
-                dtype=self.dtype,
-                is_complex=True,
+                shape, frequencies, self.eps, device=self.device, dtype=self.dtype, is_complex=True
             )
         return self._plans[key]
 

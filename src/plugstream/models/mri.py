@@ -17,7 +17,7 @@ from plugstream.models.base import ModelBase
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.kspace import KSpace, encoded_voxels
 from plugstream.models.toeplitz import ToeplitzNormal
-from plugstream.models.views import Views, all_views, as_views, check_shape
+from plugstream.models.views import Views, all_views, check_shape, mask_data
 
 __all__ = ["MRIModel"]
 
@@ -65,11 +65,7 @@ class MRIModel(ModelBase):
         if (
             path.ndim != 3
             or path.shape[2] not in (2, 3)
-            or path.shape[2]
-            not in (
-                len(voxels.shape),
-                len(voxels.shape) - 1,
-            )
+            or path.shape[2] not in (len(voxels.shape), len(voxels.shape) - 1)
         ):
             raise InputError(
                 f"a trajectory is (views, samples, 2 or 3 axes) for an image of {voxels.shape}, not {path.shape}"
@@ -84,7 +80,7 @@ class MRIModel(ModelBase):
         self.coils, self.samples = len(maps), path.shape[1]
         self.n_views, self.image_shape = len(path), voxels.shape
         self.data_shape = (*voxels.shape[: 1 if self.stacked else 0], self.coils, self.samples)
-        self.dtype = self.data_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
+        self.dtype = self.data_dtype = dtype.to_complex()
         for name, array, shape in (("mask", mask, self.data_shape), ("density", density, (self.samples,))):
             if array is not None and tuple(array.shape) != (self.n_views, *shape):
                 raise InputError(f"the {name} has shape {tuple(array.shape)}, but must be {(self.n_views, *shape)}")
@@ -109,101 +105,91 @@ class MRIModel(ModelBase):
 
     @cached_property
     def sensitivity(self) -> float:
-        """The largest sum over coils of |S_c|^2 of any pixel, by which L grows."""
+        """The largest sum over coils of |S_c|^2 of any pixel, a factor of L."""
         return float(self._maps.abs().square().sum(1).max())
 
     def forward(self, image: Tensor, views: Views = None) -> Tensor:
         """(..., *image_shape) to (..., B, *data_shape)."""
         check_shape("image", image, self.image_shape)
         index = all_views(views, self.n_views)
-        lead = image.shape[: image.ndim - len(self.image_shape)]
-        planes, coils, shape = *self._maps.shape[:2], self._maps.shape[2:]
-        images = image.to(device=self.device, dtype=self.dtype).reshape(math.prod(lead), planes, 1, *shape)
-        out = torch.empty(
-            (len(images) * planes * coils, len(index), self.samples), dtype=self.dtype, device=self.device
-        )
+        lead, images = self._split(image)
+        coil_images = len(images) * len(self._maps) * self.coils
+        out = torch.empty((coil_images, len(index), self.samples), dtype=self.dtype, device=self.device)
         for begin, end in self._shares(len(out)):
             out[begin:end] = self.kspace.sample(self._weigh(images, begin, end), index)
-        data = out.view(len(images), planes, coils, len(index), self.samples).movedim(3, 1)
+        data = out.view(len(images), len(self._maps), self.coils, len(index), self.samples).movedim(3, 1)
         data = data.reshape(*lead, len(index), *self.data_shape)
-        return self._restrict(self.convert(data, index), index)
+        return self.restrict(self.convert(data, index), index)
 
     def adjoint(self, data: Tensor, views: Views = None) -> Tensor:
         """(..., B, *data_shape) to (..., *image_shape), summed over views."""
         index = all_views(views, self.n_views)
         check_shape("data", data, (len(index), *self.data_shape))
         lead = data.shape[: data.ndim - 1 - len(self.data_shape)]
-        planes, coils, shape = *self._maps.shape[:2], self._maps.shape[2:]
-        values = self.convert(self._restrict(data.to(device=self.device, dtype=self.dtype), index), index)
-        values = values.reshape(math.prod(lead), len(index), planes, coils, self.samples).movedim(1, 3)
+        values = self.convert(self.restrict(data.to(device=self.device, dtype=self.dtype), index), index)
+        values = values.reshape(math.prod(lead), len(index), -1, self.coils, self.samples).movedim(1, 3)
         values = values.reshape(-1, len(index), self.samples)
-        out = torch.zeros((math.prod(lead) * planes, *shape), dtype=self.dtype, device=self.device)
+        out = self._zeros(math.prod(lead))
         for begin, end in self._shares(len(values)):
-            parts = self.kspace.adjoint(values[begin:end], index)
-            self._gather(parts, begin, out)
+            self._gather(self.kspace.adjoint(values[begin:end], index), begin, out)
         return out.reshape(*lead, *self.image_shape)
 
     def convert(self, data: Tensor, views: Views = None) -> Tensor:
-        """Data as they are stored times the roots of the density, where there is one."""
+        """Stored data times the roots of the density, if there is one."""
         if self._roots is None:
             return data
         roots = self._roots if views is None else self._roots[all_views(views, self.n_views).to(self.device)]
         return data * roots.view(len(roots), *(1,) * (len(self.data_shape) - 1), self.samples).to(data.device)
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
-        """The data with masked samples set to zero, whatever they hold."""
-        return self._restrict(data, as_views(views, self.n_views))
+        """The data with masked samples set to zero."""
+        return mask_data(data, self._mask, views, self.n_views)
 
     def normal(self, views: Views = None, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-        """x -> sum_i w_i H_i^H H_i x by FFTs of twice the size, or as it is where coils have masks of their own."""
+        """x -> sum_i w_i H_i^H H_i x by FFTs of twice the size, if all coils and slices share one mask."""
         index = all_views(views, self.n_views)
-        each = self._shared_weights(index)
-        if each is None:
-            return super().normal(views, weights)
-        if weights is not None:
-            each = each * weights.to(each).reshape(-1, 1)
-        toeplitz = ToeplitzNormal(self.kspace, index, each)
-        planes, coils, shape = *self._maps.shape[:2], self._maps.shape[2:]
+        if self._mask is not None:
+            mask = np.ascontiguousarray(self._mask[index.numpy()]).reshape(len(index), -1, self.samples)
+            if not (mask == mask[:, :1]).all():
+                return super().normal(views, weights)
+        toeplitz = ToeplitzNormal(self.kspace, index, self._sample_weights(index, weights))
 
         def apply(image: Tensor) -> Tensor:
             check_shape("image", image, self.image_shape)
-            lead = image.shape[: image.ndim - len(self.image_shape)]
-            images = image.to(self.dtype).reshape(math.prod(lead), planes, 1, *shape)
-            out = torch.zeros((len(images) * planes, *shape), dtype=self.dtype, device=self.device)
-            for begin, end in self._shares(len(images) * planes * coils):
+            lead, images = self._split(image)
+            out = self._zeros(len(images))
+            for begin, end in self._shares(len(out) * self.coils):
                 self._gather(toeplitz(self._weigh(images, begin, end)), begin, out)
             return out.reshape(*lead, *self.image_shape)
 
         return apply
 
     def overlap(self, views: Views = None, weights: Tensor | None = None) -> Tensor:
-        """The eigenvalues of a circular convolution of which sum_i w_i H_i^H H_i is a part, over these views.
+        """The eigenvalues of a circular convolution that contains sum_i w_i H_i^H H_i of these views.
 
-        The largest bounds its norm, and where samples lie on the image's own grid is the norm for maps of sum |S_c|^2 =
-        1: views that share no samples then allow a step of B / L_i, and all of them together one of n / L_i.
+        The largest bounds its norm. It is the norm if samples lie on the image's own grid and sum |S_c|^2 = 1: views
+        that share no samples then allow a step of B / L_i, and all of them together one of n / L_i.
 
         Arguments: weights (B,), ones if not given.
         """
         index = all_views(views, self.n_views)
-        each = self._sample_weights(index)
-        if weights is not None:
-            each = each * weights.to(each).reshape(-1, 1)
-        return self.sensitivity * ToeplitzNormal(self.kspace, index, each, rough=True).spectrum
+        samples = self._sample_weights(index, weights)
+        return self.sensitivity * ToeplitzNormal(self.kspace, index, samples, rough=True).spectrum
 
     def squared_norms(self, views: Tensor, tol: float) -> Tensor:
-        """Each view's ||H_i||^2: by the grid where samples lie on one, and else as estimated with one coil.
+        """Each view's ||H_i||^2: from the grid if samples lie on one, else as estimated with one coil.
 
-        With several coils it is a bound from above, as `squared_norm_bounds`, and not within `tol`.
+        With several coils it is an upper bound, as `squared_norm_bounds`, and not within `tol`.
         """
         return self._norms(views, tol)
 
     def squared_norm_bounds(self, views: Tensor) -> Tensor:
         """Upper bounds of each view's ||H_i||^2: ||F_i||^2 times the largest sum over coils of |S_c|^2.
 
-        On the grid of an FFT ||F_i||^2 is the weight of the samples of the cell with the most; else it is bounded by
-        Lanczos iterations with one coil, at the cost of one where all would cost as many as there are.
+        On the grid of an FFT, ||F_i||^2 is the largest weight of the samples of a cell; otherwise Lanczos iterations
+        with a single coil bound it.
 
-        The image that F_i answers most to is not the one that coils see best, so the largest of these is above the
+        The image that F_i amplifies most is not the one that coils see best, so the largest of these is above the
         largest ||H_i||^2: by 1.5 to 1.8 for 2 to 16 coils around a ring on spokes, spirals and random paths, by 1.3 to
         2.6 for random smooth maps with sum |S_c|^2 = 1, and by 1.8 to 10 for maps whose sum varies over the image.
         """
@@ -211,55 +197,46 @@ class MRIModel(ModelBase):
 
     def _norms(self, views: Tensor, tol: float | None) -> Tensor:
         if self.kspace.is_exact:
-            found = [self._bound(view) for view in all_views(views, self.n_views).split(1)]
-            return torch.tensor(found, dtype=torch.float64)
-        one = self._one_coil()
-        if one is None:
-            return super().squared_norm_bounds(views) if tol is None else super().squared_norms(views, tol)
-        return self.sensitivity * (one.squared_norm_bounds(views) if tol is None else one.squared_norms(views, tol))
-
-    def _bound(self, views: Tensor) -> float:
-        """An upper bound of the norm of sum_i H_i^H H_i over some views."""
-        weights = self._sample_weights(views)
-        return self.sensitivity * ToeplitzNormal(self.kspace, views, weights).bound
-
-    def _one_coil(self) -> MRIModel | None:
-        """The model of a single coil that sees one slice alike, whose norms bound those of all; None if this is one."""
+            parts = all_views(views, self.n_views).split(1)
+            bounds = [ToeplitzNormal(self.kspace, view, self._sample_weights(view)).bound for view in parts]
+            return self.sensitivity * torch.tensor(bounds, dtype=torch.float64)
         if self.coils == 1 and not self.stacked and self.sensitivity == 1:
-            return None
-        voxels = self.kspace.voxels
-        weights = self._sample_weights(torch.arange(self.n_views))
-        dtype = self.dtype.to_real()
-        return MRIModel(
+            return super().squared_norm_bounds(views) if tol is None else super().squared_norms(views, tol)
+        one_coil = MRIModel(  # and one slice, with norms that bound those of all
             self.kspace.trajectory,
-            voxels,
-            density=weights.cpu().numpy(),
+            self.kspace.voxels,
+            density=self._sample_weights(torch.arange(self.n_views)).cpu().numpy(),
             eps=self.kspace.eps,
             device=self.device,
-            dtype=dtype,
+            dtype=self.dtype.to_real(),
             form=self.kspace.form,
         )
+        norms = one_coil.squared_norm_bounds(views) if tol is None else one_coil.squared_norms(views, tol)
+        return self.sensitivity * norms
 
-    def _shared_weights(self, index: Tensor) -> Tensor | None:
-        """The weight of each sample in H^H H, (B, samples); None where coils or slices have masks of their own."""
-        if self._mask is not None:
-            flat = np.ascontiguousarray(self._mask[index.numpy()]).reshape(len(index), -1, self.samples)
-            if not (flat == flat[:, :1]).all():
-                return None
-        return self._sample_weights(index)
-
-    def _sample_weights(self, index: Tensor) -> Tensor:
-        """The weight of each sample, (B, samples): its density, and 0 where it is masked for all coils."""
-        weights = torch.ones((len(index), self.samples), dtype=self.dtype.to_real(), device=self.device)
+    def _sample_weights(self, index: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The weight of each sample, (B, samples): its density times its view's, and 0 if all coils mask it."""
+        samples = torch.ones((len(index), self.samples), dtype=self.dtype.to_real(), device=self.device)
         if self._roots is not None:
-            weights = self._roots[index.to(self.device)].square()
+            samples = self._roots[index.to(self.device)].square()
         if self._mask is not None:
             mask = torch.from_numpy(np.ascontiguousarray(self._mask[index.numpy()])).to(self.device)
-            weights = weights * mask.reshape(len(index), -1, self.samples).any(1)
-        return weights
+            samples = samples * mask.reshape(len(index), -1, self.samples).any(1)
+        return samples if weights is None else samples * weights.to(samples).reshape(-1, 1)
+
+    def _split(self, image: Tensor) -> tuple[torch.Size, Tensor]:
+        """The leading axes of images, and the images as (n, planes, 1, *encoded shape)."""
+        lead = image.shape[: image.ndim - len(self.image_shape)]
+        planes, shape = len(self._maps), self._maps.shape[2:]
+        return lead, image.to(device=self.device, dtype=self.dtype).reshape(math.prod(lead), planes, 1, *shape)
+
+    def _zeros(self, images: int) -> Tensor:
+        """Planes of so many images: (images * planes, *encoded shape)."""
+        shape = (images * len(self._maps), *self._maps.shape[2:])
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     def _weigh(self, images: Tensor, begin: int, end: int) -> Tensor:
-        """Those of the images times coil maps, (n, planes, coils) in a row, from `begin` to `end`."""
+        """Numbers `begin` to `end` of the images times coil maps, (n, planes, coils) in a row."""
         planes, coils, shape = *self._maps.shape[:2], self._maps.shape[2:]
         if (begin, end) == (0, len(images) * planes * coils):
             return (images * self._maps).reshape(-1, *shape)
@@ -268,11 +245,10 @@ class MRIModel(ModelBase):
         return flat * self._maps.view(-1, *shape)[rows % (planes * coils)]
 
     def _gather(self, parts: Tensor, begin: int, out: Tensor) -> None:
-        """Add coil images from `begin` on, times the conjugate maps, to the planes that they are of."""
+        """Add coil images from number `begin` on, times the conjugate maps, to their planes."""
         planes, coils, shape = *self._maps.shape[:2], self._maps.shape[2:]
         if len(parts) == len(out) * coils:
-            whole = parts.view(-1, planes, coils, *shape) * self._maps.conj()
-            out += whole.sum(2).view(out.shape)
+            out += (parts.view(-1, planes, coils, *shape) * self._maps.conj()).sum(2).view(out.shape)
             return
         rows = torch.arange(begin, begin + len(parts), device=self.device)
         out.index_add_(0, rows // coils, parts * self._maps.view(-1, *shape)[rows % (planes * coils)].conj())
@@ -280,10 +256,3 @@ class MRIModel(ModelBase):
     def _shares(self, count: int) -> list[tuple[int, int]]:
         step = self.kspace.images_at_once
         return [(begin, min(begin + step, count)) for begin in range(0, count, step)]
-
-    def _restrict(self, data: Tensor, index: Tensor | None) -> Tensor:
-        if self._mask is None:
-            return data
-        rows = np.ascontiguousarray(self._mask[all_views(index, self.n_views).numpy()])
-        mask = torch.from_numpy(rows).to(data.device)
-        return torch.where(mask, data, torch.zeros((), dtype=data.dtype, device=data.device))

@@ -136,12 +136,12 @@ class FinufftNufft:
 
     def sample(self, images: Tensor) -> Tensor:
         values = self._plan(2, len(images)).execute(self._hand(images.to(self.plan_dtype)))
-        return self._take(values).reshape(len(images), -1).to(_complex(self.dtype))
+        return self._take(values).reshape(len(images), -1).to(self.dtype.to_complex())
 
     def adjoint(self, values: Tensor) -> Tensor:
         image = self._plan(1, len(values)).execute(self._hand(values.to(self.plan_dtype)))
-        whole = self._take(image).reshape(-1, *self.shape)
-        return (whole.to(_complex(self.dtype)) if self.is_complex else whole.real.to(self.dtype)).contiguous()
+        images = self._take(image).reshape(-1, *self.shape)
+        return (images.to(self.dtype.to_complex()) if self.is_complex else images.real.to(self.dtype)).contiguous()
 
     def _plan(self, kind: int, count: int) -> Any:
         if (kind, count) not in self._plans:
@@ -173,7 +173,3 @@ class FinufftNufft:
 
     def _take(self, array: Any) -> Tensor:
         return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.as_tensor(array)
-
-
-def _complex(dtype: torch.dtype) -> torch.dtype:
-    return torch.complex64 if dtype == torch.float32 else torch.complex128

@@ -83,7 +83,7 @@ class SpreadNufft:
                 raise InputError(f"the period of an axis is {axis.period}, below its {size} pixels")
         self.shape = tuple(shape)
         self.is_complex, self.device, self.dtype = is_complex, torch.device(device), dtype
-        self._complex = torch.complex64 if dtype == torch.float32 else torch.complex128
+        self._complex = dtype.to_complex()
         free = sum(axis.period is None for axis in axes)
         pixels = int(np.prod(shape))
         more = {"oversamplings": _BOX_OVERSAMPLINGS} if box else {}
@@ -154,9 +154,7 @@ class SpreadNufft:
             return self._box.transform(images).view(len(images), *self.cells)
         values = images.permute(0, *(1 + n for n in self._order))
         last = values.ndim - 1
-        for (
-            line
-        ) in self._lines:  # each axis in turn is brought behind the others, which leaves them in order at the end
+        for line in self._lines:  # each axis in turn is moved behind the others, which leaves them in order at the end
             values = line.forward(values.permute(0, *range(2, last + 1), 1))
         return values.reshape(len(images), *self.cells)
 

@@ -5,15 +5,7 @@
 import triton
 import triton.language as tl
 
-__all__ = [
-    "crop_rows",
-    "csr_product",
-    "expand_products",
-    "fold_products",
-    "pad_rows",
-    "put_columns",
-    "take_columns",
-]
+__all__ = ["crop_rows", "csr_product", "expand_products", "fold_products", "pad_rows", "put_columns", "take_columns"]
 
 
 @triton.jit

@@ -17,15 +17,14 @@ from plugstream.models.ct_geometry import Voxels
 from plugstream.models.nufft_points import Points, join_points
 from plugstream.models.nufft_spread import Axis, SpreadNufft
 from plugstream.models.odt_caps import Cap, cut_cap, farthest_waves
-from plugstream.models.odt_geometry import Optics, check_poses, exact_axes, padded_sizes
-from plugstream.models.views import Views, all_views, as_views, check_shape
+from plugstream.models.odt_geometry import Optics, check_poses, exact_axes, is_fast, padded_sizes
+from plugstream.models.views import Views, all_views, check_shape, mask_data
 
 __all__ = ["ODTModel"]
 
-# Frequencies of as many views as are worked on together: some 100 bytes each.
-_POINTS_AT_ONCE = 1 << 20
-_KEPT_BYTES, _BYTES_A_POINT = 1 << 28, 48  # of what is known of views
-_MARGIN = 1.05  # for what discs of voxels reach beyond the box that they fill
+_POINTS_AT_ONCE = 1 << 20  # frequencies of views that are worked on together, about 100 bytes each
+_CACHE_BYTES, _BYTES_A_POINT = 1 << 28, 48  # of what views read
+_MARGIN = 1.05  # discs of voxels reach beyond the box that they fill
 
 
 class ODTModel(ModelBase):
@@ -74,11 +73,11 @@ class ODTModel(ModelBase):
         self._mask = mask
         self.n_views, self.image_shape, self.data_shape = len(self.poses), voxels.shape, optics.shape
         self.device = torch.device(device)
-        self.data_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
+        self.data_dtype = dtype.to_complex()
         self.dtype = self.data_dtype if absorbing else dtype
         self.eps, self.padding = eps, padding
         self._looks: dict[int, tuple[Points, Tensor, Tensor]] = {}
-        self._kept = 0
+        self._cached_bytes = 0
         self.sizes, axes = self._plan_axes(padding)
         points = sum(len(self._cap(view).cells) for view in range(min(self.n_views, 10)))
         self.nufft = SpreadNufft(
@@ -94,40 +93,37 @@ class ODTModel(ModelBase):
         out = torch.empty((len(images), len(index), *self.data_shape), dtype=self.data_dtype, device=self.device)
         rows, columns = self.sizes
         for n, volume in enumerate(images.split(1)):
-            cells = self.nufft.transform(volume)
-            done = 0
-            for some in self._shares(index):
-                points, places, factors = self._look(some)
-                field = torch.zeros(len(some) * rows * columns, dtype=self.data_dtype, device=self.device)
+            cells, step = self.nufft.transform(volume), self._views_at_once
+            for start in range(0, len(index), step):
+                part = index[start : start + step]
+                points, places, factors = self._look(part)
+                field = torch.zeros(len(part) * rows * columns, dtype=self.data_dtype, device=self.device)
                 field[places] = self.nufft.read(cells, points)[0] * factors
-                whole = torch.fft.ifft2(field.view(len(some), rows, columns))
-                out[n, done : done + len(some)] = whole[:, : self.data_shape[0], : self.data_shape[1]]
-                done += len(some)
-        return self._restrict(out.reshape(*lead, len(index), *self.data_shape), index)
+                padded = torch.fft.ifft2(field.view(len(part), rows, columns))
+                out[n, start : start + step] = padded[:, : self.data_shape[0], : self.data_shape[1]]
+        return self.restrict(out.reshape(*lead, len(index), *self.data_shape), index)
 
     def adjoint(self, data: Tensor, views: Views = None) -> Tensor:
         """(..., B, rows, columns) to (..., *image_shape), summed over views."""
         index = all_views(views, self.n_views)
         check_shape("data", data, (len(index), *self.data_shape))
         lead = data.shape[: data.ndim - 3]
-        values = self._restrict(data.to(device=self.device, dtype=self.data_dtype), index)
+        values = self.restrict(data.to(device=self.device, dtype=self.data_dtype), index)
         values = values.reshape(math.prod(lead), len(index), *self.data_shape)
         images = []
         for fields in values:
-            cells = self.nufft.zeros(1)
-            done = 0
-            for some in self._shares(index):
-                points, places, factors = self._look(some)
-                # The transpose of ifft2 is fft2 over as many cells.
-                whole = torch.fft.fft2(fields[done : done + len(some)], s=self.sizes, norm="forward")
-                self.nufft.write((whole.reshape(-1)[places] * factors.conj())[None], points, cells)
-                done += len(some)
+            cells, step = self.nufft.zeros(1), self._views_at_once
+            for part, field in zip(index.split(step), fields.split(step), strict=True):
+                points, places, factors = self._look(part)
+                # The transpose of ifft2 is fft2 divided by the number of cells.
+                spectrum = torch.fft.fft2(field, s=self.sizes, norm="forward")
+                self.nufft.write((spectrum.reshape(-1)[places] * factors.conj())[None], points, cells)
             images.append(self.nufft.back(cells)[0])
         return torch.stack(images).to(self.dtype).reshape(*lead, *self.image_shape)
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
-        """The data with masked pixels set to zero, whatever they hold."""
-        return self._restrict(data, as_views(views, self.n_views))
+        """The data with masked pixels set to zero."""
+        return mask_data(data, self._mask, views, self.n_views)
 
     def squared_norms(self, views: Tensor, tol: float) -> Tensor:
         """The same as `squared_norm_bounds`, whatever `tol`."""
@@ -152,17 +148,17 @@ class ODTModel(ModelBase):
         return torch.from_numpy(_MARGIN * most**2 * longest * layers * volume / self.optics.pixel**2)
 
     def _plan_axes(self, padding: float) -> tuple[tuple[int, int], list[Axis]]:
-        """Rows and columns of the computed field, and what is known of frequencies along z, y and x of the volume."""
+        """Rows and columns of the computed field, and the frequencies along z, y and x of the volume."""
         optics, spacing, shape = self.optics, self.voxels.spacing[::-1], self.voxels.shape[::-1]
         sizes = list(padded_sizes(optics.shape, padding))
         periods: list[int | None] = [None, None, None]
         for axis, camera in enumerate(exact_axes(self.poses)):
             if camera is None:
                 continue
-            along = 1 - camera  # rows of a camera follow each other along its y
+            along = 1 - camera  # the camera's y is the axis of its rows
             for size in range(sizes[along], 2 * sizes[along] + 1):
                 voxels = size * optics.pixel / spacing[axis]
-                if voxels >= shape[axis] - 1e-6 and abs(voxels - round(voxels)) < 1e-9 * voxels and _is_fast(size):
+                if voxels >= shape[axis] - 1e-6 and abs(voxels - round(voxels)) < 1e-9 * voxels and is_fast(size):
                     sizes[along], periods[axis] = size, round(voxels)
                     break
         self.sizes = (sizes[0], sizes[1])
@@ -176,14 +172,14 @@ class ODTModel(ModelBase):
         return _cached_cap(self.optics, self.sizes, (float(slant[0]), float(slant[1])))
 
     def _look(self, views: Tensor) -> tuple[Points, Tensor, Tensor]:
-        """Of views: where they read the spectrum, which cells of their fields that gives, and with what factors."""
+        """Where views read the spectrum, which cells of their fields that gives, and the factors."""
         parts = [self._look_once(view) for view in views.tolist()]
         size = self.sizes[0] * self.sizes[1]
         places = torch.cat([places + n * size for n, (_, places, _) in enumerate(parts)])
         return join_points([points for points, _, _ in parts]), places, torch.cat([factors for _, _, factors in parts])
 
     def _look_once(self, view: int) -> tuple[Points, Tensor, Tensor]:
-        """Of a view; kept for when it is drawn again, as far as there is room."""
+        """The same for one view; cached as far as there is room."""
         if view in self._looks:
             return self._looks[view]
         voxels, cap = self.voxels, self._cap(view)
@@ -191,36 +187,21 @@ class ODTModel(ModelBase):
         middle = np.array(voxels.origin) + np.array(voxels.shape) // 2 * spacing
         wave = (cap.vectors @ self.poses[view, :3])[:, ::-1]  # along z, y and x of the object
         factors = math.prod(voxels.spacing) * cap.factors * np.exp(-1j * (wave @ middle))
-        found = (
+        look = (
             self.nufft.place(-wave * spacing),
             torch.from_numpy(cap.cells).to(self.device),
             torch.from_numpy(factors).to(device=self.device, dtype=self.data_dtype),
         )
-        self._kept += _BYTES_A_POINT * len(cap.cells)
-        if self._kept <= _KEPT_BYTES:
-            self._looks[view] = found
-        return found
+        self._cached_bytes += _BYTES_A_POINT * len(cap.cells)
+        if self._cached_bytes <= _CACHE_BYTES:
+            self._looks[view] = look
+        return look
 
-    def _shares(self, index: Tensor) -> list[Tensor]:
-        each = max(1, self.sizes[0] * self.sizes[1])
-        return list(index.split(max(1, _POINTS_AT_ONCE // each)))
-
-    def _restrict(self, data: Tensor, index: Tensor | None) -> Tensor:
-        if self._mask is None:
-            return data
-        rows = np.ascontiguousarray(self._mask[all_views(index, self.n_views).numpy()])
-        mask = torch.from_numpy(rows).to(data.device)
-        return torch.where(mask, data, torch.zeros((), dtype=data.dtype, device=data.device))
+    @property
+    def _views_at_once(self) -> int:
+        return max(1, _POINTS_AT_ONCE // max(1, self.sizes[0] * self.sizes[1]))
 
 
 @lru_cache(maxsize=32)  # one where the object turns, and one a view where the light does
 def _cached_cap(optics: Optics, sizes: tuple[int, int], slant: tuple[float, float]) -> Cap:
     return cut_cap(optics, sizes, slant)
-
-
-def _is_fast(size: int) -> bool:
-    """Whether an FFT of this length is a fast one: no prime factor beyond 11."""
-    for prime in (2, 3, 5, 7, 11):
-        while size % prime == 0:
-            size //= prime
-    return size == 1

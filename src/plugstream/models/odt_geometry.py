@@ -1,4 +1,4 @@
-"""Where camera and light stand around the object in each view of diffraction tomography. Without torch."""
+"""Where camera and light are in each view of diffraction tomography. Without torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from plugstream.base.errors import InputError
 
-__all__ = ["Optics", "check_poses", "exact_axes", "padded_sizes", "poses_of_light", "poses_of_rotation"]
+__all__ = ["Optics", "check_poses", "exact_axes", "is_fast", "padded_sizes", "poses_of_light", "poses_of_rotation"]
 
 Real = NDArray[np.float64]
 
@@ -98,12 +98,10 @@ def poses_of_light(directions: ArrayLike) -> Real:
 
 
 def check_poses(poses: Real, optics: Optics) -> Real:
-    """Poses as they are used, or why they are none.
+    """Poses (views, 4, 3) in double precision; refuse invalid ones.
 
-    A pose is four unit vectors in the object's frame: along the camera's columns (to the next column), along its rows,
-    along the optical axis away from the object, and the way that the light comes. The first three are orthonormal.
-
-    Arguments: poses (views, 4, 3).
+    A pose is four unit vectors in the object's frame: to the camera's next column, to its next row, along the optical
+    axis away from the object, and the direction of the light. The first three are orthonormal.
     """
     poses = np.ascontiguousarray(poses, dtype=np.float64)
     if poses.ndim != 3 or poses.shape[1:] != (4, 3):
@@ -125,16 +123,13 @@ def check_poses(poses: Real, optics: Optics) -> Real:
 
 
 def exact_axes(poses: Real) -> tuple[int | None, ...]:
-    """For each of the object's axes x, y and z that runs along the camera's rows or columns in every view: which.
+    """Which axis of the camera each of the object's axes x, y and z is parallel to in every view.
 
-    Returns: 0 for the camera's x (its columns follow each other along it), 1 for its y, None for neither.
+    Returns: 0 for the camera's x (from column to column), 1 for its y, None for neither.
     """
     along = np.abs(poses[:, :2])  # (views, camera axis, object axis)
-    found: list[int | None] = []
-    for axis in range(3):
-        same = [n for n in range(2) if (along[:, n, axis] > 1 - 1e-12).all()]
-        found.append(same[0] if same else None)
-    return tuple(found)
+    parallel = (along > 1 - 1e-12).all(0)
+    return tuple(0 if along_x else 1 if along_y else None for along_x, along_y in parallel.T)
 
 
 def padded_sizes(shape: Sequence[int], padding: float) -> tuple[int, int]:
@@ -143,3 +138,10 @@ def padded_sizes(shape: Sequence[int], padding: float) -> tuple[int, int]:
 
     rows, columns = (next_fast_len(int(np.ceil(padding * n)), real=False) for n in shape)
     return rows, columns
+
+
+def is_fast(size: int) -> bool:
+    """Whether FFTs of this length are fast: no prime factor above 11."""
+    from scipy.fft import next_fast_len
+
+    return bool(next_fast_len(size, real=False) == size)

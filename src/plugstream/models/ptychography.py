@@ -54,7 +54,6 @@ class PtychographyModel(ModelBase):
     """
 
     intensities = True
-    """What is measured is the intensity of the predicted waves."""
     refinable: tuple[str, ...] = ("probe",)
 
     def __init__(
@@ -91,7 +90,8 @@ class PtychographyModel(ModelBase):
         self.corners = corners.astype(np.int64)
         self.fractions = torch.from_numpy(rest) if subpixel and (np.abs(rest) > _WHOLE).any() else None
         self.mask = mask
-        self._shifted: dict[str, Any] = {}  # the last ones, shared with models of other parameters
+        # The last shifted probes, shared with models of other parameters.
+        self._shifted: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -123,7 +123,7 @@ class PtychographyModel(ModelBase):
         return {**parameters, "probe": mode_powers(parameters["probe"])[0]}
 
     def start_image(self) -> Tensor:
-        """Where to begin: free space, which lets the beam through. At zero all derivatives of the data are zero."""
+        """Free space, since all derivatives of the data are zero at zero."""
         return torch.ones(self.image_shape, device=self.device, dtype=self.dtype)
 
     def describe(self) -> str:
@@ -171,11 +171,10 @@ class PtychographyModel(ModelBase):
         index = all_views(views, self.n_views)
         out = torch.zeros(self.image_shape, device=self.device, dtype=self.dtype.to_real())
         for rows in torch.arange(len(index)).split(self._at_once):
-            some = index[rows]
-            light = self._intensities(some).expand(len(some), *self.data_shape[1:])
+            light = self._intensities(index[rows]).expand(len(rows), *self.data_shape[1:])
             if weights is not None:
                 light = light * weights[rows].to(light).reshape(-1, 1, 1)
-            self._add_patches(light, some, out)
+            self._add_patches(light, index[rows], out)
         return out
 
     def normal(self, views: Views = None, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
@@ -191,17 +190,11 @@ class PtychographyModel(ModelBase):
 
     def squared_norm_bounds(self, views: Tensor) -> Tensor:
         """The largest intensity of each view's beam, which is ||A_i||^2 where no pixel is masked."""
-        parts = [self._intensities(some).amax((-2, -1)).expand(len(some)) for some in views.split(self._at_once)]
+        parts = [self._intensities(part).amax((-2, -1)).expand(len(part)) for part in views.split(self._at_once)]
         return torch.cat(parts).double().cpu()
 
     def refine(
-        self,
-        image: Tensor,
-        data: Tensor,
-        views: Views,
-        names: Sequence[str],
-        derivative: Derivative,
-        pace: float = 1.0,
+        self, image: Tensor, data: Tensor, views: Views, names: Sequence[str], derivative: Derivative, pace: float = 1.0
     ) -> dict[str, Tensor]:
         r"""The parameters after a step on the probe, at an image that stays as it is.
 
@@ -222,12 +215,11 @@ class PtychographyModel(ModelBase):
         slope = torch.zeros_like(self.probe)
         light = torch.zeros(self.data_shape[1:], device=self.device, dtype=self.dtype.to_real())
         for rows in torch.arange(len(index)).split(self._at_once):
-            some = index[rows]
-            patches = self._patches(image, some).unsqueeze(-3)
-            waves = torch.fft.fft2(patches * self._probes(some), norm="ortho")
-            slopes = self.restrict(derivative(self.restrict(waves, some), data[rows], some), some)
-            back = torch.fft.ifft2(slopes, norm="ortho") * patches.conj()
-            slope += self._unshift(back, some)
+            part = index[rows]
+            patches = self._patches(image, part).unsqueeze(-3)
+            waves = torch.fft.fft2(patches * self._probes(part), norm="ortho")
+            slopes = self.restrict(derivative(self.restrict(waves, part), data[rows], part), part)
+            slope += self._unshift(torch.fft.ifft2(slopes, norm="ortho") * patches.conj(), part)
             light += patches.abs().square().sum((0, 1))
         step = slope / (light + _LEAST * light.max())
         probe = self.probe - (step if pace == 1 else pace * step)
@@ -237,13 +229,11 @@ class PtychographyModel(ModelBase):
         """The modes where each view has them: (B, modes, n, n), or (1, modes, n, n) where all are at whole pixels."""
         if self.fractions is None:
             return self.probe[None]
-        known = self._shifted.get("probes")  # of the same step: its gradient, its overlap and its refinement
-        if known is not None and known[0] is self.probe and torch.equal(known[1], index):
-            found: Tensor = known[2]
-            return found
-        shifted: Tensor = torch.fft.ifft2(torch.fft.fft2(self.probe) * self._ramps(index))
-        self._shifted["probes"] = (self.probe, index, shifted)
-        return shifted
+        cached = self._shifted.get("probes")  # of the same step: its gradient, its overlap and its refinement
+        if cached is None or cached[0] is not self.probe or not torch.equal(cached[1], index):
+            shifted = torch.fft.ifft2(torch.fft.fft2(self.probe) * self._ramps(index))
+            cached = self._shifted["probes"] = (self.probe, index, shifted)
+        return cached[2]
 
     def _unshift(self, waves: Tensor, index: Tensor) -> Tensor:
         """The adjoint of the shift of each view, summed over views: (B, modes, n, n) to (modes, n, n)."""
@@ -288,11 +278,11 @@ class PtychographyModel(ModelBase):
 
 
 def probe_modes(probe: NDArray[Any], modes: int) -> NDArray[np.complex64]:
-    r"""A probe with as many modes as asked for: those that are given, the strongest first, and then more of its kind.
+    r"""A probe with so many modes: the given ones, the strongest first, and then further ones.
 
-    Further modes are the first one times Hermite's polynomials of the row and column about its centre, orthogonal to
-    all before and weaker and weaker, so that a refinement that finds no power in them takes it out again. The total
-    power stays as it is.
+    Further modes are the first one times Hermite polynomials of the row and column about its centre, orthogonal to all
+    before and each weaker, so that a refinement can remove modes that it does not need. The total power does not
+    change.
 
     Arguments: probe (n, n) or (given, n, n); modes >= 1.
     """
@@ -300,24 +290,24 @@ def probe_modes(probe: NDArray[Any], modes: int) -> NDArray[np.complex64]:
     stack = stack[None] if stack.ndim == 2 else stack
     power = float((np.abs(stack) ** 2).sum())
     order = np.argsort(-(np.abs(stack) ** 2).sum((1, 2)), kind="stable")
-    found = list(stack[order][:modes])
-    main, share = found[0], _SHARE
+    chosen = list(stack[order][:modes])
+    main, share = chosen[0], _SHARE
     light = np.abs(main) ** 2 / (np.abs(main) ** 2).sum()
     y, x = np.indices(main.shape) * 1.0
     y, x = y - (light * y).sum(), x - (light * x).sum()
     y, x = y / math.sqrt((light * y**2).sum() or 1.0), x / math.sqrt((light * x**2).sum() or 1.0)
     for degree in range(1, modes + 1):
         for i in range(degree + 1):
-            if len(found) >= modes:
+            if len(chosen) >= modes:
                 break
             mode = main * x ** (degree - i) * y**i
-            for other in found:
+            for other in chosen:
                 mode = mode - other * np.vdot(other, mode) / np.vdot(other, other)
             mode *= math.sqrt(share * (np.abs(main) ** 2).sum() / (np.abs(mode) ** 2).sum())
-            found.append(mode)
+            chosen.append(mode)
             share /= 2
-    made = np.stack(found)
-    return (made * math.sqrt(power / (np.abs(made) ** 2).sum())).astype(np.complex64)
+    beam = np.stack(chosen)
+    return (beam * math.sqrt(power / (np.abs(beam) ** 2).sum())).astype(np.complex64)
 
 
 def mode_powers(probe: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.base.errors import InputError, PlugstreamWarning
@@ -18,8 +17,8 @@ from plugstream.models.base import Model, ModelBase
 from plugstream.models.born import BornModel
 from plugstream.models.born_dense import FIELD_BYTES, fits
 from plugstream.models.born_geometry import BornGeometry
+from plugstream.models.field_equation import Scatterer
 from plugstream.models.green_fft import GreenFFT
-from plugstream.models.scatterer import Scatterer
 from plugstream.models.scattering_antennas import antennas_of
 from plugstream.models.views import Views, all_views, check_shape
 
@@ -127,32 +126,33 @@ class ScatteringModel(ModelBase):
         images, index = self._flat(image), all_views(views, self.n_views)
         if self._last is not None and self._last.is_of(images, index):
             return self._last.prediction.clone().reshape(*image.shape[:-2], len(index), *self.data_shape)
-        out = self._empty(len(images), len(index))
-        for place, thing in enumerate(map(self.scatterer, images)):
-            for rows, some in view_blocks(index):
-                out[place, rows] = self._predict(thing, some, self._inside(thing, some))
+        out = self._zeros(len(images), len(index))
+        for place, scatterer in enumerate(map(self.scatterer, images)):
+            for rows, part in view_blocks(index):
+                out[place, rows] = self._predict(scatterer, part, self._inside(scatterer, part))
         return out.reshape(*image.shape[:-2], *out.shape[1:])
 
     def linearize(self, image: Tensor, views: Views = None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """The prediction at an image, and z -> Re(J^H z), for which the fields of all these views are kept."""
+        """The prediction at an image, and z -> Re(J^H z), which holds the fields of all these views."""
         images, index = self._flat(image), all_views(views, self.n_views)
-        things = [self.scatterer(one) for one in images]
-        inside = [[self._inside(thing, some) for _, some in view_blocks(index)] for thing in things]
-        out = self._empty(len(images), len(index))
-        for place, thing in enumerate(things):
-            for (rows, some), field in zip(view_blocks(index), inside[place], strict=True):
-                out[place, rows] = self._predict(thing, some, field)
+        solved = []
+        for place, scatterer in enumerate(map(self.scatterer, images)):
+            fields = [self._inside(scatterer, part) for _, part in view_blocks(index)]
+            for (rows, part), field in zip(view_blocks(index), fields, strict=True):
+                solved.append((place, rows, part, scatterer, field))
+        out = self._zeros(len(images), len(index))
+        for place, rows, part, scatterer, field in solved:
+            out[place, rows] = self._predict(scatterer, part, field)
         self._last = _Prediction(images.clone(), index.clone(), out.clone())
         prediction = out.reshape(*image.shape[:-2], *out.shape[1:])
 
         def pullback(data: Tensor) -> Tensor:
             check_shape("data", data, tuple(prediction.shape[image.ndim - 2 :]))
-            z = self.restrict(data.to(self.data_dtype), index).reshape(len(things), len(index), -1)
+            z = self.restrict(data.to(self.data_dtype), index).reshape(len(images), len(index), -1)
             back = torch.zeros_like(images)
-            for place, thing in enumerate(things):
-                for (rows, some), field in zip(view_blocks(index), inside[place], strict=True):
-                    whole = self.total_field(thing, some, field)
-                    back[place] += self.pull(thing, whole, z[place, rows], some).sum(0)
+            for place, rows, part, scatterer, field in solved:
+                total = self.total_field(scatterer, part, field)
+                back[place] += self.pull(scatterer, total, z[place, rows], part).sum(0)
             return back.reshape(image.shape)
 
         return prediction, pullback
@@ -167,10 +167,11 @@ class ScatteringModel(ModelBase):
         lead = broadcast_axes(image.shape[:-2], direction.shape[:-2])
         images, directions = (self._flat(one.expand(*lead, *self.image_shape)) for one in (image, direction))
         index = all_views(views, self.n_views)
-        out = self._empty(len(images), len(index))
-        for place, thing in enumerate(map(self.scatterer, images)):
-            for rows, some in view_blocks(index):
-                out[place, rows] = self.push(thing, self.total_field(thing, some), directions[place], some)
+        out = self._zeros(len(images), len(index))
+        for place, scatterer in enumerate(map(self.scatterer, images)):
+            for rows, part in view_blocks(index):
+                field = self.total_field(scatterer, part)
+                out[place, rows] = self.push(scatterer, field, directions[place], part)
         return out.reshape(*lead, *out.shape[1:])
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
@@ -183,45 +184,39 @@ class ScatteringModel(ModelBase):
             return self.born
         return ScatteringDerivative(self, at)
 
-    def _inside(self, thing: Scatterer, views: Tensor) -> Tensor:
+    def _inside(self, scatterer: Scatterer, views: Tensor) -> Tensor:
         """The total field in the object's box: (B, h, w)."""
-        return self._solve(thing, thing.cut(self.antennas.incident(views.tolist())), views)
+        return self._solve(scatterer, scatterer.cut(self.antennas.incident(views.tolist())), views)
 
-    def _predict(self, thing: Scatterer, views: Tensor, inside: Tensor) -> Tensor:
+    def _predict(self, scatterer: Scatterer, views: Tensor, inside: Tensor) -> Tensor:
         """S (x u): (B, receivers)."""
-        if thing.empty:
-            return self._empty(len(views))
-        return self.restrict(self.antennas.receive(thing.contrast * inside, thing.box), views)
+        if scatterer.empty:
+            return self._zeros(len(views))
+        return self.restrict(self.antennas.receive(scatterer.contrast * inside, scatterer.box), views)
 
-    def total_field(self, thing: Scatterer, views: Tensor, inside: Tensor | None = None) -> Tensor:
-        """u_i on the whole grid: (B, H, W).
+    def total_field(self, scatterer: Scatterer, views: Tensor, inside: Tensor | None = None) -> Tensor:
+        """u_i on the whole grid, (B, H, W), from u_i inside the object's box if that is known."""
+        inside = self._inside(scatterer, views) if inside is None else inside
+        return scatterer.extend(self.antennas.incident(views.tolist()), inside)
 
-        Arguments: inside, u_i in the object's box, where it is known.
-        """
-        inside = self._inside(thing, views) if inside is None else inside
-        return thing.extend(self.antennas.incident(views.tolist()), inside)
-
-    def push(self, thing: Scatterer, field: Tensor, direction: Tensor, views: Tensor) -> Tensor:
+    def push(self, scatterer: Scatterer, field: Tensor, direction: Tensor, views: Tensor) -> Tensor:
         """J_i v = S (u_i v + x (I - G X)^{-1} G (u_i v)), with one v for all views or one for each: (B, receivers)."""
         currents = direction * field
-        if not thing.empty:
-            change = self._solve(thing, thing.cut(self.green.apply(currents)), views)
-            thing.cut(currents).add_(thing.contrast * change)
+        if not scatterer.empty:
+            change = self._solve(scatterer, scatterer.cut(self.green.apply(currents)), views)
+            scatterer.cut(currents).add_(scatterer.contrast * change)
         return self.restrict(self.antennas.receive(currents, _EVERYWHERE), views)
 
-    def pull(self, thing: Scatterer, field: Tensor, z: Tensor, views: Tensor) -> Tensor:
+    def pull(self, scatterer: Scatterer, field: Tensor, z: Tensor, views: Tensor) -> Tensor:
         """Re(J_i^H z_i) = Re(u_i p_i) of each view: (B, receivers) to (B, H, W)."""
         lit = self.antennas.radiate(z.conj().resolve_conj())
-        answer = thing.extend(lit, self._solve(thing, thing.cut(lit), views))
+        answer = scatterer.extend(lit, self._solve(scatterer, scatterer.cut(lit), views))
         gradients: Tensor = field.real * answer.real - field.imag * answer.imag
         return gradients
 
-    def _solve(self, thing: Scatterer, inside: Tensor, views: Tensor) -> Tensor:
-        field, residuals = thing.solve(inside)
-        self._warn_of(residuals, views)
-        return field
-
-    def _warn_of(self, residuals: NDArray[np.float64], views: Tensor) -> None:
+    def _solve(self, scatterer: Scatterer, inside: Tensor, views: Tensor) -> Tensor:
+        """The field in the object's box; warn of views whose residual is above the tolerance."""
+        field, residuals = scatterer.solve(inside)
         bad = np.flatnonzero(~(residuals <= self.tolerance))
         if len(bad):
             more = "" if len(bad) == 1 else f", and those of {len(bad) - 1} others of these {len(residuals)}"
@@ -232,12 +227,13 @@ class ScatteringModel(ModelBase):
                 PlugstreamWarning,
                 stacklevel=2,
             )
+        return field
 
     def scatterer(self, image: Tensor) -> Scatterer:
-        """An image (H, W) as what waves of this model scatter at."""
+        """The object with this image (H, W)."""
         return Scatterer(image, self.green, tolerance=self.tolerance, max_iterations=self.max_iterations)
 
-    def _empty(self, *counts: int) -> Tensor:
+    def _zeros(self, *counts: int) -> Tensor:
         return torch.zeros((*counts, *self.data_shape), device=self.device, dtype=self.data_dtype)
 
     def _flat(self, image: Tensor) -> Tensor:
@@ -247,9 +243,9 @@ class ScatteringModel(ModelBase):
 
 @dataclass(frozen=True)
 class _Prediction:
-    """What was last predicted with its derivative: a step that is judged asks for the value there next.
+    """The last prediction with its derivative: a step that is judged asks for the value there next.
 
-    It is what would be computed anew, to the bit, so that nothing depends on whether it is still here.
+    A new computation would give the same bits, so nothing depends on this cache.
     """
 
     images: Tensor
@@ -261,7 +257,7 @@ class _Prediction:
 
 
 def check_tolerance(tolerance: float | None, dtype: torch.dtype) -> float:
-    """The tolerance that a `ScatteringModel` takes, its own if None; what rounding cannot reach is refused."""
+    """The tolerance of a `ScatteringModel`, by default if None; refuse one below rounding."""
     chosen = TOLERANCE[dtype] if tolerance is None else tolerance
     if not _LEAST[dtype] <= chosen <= 0.1:
         name = str(dtype).removeprefix("torch.")
@@ -270,7 +266,7 @@ def check_tolerance(tolerance: float | None, dtype: torch.dtype) -> float:
 
 
 def view_blocks(index: Tensor) -> list[tuple[slice, Tensor]]:
-    """Views some at a time, with their places; the later ones are solved for with what was found for the earlier."""
+    """Views in blocks, with their places; solutions of earlier blocks help with later ones."""
     starts = range(0, len(index), _VIEWS)
     return [(slice(start, start + _VIEWS), index[start : start + _VIEWS]) for start in starts]
 
@@ -278,10 +274,10 @@ def view_blocks(index: Tensor) -> list[tuple[slice, Tensor]]:
 class ScatteringDerivative(ModelBase):
     """v -> J_i(x) v = S (I - X G)^{-1} (u_i v), the derivative of a `ScatteringModel` at an image x.
 
-    The operator I - G X is the same for all products, so that its space of directions and the fields u_i are kept: of
-    the many products that L or conjugate gradients need, the later ones find most of their solutions there.
+    The operator I - G X is the same for all products, so its space of directions and the fields u_i are kept: later
+    products, of the many that L or conjugate gradients need, find most of their solutions there.
 
-    Holds as the model's own `derivative`, to its tolerance, and J and its adjoint agree to that, too.
+    Holds to the tolerance of the model's own `derivative`, and so do J and its adjoint agree.
 
     Arguments: model; at, the image x (H, W).
     """
@@ -291,7 +287,7 @@ class ScatteringDerivative(ModelBase):
         self.model = model
         self.n_views, self.image_shape, self.data_shape = model.n_views, model.image_shape, model.data_shape
         self.device, self.dtype, self.data_dtype = model.device, model.dtype, model.data_dtype
-        self._thing = model.scatterer(at.to(device=model.device, dtype=model.dtype).reshape(model.image_shape))
+        self._scatterer = model.scatterer(at.to(device=model.device, dtype=model.dtype).reshape(model.image_shape))
         values = self.n_views * self.image_shape[0] * self.image_shape[1]
         self._keeps = fits(FIELD_BYTES, values, self.device, self.dtype)
         self._fields: dict[int, Tensor] = {}
@@ -302,10 +298,10 @@ class ScatteringDerivative(ModelBase):
         index, images = all_views(views, self.n_views), image.to(self.dtype).reshape(-1, *self.image_shape)
         shape = (len(images), len(index), *self.data_shape)
         out = torch.empty(shape, device=self.device, dtype=self.data_dtype)
-        for rows, some in view_blocks(index):
-            field = self._field(some)
+        for rows, part in view_blocks(index):
+            field = self._field(part)
             for place, direction in enumerate(images):
-                out[place, rows] = self.model.push(self._thing, field, direction, some)
+                out[place, rows] = self.model.push(self._scatterer, field, direction, part)
         return out.reshape(*image.shape[:-2], *shape[1:])
 
     def adjoint(self, data: Tensor, views: Views = None) -> Tensor:
@@ -314,22 +310,19 @@ class ScatteringDerivative(ModelBase):
         check_shape("data", data, (len(index), *self.data_shape))
         z = self.restrict(data.to(self.data_dtype), index).reshape(-1, *data.shape[-2:])
         out = torch.zeros((len(z), *self.image_shape), device=self.device, dtype=self.dtype)
-        for rows, some in view_blocks(index):
-            field = self._field(some)
+        for rows, part in view_blocks(index):
+            field = self._field(part)
             for place in range(len(z)):
-                out[place] += self.model.pull(self._thing, field, z[place, rows], some).sum(0)
+                out[place] += self.model.pull(self._scatterer, field, z[place, rows], part).sum(0)
         return out.reshape(*data.shape[:-2], *self.image_shape)
-
-    def linearize(self, image: Tensor, views: Views = None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        return self.forward(image, views), lambda data: self.adjoint(data, views)
 
     def normal_each(self, images: Tensor, views: Tensor) -> Tensor:
         """Re(J_i^H J_i v_i), an image for each view: (B, H, W) to the same."""
         index, out = all_views(views, self.n_views), torch.empty_like(images)
-        for rows, some in view_blocks(index):
-            field = self._field(some)
-            data = self.model.push(self._thing, field, images[rows], some)
-            out[rows] = self.model.pull(self._thing, field, data, some)
+        for rows, part in view_blocks(index):
+            field = self._field(part)
+            data = self.model.push(self._scatterer, field, images[rows], part)
+            out[rows] = self.model.pull(self._scatterer, field, data, part)
         return out
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
@@ -338,9 +331,9 @@ class ScatteringDerivative(ModelBase):
     def _field(self, views: Tensor) -> Tensor:
         """u_i on the grid: (B, H, W)."""
         if not self._keeps:
-            return self.model.total_field(self._thing, views)
+            return self.model.total_field(self._scatterer, views)
         new = torch.tensor([view for view in dict.fromkeys(views.tolist()) if view not in self._fields])
         if len(new):
-            fields = self.model.total_field(self._thing, new)
+            fields = self.model.total_field(self._scatterer, new)
             self._fields |= {int(view): field for view, field in zip(new, fields, strict=True)}
         return torch.stack([self._fields[view] for view in views.tolist()])

@@ -48,7 +48,7 @@ class ToeplitzNormal:
             device=kspace.device,
             dtype=kspace.dtype,
         )
-        kind = torch.complex64 if kspace.dtype == torch.float32 else torch.complex128
+        kind = kspace.dtype.to_complex()
         values = torch.ones((1, count), dtype=kind, device=kspace.device)
         if weights is not None:
             values = weights.to(device=kspace.device, dtype=kind).reshape(1, count)
@@ -71,8 +71,8 @@ class ToeplitzNormal:
         step = max(1, _CACHE_BYTES // (math.prod(self.sizes) * images.element_size()))
         padded = torch.zeros((min(step, len(images)), *self.sizes), dtype=images.dtype, device=images.device)
         for begin in range(0, len(images), step):
-            some = images[begin : begin + step]
-            padded[: len(some)][inside] = some
-            found = torch.fft.fftn(padded[: len(some)], dim=axes).mul_(self.spectrum)
-            out[begin : begin + step] = torch.fft.ifftn(found, dim=axes)[inside]
+            part = images[begin : begin + step]
+            padded[: len(part)][inside] = part
+            spectra = torch.fft.fftn(padded[: len(part)], dim=axes).mul_(self.spectrum)
+            out[begin : begin + step] = torch.fft.ifftn(spectra, dim=axes)[inside]
         return out

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["Span", "convolution", "even_size", "fast_size", "torus_symbol"]
+__all__ = ["Span", "convolution", "even_size", "torus_symbol"]
 
 Span = tuple[int, int, int]
-"""Of an axis: the pixel where a box begins, its length, and how many pixels its field is wanted for, from 0 on."""
+"""Of an axis: the first pixel of a box, its length, and how many pixels, from 0 on, its field is computed for."""
 
-# What a CPU transforms at once, on its torus: several of these are to stay in a core's cache.
+# What a CPU transforms at once, on its torus: several of these should stay in a core's cache.
 _CACHE_BYTES = 3 << 19
 
 
@@ -56,11 +56,9 @@ def convolution(
 
     def convolve(base: Tensor, fields: Tensor) -> Tensor:
         out = torch.empty_like(base)
-        if most is None or len(fields) <= most:
-            transform(base, fields, out)
-        else:
-            for some in zip(base.split(most), fields.split(most), out.split(most), strict=True):
-                transform(*some)
+        step = most or max(1, len(fields))
+        for part in zip(base.split(step), fields.split(step), out.split(step), strict=True):
+            transform(*part)
         return out
 
     def transform(base: Tensor, fields: Tensor, out: Tensor) -> None:
@@ -78,37 +76,26 @@ def convolution(
         if spans[0][0] == spans[1][0] == 0:  # nothing is before the box
             torch.add(base, field[:, : base.shape[1], : base.shape[2]], out=out)
             return
-        for there, here in pieces[0]:
-            for beside, aside in pieces[1]:
-                torch.add(base[:, here, aside], field[:, there, beside], out=out[:, here, aside])
+        for torus_rows, rows in pieces[0]:
+            for torus_columns, columns in pieces[1]:
+                torch.add(base[:, rows, columns], field[:, torus_rows, torus_columns], out=out[:, rows, columns])
 
     return convolve
 
 
 def _pieces(first: int, count: int, period: int) -> list[tuple[slice, slice]]:
-    """Places first, first + 1 .. as runs of a torus: where each run is there, and where in the row of all places."""
-    found, done = [], 0
-    while done < count:
-        there = (first + done) % period
-        length = min(period - there, count - done)
-        found.append((slice(there, there + length), slice(done, done + length)))
-        done += length
-    return found
-
-
-def fast_size(least: int) -> int:
-    """The smallest number from `least` on whose factors are 2, 3 and 5, which FFTs are fast for."""
-    size = least
-    while True:
-        rest = size
-        for factor in (2, 3, 5):
-            while rest % factor == 0:
-                rest //= factor
-        if rest == 1:
-            return size
-        size += 1
+    """Places first, first + 1 .. as runs on a torus: where each run is on the torus, and in the row of all places."""
+    pieces, start = [], 0
+    while start < count:
+        place = (first + start) % period
+        length = min(period - place, count - start)
+        pieces.append((slice(place, place + length), slice(start, start + length)))
+        start += length
+    return pieces
 
 
 def even_size(least: int) -> int:
-    """The smallest such number that is a multiple of 8: FFTs of the others take up to twice as long for a point."""
-    return 8 * fast_size(-(-least // 8))
+    """The smallest multiple of 8 from `least` on with factors 2, 3 and 5: other FFTs take up to twice as long."""
+    from scipy.fft import next_fast_len
+
+    return 8 * int(next_fast_len(-(-least // 8), real=True))

@@ -1,4 +1,4 @@
-"""Which views of a model: how they are given, read and spread, and what shape their data has."""
+"""Which views of a model: how they are given, read and spread, and how their data are masked and checked."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.base.errors import InputError
+from plugstream.base.rows import Rows
 
-__all__ = ["Derivative", "Views", "all_views", "as_views", "check_shape", "evenly_spaced", "spread_views"]
+__all__ = ["Derivative", "Views", "all_views", "as_views", "check_shape", "evenly_spaced", "mask_data", "spread_views"]
 
 Views = Tensor | Sequence[int] | None
-"""Which views, wherever that is asked for: indices in any order, repeats allowed, or None for all of them in order.
+"""Which views: indices in any order, repeats allowed, or None for all of them in order.
 
-All of a model are 0 .. n_views - 1; all of a fidelity are those that it says are `available`. What gives views back,
-a sampler say, gives a 1-D int64 tensor on the CPU or None. `as_views` and `all_views` are what reads them.
+All views of a model are 0 .. n_views - 1; all of a fidelity are its `available` ones. Functions that return views, such
+as samplers, return a 1-D int64 tensor on the CPU or None. `as_views` and `all_views` read them.
 """
 
 Derivative = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""A loss's derivative in the prediction, of predictions, data and their views, as `plugstream.fidelity.losses.Loss` has
-it."""
+"""A loss's derivative in the prediction: a function of predictions, data and views, as
+`plugstream.fidelity.losses.Loss` has it."""
 
 
 def as_views(views: Views, n_views: int) -> Tensor | None:
-    """Views as a 1-D int64 tensor on the CPU, or None for all; out-of-range views are refused.
+    """Views as a 1-D int64 tensor on the CPU, or None for all; refuse views out of range.
 
-    They stay on the CPU because samplers draw them there and reading one back from a GPU would wait for it.
+    They stay on the CPU because samplers draw them there, and reading one back from a GPU would wait for it.
     """
     if views is None:
         return None
@@ -47,14 +48,23 @@ def all_views(views: Views, n_views: int) -> Tensor:
     return torch.arange(n_views) if index is None else index
 
 
-def check_shape(what: str, tensor: Tensor, tail: tuple[int, ...]) -> None:
-    """Refuse a tensor whose last axes are not `tail`, saying both shapes."""
+def check_shape(name: str, tensor: Tensor, tail: tuple[int, ...]) -> None:
+    """Refuse a tensor whose last axes are not `tail`."""
     if tensor.ndim < len(tail) or tuple(tensor.shape[tensor.ndim - len(tail) :]) != tail:
-        raise InputError(f"{what} has shape {tuple(tensor.shape)}, but its last axes must be {tail}")
+        raise InputError(f"{name} has shape {tuple(tensor.shape)}, but its last axes must be {tail}")
+
+
+def mask_data(data: Tensor, mask: Rows | None, views: Views, n_views: int) -> Tensor:
+    """The data of views, (..., B, *data_shape), with zeros where the mask (n_views, *data_shape) is False, even for
+    NaN."""
+    if mask is None:
+        return data
+    rows = torch.from_numpy(np.ascontiguousarray(mask[all_views(views, n_views).numpy()])).to(data.device)
+    return torch.where(rows, data, torch.zeros((), dtype=data.dtype, device=data.device))
 
 
 def spread_views(available: Tensor, most: int) -> Tensor | None:
-    """At most this many of the available views, evenly spaced; None if that is all of them, as in `Batch`."""
+    """At most `most` of the available views, evenly spaced; None for all of them, as in `Batch`."""
     count = len(available)
     if count < 1:
         raise InputError("there are no views to draw from")
@@ -62,5 +72,5 @@ def spread_views(available: Tensor, most: int) -> Tensor | None:
 
 
 def evenly_spaced(batch: int, n: int) -> NDArray[np.int64]:
-    """B indices of 0 .. n-1 as far apart as they can be: floor(b n / B)."""
+    """B indices of 0 .. n-1 that are as far apart as possible: floor(b n / B)."""
     return np.arange(batch) * n // batch

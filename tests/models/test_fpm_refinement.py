@@ -10,7 +10,6 @@ from plugstream import Amplitude, Epochs, Identity, LossFidelity, ProximalGradie
 from plugstream.fidelity.misfit import relative_misfits
 from plugstream.instruments.fpm_simulation import smear
 from plugstream.models import FPMModel
-from plugstream.models.fpm_calibration import refine_microscope
 from plugstream.models.fpm_geometry import Microscope, light_directions, make_pupil, spiral
 from plugstream.models.recording import fit_recording
 
@@ -37,13 +36,13 @@ def test_the_pupil_goes_against_its_gradient():
     weights = 1 / crops.abs().square().amax((-2, -1))
     total = (weights[:, None, None] * (waves.abs() - data.sqrt()).square() / 2).sum()
     (slope,) = torch.autograd.grad(total, pupil)
-    found = refine_microscope(model, image, data, views, ["pupil"], half_square)
+    found = model.refine(image, data, views, ["pupil"], half_square)
     change = (found["pupil"] - model.pupil)[model.inside]
     against = -slope[model.inside]
     cosine = (change.conj() * against).sum().real / (change.norm() * against.norm())
     assert cosine > 0.5  # it is divided by the light of each place, and its norm kept
     assert torch.isclose(found["pupil"].norm(), model.pupil.norm())
-    slow = refine_microscope(model, image, data, views, ["pupil"], half_square, 0.1)["pupil"][model.inside]
+    slow = model.refine(image, data, views, ["pupil"], half_square, 0.1)["pupil"][model.inside]
     near = (slow - model.pupil[model.inside]).norm()
     assert 0.05 * change.norm() < near < 0.15 * change.norm()
     assert not found["pupil"][~model.inside].any()
@@ -77,7 +76,7 @@ def test_moved_turned_and_stretched_leds_are_found_at_a_known_image():
     data = model.with_parameters({"leds": off}).forward(TRUTH).abs().square()
     now = model
     for _ in range(12):
-        now = now.with_parameters(refine_microscope(now, TRUTH, data, torch.arange(49), ["leds"], half_square))
+        now = now.with_parameters(now.refine(TRUTH, data, torch.arange(49), ["leds"], half_square))
     assert (now.aim - off).abs().max() < 0.03
     assert np.allclose(now.exact, model.with_parameters({"leds": off}).exact, atol=0.2)
 
@@ -118,15 +117,15 @@ def test_leds_stay_while_their_views_are_new_and_where_a_step_would_explain_them
     data = model.with_parameters({"leds": off}).forward(image).abs().square()
     rows = torch.tensor([1.0, 0.0, 0.0]).double().repeat(49, 1)
     new = model.with_parameters({"gains": rows})
-    assert torch.equal(refine_microscope(new, image, data, views, ["gains", "leds"], half_square)["leds"], model.aim)
-    moved = refine_microscope(model, image, data, views, ["leds"], half_square)["leds"]
+    assert torch.equal(new.refine(image, data, views, ["gains", "leds"], half_square)["leds"], model.aim)
+    moved = model.refine(image, data, views, ["leds"], half_square)["leds"]
     misfits = [
         (m.forward(image).abs() - data.sqrt()).square().sum((1, 2)) / data.sum((1, 2))
         for m in (model, model.with_parameters({"leds": moved}))
     ]
     assert float(misfits[1].sum()) < float(misfits[0].sum())
     there = model.with_parameters({"leds": off})
-    assert torch.equal(refine_microscope(there, image, data, views, ["leds"], half_square)["leds"], off)
+    assert torch.equal(there.refine(image, data, views, ["leds"], half_square)["leds"], off)
 
 
 def test_gains_of_other_views_are_fitted_and_those_of_the_first_ones_kept():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from plugstream.models.plane_wave_sums import PlaneWaveSums, WaveNufft
+from plugstream.models.scattering_antennas import PlaneWaveSums, WaveNufft
 
 PLACE = {"device": torch.device("cpu"), "dtype": torch.float64}
 
