@@ -63,7 +63,7 @@ class GradientSplitting(ProximalGradient):
     def residual(self, state: Any, views: Views = None) -> Tensor:
         """||x - T(x)||^2 with T the next run of m steps and its denoiser, on these views, all if None: (...)."""
         k = state.k - state.k % self.inner + self.inner
-        gamma, sigma = self.parameters(k, state, self._whole(views))
+        gamma, sigma = self.parameters(k, state, self._problem_batch(views))
         fidelity = self.fidelity_at(state)
         momentum = MOMENTUM[self.momentum] if isinstance(self.momentum, str) else self.momentum
         assert momentum is not None

@@ -341,7 +341,7 @@ class ProximalGradient(PlugAndPlay):
         weighed = getattr(self._estimator, "whole", None)
         if weighed is None:
             return super().residual(state, views)
-        gamma, sigma = self.parameters(state.k + 1, state, self._whole(views))
+        gamma, sigma = self.parameters(state.k + 1, state, self._problem_batch(views))
         x = state.image
         g = weighed(self.fidelity_at(state), x, Memory(state.kept, state.mean), views)
         clean, _ = self.denoiser.denoise(x - gamma * g, sigma, state.warm)

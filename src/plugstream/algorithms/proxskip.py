@@ -85,7 +85,7 @@ class ProxSkip(ProximalGradient):
     @torch.no_grad()
     def residual(self, state: Any, views: Views = None) -> Tensor:
         """||x - P(x)||^2 with P = D_sigma(I - (gamma / p) grad d), gamma and sigma of iteration k + 1: (...)."""
-        gamma, sigma = self.parameters(state.k + 1, state, self._whole(views))
+        gamma, sigma = self.parameters(state.k + 1, state, self._problem_batch(views))
         longer = gamma / self.probability
         return fixed_point_distance(
             state.image, self.fidelity_at(state), self.denoiser, longer, sigma, state.warm, views

@@ -92,7 +92,7 @@ class RED(ProximalGradient):
     @torch.no_grad()
     def residual(self, state: Any, views: Views = None) -> Tensor:
         """||x - T(x)||^2 = gamma^2 ||grad d(x) + tau (x - D(x))||^2, gamma and sigma of iteration k + 1: (...)."""
-        gamma, sigma = self.parameters(state.k + 1, state, self._whole(views))
+        gamma, sigma = self.parameters(state.k + 1, state, self._problem_batch(views))
         x = state.image
         draws = [None] if self.noise == 0 else [_FIRST + number for number in range(_DRAWS)]
         prior = torch.stack([self._prior(self.denoiser, x, sigma, draw, state.warm)[0] for draw in draws]).mean(0)

@@ -153,6 +153,7 @@ class LossAbilities(Protocol):
 
     def check(self, data: Tensor) -> None:
         """Refuse data for which the loss has no meaning."""
+        return
 
     def is_convex(self, *, waves: bool = False) -> bool:
         """Whether it is known to be a convex function of the prediction, which is complex with `waves`."""

@@ -21,7 +21,8 @@ from plugstream.models.views import Views, all_views
 
 __all__ = ["Sharded"]
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _unless_single(method: Callable[Concatenate[Sharded, P], R]) -> Callable[Concatenate[Sharded, P], R]:
