@@ -59,7 +59,7 @@ def test_the_better_prior_wins_and_the_race_goes_on_with_it(patient):
     assert (state.choice, race.name_of(state.choice)) == (2, "rival 1")
     assert state.misfit < alone.misfit
     assert float((state.image.flatten() - TRUTH).norm()) < 0.7 * float((alone.image.flatten() - TRUTH).norm())
-    assert state.k == state.used + 3 * race.heat_steps
+    assert state.k == state.used + 3 * race.length
     assert state.used <= race.steps + 4 * race.length  # two rounds for the rival's own sigma
     assert state.rounds > alone.rounds
     going, start = race.finish(state)
@@ -127,7 +127,7 @@ def test_where_its_own_denoiser_stays_the_rounds_are_those_of_the_race_for_sigma
         alone.used,
         alone.misfit,
     )
-    assert state.k == alone.k + 2 * race.heat_steps
+    assert state.k == alone.k + 2 * race.length
     assert torch.equal(state.image, alone.image)
     assert torch.equal(state.trunk.s, alone.trunk.s)
 
@@ -148,7 +148,7 @@ def test_the_heat_comes_with_the_last_round_where_sigma_never_turns():
     assert state.used == race.steps
     state = run(race, state)
     assert state.decided
-    assert state.k == state.used + 2 * race.heat_steps
+    assert state.k == state.used + 2 * race.length
 
 
 @pytest.mark.parametrize("rounds", [6, 9])
@@ -166,7 +166,7 @@ def test_a_race_that_is_stopped_anywhere_in_the_heat_goes_on_to_the_bit(tmp_path
     race = make_race(BAD, (GOOD, 1.5), steps=100)
     state = run(race, until=lambda state: state.entrant is not None)
     one = run(race)
-    for place in range(3 * race.heat_steps + 1):
+    for place in range(3 * race.length + 1):
         if place % effort(7, 1):
             state = race.step(state)
             continue

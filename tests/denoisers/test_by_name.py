@@ -175,7 +175,7 @@ def test_weights_are_looked_for_where_they_are_installed() -> None:
 
 
 def test_what_weights_were_trained_for_is_read_from_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "_HERE", tmp_path)
+    monkeypatch.setattr(facts, "_ROOM", tmp_path)
     assert unavailable(CATALOG["tnrd"]) is not None
     assert facts_of(CATALOG["tnrd"]).trained_for is None
     (tmp_path / "tnrd" / "weights").mkdir(parents=True)

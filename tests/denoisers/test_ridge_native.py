@@ -49,7 +49,7 @@ def gradient(ridges: Ridges, z: Tensor, level: Tensor, instructions: str) -> Ten
     """By one long step from z without momentum, of which it is nearly all: no digit of it is lost."""
     solver, step = Solver(ridges), 1024.0
     for sigma in level.tolist():
-        long = solver.at(sigma)._replace(rates=np.array([step, 0, 0, 0], np.float32))
+        long = solver.profiles(sigma)._replace(rates=np.array([step, 0, 0, 0], np.float32))
         solver._levels[sigma] = long
     found = solve(solver, z, level, tol=0.0, max_iterations=1, instructions=instructions)
     return (z.double() - found.double()) / step
@@ -183,20 +183,25 @@ def test_too_few_iterations_are_a_warning():
 
 def test_profiles_of_many_levels_are_formed_anew_not_kept_forever():
     solver = Solver(random_ridges())
-    first = solver.at(0.1)
-    assert solver.at(0.1) is first
+    first = solver.profiles(0.1)
+    assert solver.profiles(0.1) is first
     for k in range(70):
-        solver.at(0.2 + k / 1000)
+        solver.profiles(0.2 + k / 1000)
     assert len(solver._levels) <= 64
-    assert np.array_equal(solver.at(0.1).slopes, first.slopes)
+    assert np.array_equal(solver.profiles(0.1).slopes, first.slopes)
 
 
 def test_arrays_that_do_not_fit_are_refused():
     module, solver = _native.kernels(), Solver(random_ridges())
-    at = solver.at(0.1)
+    known = solver.profiles(0.1)
     z, ones = images(1, 9, 12).numpy()[:, 0], np.ones(1, bool)
     out = np.zeros_like(z)
-    good = {"taps": solver.taps, "slopes": at.slopes[None], "reaches": at.reaches[None], "rates": at.rates[None]}
+    good = {
+        "taps": solver.taps,
+        "slopes": known.slopes[None],
+        "reaches": known.reaches[None],
+        "rates": known.rates[None],
+    }
     good |= {"tol": 1e-3, "patience": 5, "most": 5, "threads": 1}
     module.ridge(z, None, ones, out, ones, **good)
     for arrays in ((z[:, :1].copy(), None, ones, out[:, :1].copy(), ones), (z, z[:, :3].copy(), ones, out, ones),

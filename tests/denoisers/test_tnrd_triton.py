@@ -9,8 +9,8 @@ import torch
 
 from effort import effort, thorough
 from plugstream import TNRD
-from plugstream.denoisers.tnrd import triton_form, triton_influence, triton_stage
-from plugstream.denoisers.tnrd.influence import _Bumps
+from plugstream.denoisers.tnrd import triton_form, triton_stage
+from plugstream.denoisers.tnrd.influence import _Bumps, _FusedBumps
 from plugstream.denoisers.tnrd.model import diffuse
 from tnrd_models import picture, random_model
 from triton_interpreter import DEVICE, interpret, needs_triton
@@ -46,7 +46,7 @@ def check_influence() -> dict[str, float]:
         x = 150 * torch.randn(shape, generator=generator)
         weights, grad = torch.randn(shape[1], 63, generator=generator), torch.randn(shape, generator=generator)
         results = []
-        for device, form in ((DEVICE, triton_influence.influence), ("cpu", _Bumps.apply)):
+        for device, form in ((DEVICE, _FusedBumps.apply), ("cpu", _Bumps.apply)):
             inputs = [t.to(device).requires_grad_() for t in (x, weights)]
             out = form(*inputs)
             results.append([t.detach().cpu() for t in (out, *torch.autograd.grad(out, inputs, grad.to(device)))])

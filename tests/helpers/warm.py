@@ -49,7 +49,7 @@ MODULES = (
     "plugstream.scans.receive",
     "plugstream.scans.send",
     "plugstream.denoisers",
-    "plugstream.denoisers._triton",
+    "plugstream.denoisers.forms",
     "plugstream.denoisers.equivariant",
     "plugstream.denoisers.tv_native",
     "plugstream.denoisers.tv_triton",

@@ -1,4 +1,4 @@
-"""What an algorithm may have besides `init` and `step`: each ability with the default of one that lacks it."""
+"""What algorithms can do besides `init` and `step`, each ability with a default."""
 
 from __future__ import annotations
 
@@ -13,51 +13,54 @@ if TYPE_CHECKING:
     from plugstream.fidelity.least_squares import Fidelity
     from plugstream.models.views import Views
 
-__all__ = ["AlgorithmAbilities", "as_algorithm"]
+__all__ = ["AlgorithmAbilities", "all_views", "as_algorithm"]
+
+
+def all_views() -> Any:
+    """The sampler of all views in each step; torch is imported here, so that lists of names need not wait for it."""
+    from plugstream.algorithms.sampling import All
+
+    return All()
 
 
 class _AllViews:
-    """All views in each step; made when it is asked for, since samplers need torch, and lists of names do not wait."""
-
     def __get__(self, algorithm: Any, owner: Any = None) -> Any:
-        from plugstream.algorithms.sampling import All
-
-        return All()
+        return all_views()
 
 
 class AlgorithmAbilities:
-    """What algorithms may say of themselves: whoever has one asks for it, and need not look whether it is there."""
+    """Optional parts of an algorithm. Callers use them without probing for them."""
 
     sigma: Any = None
-    """The denoiser's noise level, a number or schedule, where it has one."""
+    """The denoiser's noise level, a number or schedule, if it has one."""
     lam: Any = None
-    """The weight of the prior, of which sigma is made, where it is given instead."""
+    """The weight of the prior, if it is given instead of sigma."""
     sampler: Any = _AllViews()
     """Which views each step uses."""
     momentum: Any = "none"
     """The sequence q_k, by its name or as a function."""
     gradient: Any = None
-    """How the gradient is estimated from a batch, where that can be chosen."""
+    """How the gradient is estimated from a batch, if that can be chosen."""
     judge: Any = None
-    """The fidelity of data that steps leave out, where there is one; `misfit(state)` is then by it."""
+    """The fidelity of data that steps leave out, if there is one, by which `misfit(state)` is measured."""
 
     def fidelity_at(self, state: Any) -> Fidelity:
-        """The fidelity with what the state has found of the model beside the image."""
+        """The fidelity with the parameters of the model that the state holds."""
         from plugstream.fidelity.least_squares import as_fidelity
 
-        own: Any = self
-        found: Fidelity = as_fidelity(own.fidelity)
-        return found
+        algorithm: Any = self
+        fidelity: Fidelity = as_fidelity(algorithm.fidelity)
+        return fidelity
 
     def phase(self, state: Any) -> int | None:
-        """In which part of its way the algorithm is after the steps of this state, each of which seeks another image.
+        """The phase of the iteration after this state; each phase seeks another image.
 
-        0 for the last of them; None where the next image says nothing of the last, as in a search that tries several.
+        0 for the last phase; None if an image says nothing about the next, as in a search that tries several.
         """
         return 0
 
     def residual(self, state: Any, views: Views = None) -> Tensor:
-        """||x - T(x)||^2 of the map T that it iterates; refused where an algorithm does not say."""
+        """||x - T(x)||^2 of the map T that it iterates; refused by default."""
         raise InputError(
             f"{type(self).__name__} has no residual(state, views), the squared distance ||x - T(x)||^2 of the "
             "map that it iterates; give it one, or do not measure the distance"
@@ -65,5 +68,5 @@ class AlgorithmAbilities:
 
 
 def as_algorithm(algorithm: Any) -> Any:
-    """An algorithm as it is, or one of somebody's own class with the defaults of `AlgorithmAbilities`."""
+    """An algorithm; one of your own class gets the defaults of `AlgorithmAbilities`."""
     return with_defaults(algorithm, AlgorithmAbilities)

@@ -1,4 +1,4 @@
-"""ADMM, PnP-ADMM and half-quadratic splitting: the same pieces, with the data's prox in place of its gradient."""
+"""ADMM, PnP-ADMM and half-quadratic splitting: steps with the data's prox in place of its gradient."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from plugstream.algorithms.base import PlugAndPlay
+from plugstream.algorithms.sampling import Batch
 from plugstream.base.arrays import Array
 from plugstream.base.linalg import squared_norm
 from plugstream.models.views import Views
@@ -37,14 +38,13 @@ class ADMM(PlugAndPlay):
         s^k = s^{k-1} + z^k - x^k
 
     Its fixed points are those of P = D_sigma(I - gamma grad d) for the same gamma and sigma (Proposition 3), so with
-    D = prox_{gamma r} it minimises d + r. Any gamma > 0 will do, since there is no gradient step to be too long;
-    about 10/L converges far faster than 1/L on diffraction tomography. The prox is solved from z^{k-1} on.
+    D = prox_{gamma r} it minimises d + r. Any gamma > 0 will do; about 10/L converges far faster than 1/L on
+    diffraction tomography. The prox is solved starting from z^{k-1}.
 
     Without the dual (s^k = 0) it is half-quadratic splitting, x^k = D_sigma(prox_{gamma d}(x^{k-1})): for D = prox_r
     its fixed points minimise r + the Moreau envelope of gamma d, hence nearly gamma d + r for a small gamma. They are
-    not those of P, so `residual` is of its own map. With gamma and sigma^2 that fall together it needs the fewest
-    denoiser calls of all here (docs/reproduction.md): first it inverts the data with a strong denoiser, and then it
-    refines.
+    not those of P, so `residual` uses its own map. With gamma and sigma^2 that fall together it needs the fewest
+    denoiser calls of all algorithms here (docs/reproduction.md).
 
     Arguments: those of `PlugAndPlay`, and dual, False for half-quadratic splitting.
 
@@ -64,18 +64,20 @@ class ADMM(PlugAndPlay):
         """One iteration."""
         k = state.k + 1
         gamma, sigma = self.parameters(k)
-        batch = self.sampler.draw(state.k, self.fidelity.available)
-        z = self.fidelity.prox(state.image - state.s, gamma, batch.views, batch.weights, start=state.z)
+        z = self._data_image(state, gamma, self.sampler.draw(state.k, self.fidelity.available))
         x, warm = self.denoiser.draw(state.k).denoise(z + state.s, sigma, state.warm)
         return SplitState(k=k, image=x, z=z, s=state.s + z - x if self.dual else state.s, warm=warm)
 
+    def _data_image(self, state: SplitState, gamma: float, batch: Batch) -> Tensor:
+        """z^k, by the views of the step."""
+        return self.fidelity.prox(state.image - state.s, gamma, batch.views, batch.weights, start=state.z)
+
     @torch.no_grad()
     def residual(self, state: SplitState, views: Views = None) -> Tensor:
-        """||x - T(x)||^2 of the map that is iterated, at gamma and sigma of iteration k + 1: (...).
+        """||x - T(x)||^2 of the iterated map, at gamma and sigma of iteration k + 1: (...).
 
-        With the dual T = P = D_sigma(I - gamma grad d), whose fixed points are ADMM's (Proposition 3). Without it
-        T = D_sigma(prox_{gamma d}), which has others: at a fixed point of one the other still moves. The prox is solved
-        from z^k on as in a step, so that with all views this is ||x^k - x^{k+1}||^2.
+        With the dual T = P = D_sigma(I - gamma grad d) (Proposition 3), without it T = D_sigma(prox_{gamma d}), which
+        has other fixed points. The prox starts from z^k, so that with all views this is ||x^k - x^{k+1}||^2.
         """
         if self.dual:
             return super().residual(state, views)

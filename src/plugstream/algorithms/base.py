@@ -1,7 +1,7 @@
 """What an algorithm is: `init` and `step` on a small frozen state. No loop, no printing, no files.
 
-torch is imported where it is used, so that a file which declares an algorithm of its own can have `PlugAndPlay` at its
-top, and lists of entries do not wait.
+torch is imported where it is used, so that a file which declares an algorithm can import `PlugAndPlay` at its top
+without making lists of entries wait.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import warnings
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from plugstream.algorithms.abilities import AlgorithmAbilities, as_algorithm
+from plugstream.algorithms.abilities import AlgorithmAbilities, all_views, as_algorithm
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.schedules import Number, OverL, Overlap, parse_step, value_at
 
@@ -28,7 +28,7 @@ __all__ = ["Algorithm", "PlugAndPlay", "State", "fidelity_at"]
 
 
 class State(Protocol):
-    """Where an algorithm is: `k` steps taken, and the image they gave. What else it needs is its own."""
+    """Where an algorithm is: `k` steps taken, and the image they gave. The rest is the algorithm's own."""
 
     @property
     def k(self) -> int: ...
@@ -44,8 +44,8 @@ class Algorithm(Protocol[S]):
     """An iteration, and the map T whose fixed points it seeks: T(x) = x says that it has arrived.
 
     `residual` belongs to the algorithm, since only it knows its T: for proximal gradients and ADMM it is
-    P(x) = D(x - gamma grad d(x)), for half-quadratic splitting D(prox_{gamma d}(x)). What one of your own need not have
-    has a default in `AlgorithmAbilities`.
+    P(x) = D(x - gamma grad d(x)), for half-quadratic splitting D(prox_{gamma d}(x)). `AlgorithmAbilities` has defaults
+    for the optional parts.
     """
 
     @property
@@ -60,22 +60,16 @@ class Algorithm(Protocol[S]):
     def init(self, image: Tensor | None = None) -> S: ...
     def step(self, state: S) -> S: ...
     def parameters(self, k: int, state: S | None = None) -> tuple[float, float]:
-        """gamma and sigma of iteration k = 1, 2, ...; `state` is the one before it, for a step that is found."""
+        """gamma and sigma of iteration k = 1, 2, ...; `state` is the one before it, for steps found on the way."""
 
     def fidelity_at(self, state: S) -> Fidelity: ...
     def phase(self, state: S) -> int | None: ...
     def residual(self, state: S, views: Views = None) -> Tensor:
-        """||x - T(x)||^2 at the state's image, with the parameters of the iteration to come, for each image: (...).
+        """||x - T(x)||^2 at the state's image, with the parameters of the next iteration, for each image: (...).
 
-        T is on all views that are available, or with `views` that of the problem with these alone. Zero exactly at
-        fixed points; `Distance` measures it and `solve(..., distance_limit=...)` stops by it.
+        T uses all available views, or `views` alone. Zero exactly at fixed points; `Distance` measures it and
+        `solve(..., distance_limit=...)` stops by it.
         """
-
-
-def _all_views() -> Sampler:
-    from plugstream.algorithms.sampling import All
-
-    return All()
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +94,7 @@ class PlugAndPlay(AlgorithmAbilities):
     sigma: Number | None = None
     lam: Number | None = None
     step_size: Number | OverL | Overlap | str = "1/L"
-    sampler: Sampler | Any = field(default_factory=_all_views)
+    sampler: Sampler | Any = field(default_factory=all_views)
 
     def __post_init__(self) -> None:
         from plugstream.algorithms.sampling import as_sampler
@@ -121,16 +115,16 @@ class PlugAndPlay(AlgorithmAbilities):
     def parameters(self, k: int, state: Any = None, batch: Batch | None = None) -> tuple[float, float]:
         """gamma and sigma of iteration k = 1, 2, ..., checked to be usable.
 
-        A multiple of 1/L goes by the fidelity's L, or where none is known by what the state has found. A step that
-        follows the overlap goes by that of `batch`, which is the one that the sampler draws if it is not given.
+        A multiple of 1/L uses the fidelity's L, or the state's if that is not known. A step that follows the overlap
+        uses that of `batch`, the sampler's if not given.
         """
         step = self.step_size
         assert not isinstance(step, str)
         if isinstance(step, Overlap):
             gamma = value_at(step.multiple, k) / self._overlap(k, state, batch)
         elif isinstance(step, OverL):
-            found = None if self.fidelity.has_lipschitz else getattr(state, "lipschitz", None)
-            largest = self.fidelity.lipschitz_max if found is None else float(found)
+            estimate = None if self.fidelity.has_lipschitz else getattr(state, "lipschitz", None)
+            largest = self.fidelity.lipschitz_max if estimate is None else float(estimate)
             if not 0 < largest < math.inf:
                 raise InputError(
                     f"L is {largest:g}, so there is no step 1/L: the data does not depend on the image, or is "
@@ -153,9 +147,9 @@ class PlugAndPlay(AlgorithmAbilities):
 
     def _overlap(self, k: int, state: Any, batch: Batch | None) -> float:
         """The largest overlap of the views of iteration k, in the mean over them, times the loss's curvature."""
-        drawn = self.sampler.draw(k - 1, self.fidelity.available) if batch is None else batch
+        batch = self.sampler.draw(k - 1, self.fidelity.available) if batch is None else batch
         fidelity = self.fidelity_at(state)
-        overlap = fidelity.overlap(drawn.views, drawn.weights)
+        overlap = fidelity.overlap(batch.views, batch.weights)
         if overlap is None:
             raise InputError("how much views overlap is not known of this model; use a multiple of 1/L as the step")
         largest = float(overlap.max()) * fidelity.fit_curvature
@@ -164,37 +158,33 @@ class PlugAndPlay(AlgorithmAbilities):
         return largest
 
     def fidelity_at(self, state: Any) -> Fidelity:
-        """The fidelity with what the state has found of the model beside the image; this one's where that is nothing.
-
-        It is what predictions, misfits and distances of a run that refines its model are of.
-        """
+        """The fidelity with the parameters of the model that the state holds."""
         refined = getattr(state, "parameters", None)
         return self.fidelity.with_parameters(refined) if refined else self.fidelity
 
     def renew(self, state: Any) -> Any:
-        """The state from which this algorithm goes on where another one, of other views say, has come to `state`.
+        """The state from which this algorithm continues after another one, of other views say, has reached `state`.
 
-        As of `init` from the image there: momentum, duals, what gradients remember and an L that was found begin anew,
-        since they are of another problem. The count of steps goes on, which sampler and schedules go by, and so does
-        the warm start of the denoiser.
+        As `init` from the image there: momentum, duals, remembered gradients and an estimated L start over, since they
+        belong to another problem. The count of steps and the denoiser's warm start go on.
         """
-        own: Any = self  # `init` is of the algorithms, which have states of their own
-        return replace(own.init(state.image), k=state.k, warm=state.warm)
+        algorithm: Any = self
+        return replace(algorithm.init(state.image), k=state.k, warm=state.warm)
 
     def residual(self, state: Any, views: Views = None) -> Tensor:
         """||x - P(x)||^2 with P = D_sigma(I - gamma grad d), gamma and sigma of iteration k + 1: (...).
 
-        Arguments: state, of this algorithm; views, the problem's with these alone, all that are available if not given.
+        Arguments: state, of this algorithm; views, all available ones if not given.
         Reference: Sun, Wohlberg and Kamilov, eq. (24); for ADMM, Proposition 3.
         """
         from plugstream.algorithms.theory import fixed_point_distance
 
-        gamma, sigma = self.parameters(state.k + 1, state, self._whole(views))
+        gamma, sigma = self.parameters(state.k + 1, state, self._problem_batch(views))
         warm = getattr(state, "warm", None)
         return fixed_point_distance(state.image, self.fidelity_at(state), self.denoiser, gamma, sigma, warm, views)
 
-    def _whole(self, views: Views) -> Batch | None:
-        """The views by which a step is found that follows them: those of the problem whose fixed points are meant."""
+    def _problem_batch(self, views: Views) -> Batch | None:
+        """The views of the problem whose fixed points are sought, for a step that follows their overlap."""
         if not isinstance(self.step_size, Overlap):
             return None
         import torch
@@ -205,7 +195,7 @@ class PlugAndPlay(AlgorithmAbilities):
 
     @property
     def _searches(self) -> bool:
-        """Whether the step is one that has to be found: a multiple of 1/L where no L is known."""
+        """Whether the step has to be found: a multiple of an unknown 1/L."""
         return isinstance(self.step_size, OverL) and not self.fidelity.has_lipschitz
 
     @property
@@ -214,7 +204,7 @@ class PlugAndPlay(AlgorithmAbilities):
         return len(self.fidelity.image_shape)
 
     def _start_image(self, image: Array | None) -> Tensor:
-        """The first image, zero if not given, after a check of everything that can be checked before work starts."""
+        """The first image, zero if not given, after all checks that are possible before the first step."""
         import torch
 
         from plugstream.base.arrays import as_tensor
@@ -233,19 +223,17 @@ class PlugAndPlay(AlgorithmAbilities):
         if not self._searches:
             self.parameters(1)
         self.sampler.draw(0, self.fidelity.available)
-        lead_own, several = tuple(image.shape[: image.ndim - len(shape)]), self.fidelity.batch_shape
+        axes, batch = tuple(image.shape[: image.ndim - len(shape)]), self.fidelity.batch_shape
         try:
-            lead = broadcast_axes(lead_own, several)
+            lead = broadcast_axes(axes, batch)
         except ValueError:
-            raise InputError(
-                f"the first image has leading axes {lead_own}, but there is data of {several} images"
-            ) from None
+            raise InputError(f"the first image has leading axes {axes}, but there is data of {batch} images") from None
         image = image.expand(*lead, *shape)  # one start for the data of several images
         return image.to(device=self.fidelity.device, dtype=self.fidelity.dtype)
 
     def _warn_of_long_steps(self) -> None:
-        """Gradient descent on d is nonexpansive up to gamma = 2/L and not beyond, so say where that is passed."""
-        if self._searches or isinstance(self.step_size, Overlap):  # which is 1/L of the batch
+        """Warn of steps beyond 2/L, where gradient descent on d is no longer nonexpansive."""
+        if self._searches or isinstance(self.step_size, Overlap):  # 1/L of the batch
             return
         gamma, _ = self.parameters(1)
         batch = self.sampler.draw(0, self.fidelity.available)
@@ -254,14 +242,14 @@ class PlugAndPlay(AlgorithmAbilities):
             if isinstance(self.step_size, OverL):
                 bound = self.fidelity.lipschitz_max
                 if gamma * bound > 2 and batch.views is None:
-                    bound = self.fidelity.lipschitz  # all views together allow a longer step than the worst of them
+                    bound = self.fidelity.lipschitz  # all views together allow a longer step
             elif (least := self.fidelity.lipschitz_at_least(batch.views, batch.weights)) is not None:
-                # A step that is a number needs no L, so what it takes to know L is not spent on a warning.
+                # A step that is a number needs no L; do not compute it for a warning.
                 bound, about = least, "<="
             else:
                 bound = self.fidelity.lipschitz_max
         except InputError:
-            return  # a fidelity without a known L cannot be checked
+            return  # no L is known
         if gamma * bound > 2:
             words = "at least " if about == "<=" else ""
             warnings.warn(
@@ -273,16 +261,16 @@ class PlugAndPlay(AlgorithmAbilities):
 
 
 def fidelity_at(algorithm: Algorithm[Any], state: Any) -> Fidelity:
-    """The fidelity that an algorithm's state speaks of: with what it has found of the model beside the image."""
-    found: Fidelity = as_algorithm(algorithm).fidelity_at(state)
-    return found
+    """The fidelity with the parameters of the model that an algorithm's state holds."""
+    fidelity: Fidelity = as_algorithm(algorithm).fidelity_at(state)
+    return fidelity
 
 
 def _adapt_denoiser(denoiser: Denoiser, fidelity: Fidelity) -> Denoiser:
-    """The denoiser for the images of this fidelity; itself where it takes them, which is refused if it cannot be had.
+    """The denoiser with adapters for the images of this fidelity; refused if there are none.
 
-    Of images with three axes the first is of channels where the fidelity says so, or a denoiser that takes them is
-    given. Functions of other arrays than images, such as a row of numbers, are left alone.
+    The first of three axes holds channels if the fidelity says so or the denoiser takes them. Functions of other arrays
+    than images, such as a row of numbers, are left alone.
     """
     from plugstream.denoisers.shapes import adapt
 

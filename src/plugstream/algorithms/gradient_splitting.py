@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plugstream.algorithms.pgm import MOMENTUM, GradientState, ProximalGradient
+from plugstream.algorithms.pgm import GradientState, ProximalGradient
 from plugstream.base.errors import InputError
 from plugstream.base.linalg import squared_norm
 from plugstream.models.views import Views
@@ -22,18 +22,17 @@ class GradientSplitting(ProximalGradient):
 
         z = m steps of `ProximalGradient` from x without a denoiser,    x = D_sigma(z),
 
-    and the momentum begins anew after each denoiser call. The m steps are an inexact prox: of a quadratic d without
+    and the momentum starts over after each denoiser call. The m steps are an inexact prox: for a quadratic d without
     momentum and with all views, z = x - W grad d(x) with W = gamma sum_{j<m} (I - gamma H)^j, which is m gamma where
-    the data say little and the inverse of the curvature H where they say much. Momentum makes it about m^2 gamma / 6
-    where they say little. So it inverts the data as `ADMM` without its dual does, and the denoiser gets a sigma as
-    large as there, falling from call to call; but a step takes a few views and no conjugate gradients, every step other
-    views, and the loss needs no prox.
+    the data say little (about m^2 gamma / 6 with momentum) and the inverse of the curvature H where they say much. So
+    it inverts the data as `ADMM` without its dual does, with a sigma as large as there, falling from call to call; but
+    a step takes a few views and no conjugate gradients, and the loss needs no prox.
 
     Condition: for gamma <= 1/L, convex d_i, all views and no momentum, m gradient steps are an averaged map, and with
     an averaged D so is T = D(m steps), whose fixed points are those of D(I - W grad d), not of P. With momentum and few
-    views nothing is proved. `residual` is of T with all views, at m passes over the data.
+    views nothing is proved. `residual` is that of T with all views, at m passes over the data.
 
-    Between two calls the image is not denoised: take a multiple of m as the number of steps.
+    The image is not denoised between two calls: take a multiple of m as the number of steps.
 
     Arguments: those of `ProximalGradient`, and inner, m: the steps k = m, 2m, ... call the denoiser.
     References: Zhang et al., IEEE Trans. Pattern Anal. Mach. Intell. 44(10), 2022, for the splitting; Tang and Davies,
@@ -63,14 +62,12 @@ class GradientSplitting(ProximalGradient):
     def residual(self, state: Any, views: Views = None) -> Tensor:
         """||x - T(x)||^2 with T the next run of m steps and its denoiser, on these views, all if None: (...)."""
         k = state.k - state.k % self.inner + self.inner
-        gamma, sigma = self.parameters(k, state, self._whole(views))
+        gamma, sigma = self.parameters(k, state, self._problem_batch(views))
         fidelity = self.fidelity_at(state)
-        momentum = MOMENTUM[self.momentum] if isinstance(self.momentum, str) else self.momentum
-        assert momentum is not None
         x = s = state.image
         q = 1.0
         for number in range(1, self.inner + 1):
-            before, x, rising = x, s - gamma * fidelity.gradient(s, views), momentum(number, q)
+            before, x, rising = x, s - gamma * fidelity.gradient(s, views), self._sequence(number, q)
             s, q = x + ((q - 1) / rising) * (x - before), rising
         clean, _ = self.denoiser.denoise(x, sigma, state.warm)
         return squared_norm(state.image - clean, self._ndim)

@@ -15,9 +15,9 @@ from plugstream.denoisers.base import Denoiser
 
 __all__ = ["DenoiserRace", "HeatState", "Rival"]
 
-# By what the sides of a round differ from sigma where a rival has won, whose own best sigma nobody has looked for yet.
+# The ratio of the first round of a rival that has won.
 _RATIO = 2**0.5
-# A rival that has won the heat has so many rounds for its own sigma, and those that the race had not yet used.
+# Rounds that such a rival gets for its own sigma, besides those that the race did not use.
 _ROUNDS = 2
 
 
@@ -25,9 +25,9 @@ _ROUNDS = 2
 class Rival:
     """A denoiser that may take the place of the race's own.
 
-    name; denoiser. factor and power: with sigma of the race's own denoiser, its own is factor * sigma^power on the
-    average. even: with which sigma of the race's own denoiser it is as good on the average, and better with a smaller
-    one; 0 where it is never better.
+    name; denoiser. factor, power: its sigma is on average factor * sigma^power, with sigma that of the race's own
+    denoiser. even: the sigma of the race's own denoiser at which both are equally good on average; with a smaller one
+    the rival is better. 0 if it never is.
     """
 
     name: str
@@ -36,22 +36,22 @@ class Rival:
     power: float = 1.0
     even: float = 0.0
 
-    def sigma(self, own: float) -> float:
-        """The sigma that goes with one of the race's own denoiser."""
-        return float(self.factor * own**self.power)
+    def sigma(self, sigma: float) -> float:
+        """The sigma that corresponds to one of the race's own denoiser."""
+        return float(self.factor * sigma**self.power)
 
-    def lean(self, own: float) -> float:
-        """How far the race's own denoiser is to be preferred at this sigma of its own: from 1 to -1, for not at all."""
-        return 1.0 if self.even == 0 else max(-1.0, min(1.0, math.log2(own / self.even)))
+    def lean(self, sigma: float) -> float:
+        """How far to prefer the race's own denoiser at this sigma of its own, from 1 to -1."""
+        return 1.0 if self.even == 0 else max(-1.0, min(1.0, math.log2(sigma / self.even)))
 
 
 @dataclass(frozen=True)
 class HeatState(RaceState):
-    """Where a race is that chooses the denoiser, too.
+    """The state of a race that chooses the denoiser too.
 
-    entrant: which denoiser runs in the heat, 0 for the race's own, None before and after it. heat: the misfits of those
-    that have run. leader: which of them is ahead; its state is `rival` while the heat goes on. choice: which denoiser
-    the rounds have, that of the leader once the heat is over (`decided`).
+    entrant: the denoiser that runs in the heat, 0 for the race's own, None before and after the heat. heat: the misfits
+    of those that have run. leader: the best of them, whose state is `rival` during the heat. choice: the denoiser of
+    the rounds, the leader once the heat is over (`decided`).
     """
 
     entrant: int | None = None
@@ -65,25 +65,24 @@ class HeatState(RaceState):
 class DenoiserRace(SigmaRace):
     r"""Find sigma and the denoiser: a race for sigma, and at its end one heat of denoisers.
 
-    From the image of the race's end each denoiser takes m steps, the race's own with the sigma that was found and the
-    i-th rival with c_i sigma^p_i, on the same views. e is the misfit on data that no step uses, as of `SigmaRace`. Who
-    has the least
+    From the last image of the race each denoiser takes m steps on the same views, the race's own with the sigma found,
+    the i-th rival with c_i sigma^p_i. With e the misfit on data that no step uses, as in `SigmaRace`, the least
 
-        e_i / (1 - margin l_i),    l_i = log2(sigma / even_i), from -1 to 1,
+        e_i / (1 - margin l_i),    l_i = log2(sigma / even_i), from -1 to 1, and 0 for the race's own denoiser,
 
-    wins, with l = 0 for the race's own denoiser. So a rival must be better by the margin with sigma > 2 even_i, and may
-    be worse by as much with sigma < even_i / 2. If it wins, it has further rounds from its image, with r = sqrt(2): two
-    of 2 m steps, and those that the race had not used. Else the race ends as that for sigma alone would, to the bit.
+    wins. So a rival must be better by the margin with sigma > 2 even_i, and may be worse by as much with
+    sigma < even_i / 2. A rival that wins gets further rounds from its image, with r = sqrt(2): two of 2 m steps, and
+    those that the race did not use. Otherwise the race ends as that for sigma alone, to the bit.
 
-    Why at the end: with too large a sigma, as a race has before, the heat is won by whoever smooths least. Why a
-    margin: with noisy data e is nearly all noise, the same for all, and which of two good denoisers has the smaller one
-    is chance. The one that is best on the average should then be chosen; docs/sigma-search.md has what was measured.
+    Why at the end: with too large a sigma, as earlier in a race, whoever smooths least wins. Why a margin: with noisy
+    data e is nearly all noise, so that chance decides between two good denoisers; the one that is best on average
+    should then be chosen (docs/sigma-search.md).
 
     Condition: sigma means the same to all of them, a level of noise or the weight of a prior, so that c_i, p_i and
     even_i hardly depend on the data.
 
-    Arguments: as of `SigmaRace`, whose `steps` do not count those of the heat and of what comes after it; rivals, at
-    least one; margin, as above.
+    Arguments: as of `SigmaRace`, whose `steps` do not include the heat and what follows it; rivals, at least one;
+    margin.
     """
 
     rivals: tuple[Rival, ...] = ()
@@ -96,20 +95,14 @@ class DenoiserRace(SigmaRace):
         if not 0 <= self.margin < 1:
             raise InputError(f"the margin by which a rival must win is from 0 to 1, not {self.margin}")
 
-    @property
-    def heat_steps(self) -> int:
-        """The steps of one entrant of the heat."""
-        return self.length
-
     def init(self, image: Array | None = None) -> HeatState:
         """The state before the first step, from an image (*image_shape), or from zero."""
         state = super().init(image)
         return HeatState(**{field.name: getattr(state, field.name) for field in fields(state)})
 
     @torch.no_grad()
-    def step(self, state: RaceState) -> RaceState:
+    def step(self, state: Any) -> RaceState:
         """One step of the side or the entrant that is running, and at its end what comes of it."""
-        assert isinstance(state, HeatState)
         if state.entrant is None:
             return super().step(state)
         side = self._side(state).step(state.side)
@@ -129,7 +122,7 @@ class DenoiserRace(SigmaRace):
         return self._close_heat(state)
 
     def _score(self, state: HeatState, number: int) -> float:
-        """What the least of wins the heat, of an entrant that has run; infinite where its image is not finite."""
+        """The score of an entrant that has run, the least of which wins; infinite if its image is not finite."""
         misfit = state.heat[number]
         lean = 0.0 if number == 0 else self.rivals[number - 1].lean(state.sigma)
         return math.inf if math.isnan(misfit) else misfit / (1 - self.margin * lean)
@@ -144,37 +137,32 @@ class DenoiserRace(SigmaRace):
         over = replace(over, sigma=sigma, ratio=_RATIO, turn=0, streak=0, misfit=misfit, length=self.length)
         return super()._begin_round(over, state.rival)
 
-    def _begin_round(self, state: RaceState, trunk: Any) -> RaceState:
+    def _begin_round(self, state: Any, trunk: Any) -> RaceState:
         """The state before a round, or before the heat where sigma has just been found."""
-        assert isinstance(state, HeatState)
-        following = super()._begin_round(state, trunk)
-        assert isinstance(following, HeatState)
+        following: Any = super()._begin_round(state, trunk)
         if state.decided or not following.ended:
             return following
-        return replace(following, ended=False, entrant=0, goal=self.heat_steps)
+        return replace(following, ended=False, entrant=0, goal=self.length)
 
-    def _limit(self, state: RaceState) -> int:
+    def _limit(self, state: Any) -> int:
         """How many steps the way in and all rounds may take, more for a rival."""
-        assert isinstance(state, HeatState)
         return super()._limit(state) + (2 * _ROUNDS * self.length if state.choice > 0 else 0)
 
-    def _side(self, state: RaceState) -> Any:
+    def _side(self, state: Any) -> Any:
         """The algorithm with the sigma and the denoiser of what is running."""
-        assert isinstance(state, HeatState)
         number = state.choice if state.entrant is None else state.entrant
-        made = super()._side(state) if state.entrant is None else replace(self.algorithm, sigma=state.sigma)
+        side = super()._side(state) if state.entrant is None else replace(self.algorithm, sigma=state.sigma)
         if number == 0:
-            return made
+            return side
         rival = self.rivals[number - 1]
-        sigma = made.sigma if state.entrant is None else rival.sigma(made.sigma)
-        return replace(made, denoiser=rival.denoiser, sigma=sigma)
+        sigma = side.sigma if state.entrant is None else rival.sigma(side.sigma)
+        return replace(side, denoiser=rival.denoiser, sigma=sigma)
 
-    def finish(self, state: RaceState, algorithm: Any | None = None) -> tuple[Any, Any]:
-        """The algorithm with the denoiser and the sigma that were found, and the state to go on from with it.
+    def finish(self, state: Any, algorithm: Any | None = None) -> tuple[Any, Any]:
+        """The algorithm with the denoiser and the sigma found, and the state from which it continues.
 
-        Arguments: state, of a race that has ended; algorithm, to go on with instead, which has the denoiser already.
+        Arguments: state, of a race that has ended; algorithm, to continue with instead, which has the denoiser already.
         """
-        assert isinstance(state, HeatState)
         if algorithm is None and state.choice > 0:
             algorithm = replace(self.algorithm, denoiser=self.rivals[state.choice - 1].denoiser)
         return super().finish(state, algorithm)

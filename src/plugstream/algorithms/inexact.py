@@ -1,4 +1,4 @@
-"""PnP-ADMM a few views a step, whose prox is a few products with the data and no more."""
+"""PnP-ADMM a few views a step, with a prox of only a few products with the data."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from plugstream.base.errors import InputError
 
 __all__ = ["InexactADMM"]
 
-# Views whose predictions are in memory at a time where all are passed over.
+# Views whose predictions are in memory at a time in a full pass.
 _VIEWS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, eq=False)
 class InexactADMM(ADMM):
-    r"""Reconstruct an image by alternating a denoiser with a prox of a few views that is hardly begun.
+    r"""Reconstruct an image by alternating a denoiser with the first steps towards the prox of a few views.
 
     For k = 1, 2, ..., with d_B the mean over the views of the step:
 
@@ -32,19 +32,17 @@ class InexactADMM(ADMM):
         s^k = s^{k-1} + z^k - x^k
 
     A prox solves (I/gamma + A_B) z = (x - s)/gamma + b_B with A_B = grad^2 d_B. The preconditioner is
-    (I/gamma + C)^{-1} with C the `Circulant` next to A of all views: the A of tomographs, of diffraction tomography and
-    of MRI are nearly convolutions. It costs two FFTs. A step takes n + 1 products with the views of the batch.
+    (I/gamma + C)^{-1} with C the `Circulant` nearest to A of all views: the A of tomographs, of diffraction tomography
+    and of MRI are nearly convolutions. It costs two FFTs. A step takes n + 1 products with the views of the batch.
 
-    With a long step, to be inexact may also be better: an exact prox follows the views of a step to where the data of
-    others disagree. docs/reproduction.md has both, this and `IncrementalADMM`, on the same scans.
+    With a long step inexact may be better: an exact prox follows the views of a step to where the data of others
+    disagree. docs/reproduction.md compares it with `IncrementalADMM` on the same scans.
 
-    Condition: at a fixed point z = x and s = -gamma grad d(x), the residual of the system is zero and no step moves, so
-    with all views the fixed points are those of ADMM and of P = D_sigma(I - gamma grad d), whatever n. With n growing
-    it becomes ADMM. For convex d and a prox as D, inexact ADMM converges where the errors of z can be summed; that
-    a fixed n does so is not proved, nor anything of other denoisers, or of few views.
+    Condition: with all views the fixed points are those of ADMM and of P = D_sigma(I - gamma grad d), for every n. With
+    n growing it becomes ADMM. For convex d and a prox as D, inexact ADMM converges if the errors of z are summable;
+    that a fixed n does so is not proved, nor anything for other denoisers or few views.
 
-    It is for models that are linear, with least squares. The spectrum of C is that of the views there are at the start:
-    a scan that grows is refused.
+    For linear models with least squares. C is that of the views at the start, so a scan that grows is refused.
 
     Arguments: those of `ADMM`, and
         products: n >= 1, products with the views of a step, beyond the one of the gradient.
@@ -61,7 +59,7 @@ class InexactADMM(ADMM):
             raise InputError(f"a prox takes at least one product with the views of a step, not {self.products}")
 
     def init(self, image: Array | None = None) -> SplitState:
-        """The state before the first step, from an image (..., *image_shape), or from zero; C is found now."""
+        """As of `ADMM`; C is computed now."""
         if not self.fidelity.linear or self.fidelity.loss is not None:
             raise InputError("conjugate gradients are for linear models with least squares; use another algorithm")
         first = super().init(image)
@@ -77,29 +75,20 @@ class InexactADMM(ADMM):
         return Circulant.near(self._whole_curvature, like, self._ndim - channels)
 
     def _whole_curvature(self, image: Tensor) -> Tensor:
-        """A z, some views at a time."""
+        """A z, a block of views at a time."""
         views = self.fidelity.available
         weights = torch.full((len(views),), 1 / len(views), dtype=torch.float64)
-        parts = (Batch(views[some], weights[some]) for some in torch.arange(len(views)).split(_VIEWS_AT_ONCE))
-        return functools.reduce(torch.add, (self._curvature(image, part) for part in parts))
+        blocks = map(Batch, views.split(_VIEWS_AT_ONCE), weights.split(_VIEWS_AT_ONCE))
+        return functools.reduce(torch.add, (self._curvature(image, block) for block in blocks))
 
-    @torch.no_grad()
-    def step(self, state: SplitState) -> SplitState:
-        """One iteration."""
-        gamma, sigma = self.parameters(state.k + 1)
-        batch = self.sampler.draw(state.k, self.fidelity.available)
-        z = self._prox(state.image - state.s, state.z, gamma, batch)
-        x, warm = self.denoiser.draw(state.k).denoise(z + state.s, sigma, state.warm)
-        return SplitState(k=state.k + 1, image=x, z=z, s=state.s + z - x if self.dual else state.s, warm=warm)
-
-    def _prox(self, image: Tensor, start: Tensor, gamma: float, batch: Batch) -> Tensor:
-        """n steps from `start` towards the prox at `image`."""
-        g = self.fidelity.gradient(start, batch.views, batch.weights)
+    def _data_image(self, state: SplitState, gamma: float, batch: Batch) -> Tensor:
+        """n steps from z^{k-1} towards the prox."""
+        g = self.fidelity.gradient(state.z, batch.views, batch.weights)
         return preconditioned_steps(
             lambda z: self._curvature(z, batch) + z / gamma,
             lambda r: self.circulant.solve(r, 1 / gamma),
-            start.expand_as(g),
-            (image - start) / gamma - g,
+            state.z.expand_as(g),
+            (state.image - state.s - state.z) / gamma - g,
             self.products,
             self._ndim,
         )

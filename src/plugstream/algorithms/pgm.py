@@ -8,7 +8,7 @@
 | PnP-FISTA   | any            | All                         | nesterov               |
 | PnP-SGD     | any            | Uniform(B), Epochs(B), ...  | none, or tapered       |
 
-With SAGA or SVRG as its gradient PnP-SGD becomes PnP-SAGA and PnP-SVRG; a restart makes the momentum adaptive.
+With SAGA or SVRG as its gradient PnP-SGD becomes PnP-SAGA and PnP-SVRG; restarts make the momentum adaptive.
 """
 
 from __future__ import annotations
@@ -36,14 +36,12 @@ from plugstream.models.views import Views
 __all__ = ["MOMENTUM", "RESTARTS", "BoundedMomentum", "GradientState", "ProximalGradient", "TaperedMomentum"]
 
 Momentum = Callable[[Any, Any], Any]
-"""The sequence {q_k}: from k and q_{k-1} to q_k, with q_0 = 1.
-
-Plain numbers, unless there is a restart: then k counts from it, and both are tensors with one value for each image.
-"""
+"""The sequence {q_k}: from k and q_{k-1} to q_k, with q_0 = 1. With restarts k counts from the last one, and both are
+tensors with a value for each image."""
 
 BOUND = 3.0
-"""Where q_k of the momentum "bounded" ends, so that (q - 1) / q is 2/3: about three times as fast as without, and the
-variance of small batches about as much larger, however long it goes on; Nesterov's makes it larger with every step."""
+"""The limit of q_k of the momentum "bounded", so that (q - 1) / q is 2/3: about three times as fast as without, with
+about as much larger a variance of small batches; Nesterov's makes that larger with every step."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class BoundedMomentum:
 
 
 PEAK, POWER = 20.0, 0.7
-"""Up to where q_k of the momentum "tapered" rises, in the first 38 steps, and how it then falls (docs/tuning.md)."""
+"""The peak of q_k of the momentum "tapered", after 38 steps, and how it then falls (docs/tuning.md)."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +65,8 @@ class TaperedMomentum:
 
         q_k = min(Nesterov's, Q, max(3, Q (2 Q / k)^p)),    p = 0.7
 
-    and so ends as bounded momentum does. It is as quick as Nesterov's while there is far to go, and then lets the noise
-    of small batches average out, which momentum (q - 1) / q makes about q times as large. Nothing is proved of it. With
-    all views there is no such noise, and Nesterov's is faster.
+    As quick as Nesterov's at first, it then lets the noise of small batches average out, which momentum (q - 1) / q
+    makes about q times as large. Nothing is proved of it. With all views Nesterov's is faster.
 
     Arguments: limit, Q >= 1.
     """
@@ -95,7 +92,7 @@ MOMENTUM: dict[str, Momentum] = {
 
 RESTARTS = ("none", "gradient", "residual")
 
-# When L is found: how often one step may double it, and what rounding may add to a value, in machine precisions.
+# In the search for L: how often one step may double it, and the rounding of a value, in machine precisions.
 _DOUBLINGS, _ROUNDINGS = 60, 64.0
 
 
@@ -103,11 +100,10 @@ _DOUBLINGS, _ROUNDINGS = 60, 64.0
 class GradientState:
     """k steps taken, the image x^k, the extrapolated point s^k, q_k, and the denoiser's warm start.
 
-    Beyond these, `began`, the step at which the momentum last began, and `residual`, ||s^{k-1} - x^k||, for a restart;
-    `kept` and `mean`, the memory of a gradient that has one; `lipschitz`, the L found so far where none is known;
-    `parameters` of the model, by name, where some are refined beside the image, and `refinement`, how they have moved,
-    where that ends once they have arrived. With a restart, q, began and residual are of the leading axes' shape, since
-    one image may begin anew while another goes on.
+    Also `began`, the step at which the momentum last started, and `residual`, ||s^{k-1} - x^k||, for restarts; `kept`
+    and `mean`, the memory of a gradient that has one; `lipschitz`, the L found so far if none is known; `parameters` of
+    the model, by name, if some are refined, and `refinement`, how they have moved, if that ends once they have arrived.
+    With restarts, q, began and residual have the leading axes' shape, since each image restarts by itself.
     """
 
     k: int
@@ -140,23 +136,23 @@ class ProximalGradient(PlugAndPlay):
     that theory. With D = prox_{gamma r} a fixed point minimises d + r (Proposition 1). With `gradient` SAGA or SVRG,
     g^k comes with a correction that takes the floor away (`plugstream.algorithms.variance`).
 
-    A restart forgets the momentum (q_k = 1, s^k = x^k) where it has begun to lead away: "gradient" where
-    <s^{k-1} - x^k, x^k - x^{k-1}> > 0, that is, where the last move went against the gradient step and denoiser;
-    "residual" where ||s^{k-1} - x^k||, which is zero at a fixed point, has grown. Each image decides for itself. Both
-    look at one step, whose noise with few views may restart too often: they are meant for all views or for SAGA.
+    A restart forgets the momentum (q_k = 1, s^k = x^k) when it leads away: "gradient" if
+    <s^{k-1} - x^k, x^k - x^{k-1}> > 0, so that the last move went against gradient step and denoiser; "residual" if
+    ||s^{k-1} - x^k||, which is zero at a fixed point, has grown. Each image decides for itself. The noise of few views
+    may restart too often: restarts are for all views or SAGA.
 
-    Where no L is known (a nonlinear model, say) and the step is a multiple m of 1/L, L is found: at the start from the
-    derivative of the model at the first image (`Fidelity.local_lipschitz`), and from then on it is doubled whenever the
-    views of a step contradict it, that is unless
+    If no L is known (a nonlinear model, say) and the step is a multiple m of 1/L, L starts from the derivative of the
+    model at the first image (`Fidelity.local_lipschitz`) and is doubled whenever the views of a step contradict it,
+    that is unless
 
         d_B(s - gamma g) <= d_B(s) - gamma (1 - m/2) ||g||^2,    gamma = m/L,  g = grad d_B(s),
 
-    which holds for every batch B whose d_B has an L-Lipschitz gradient. The same views judge both sides, so the noise
-    of the batch cancels. L never falls, so the step settles, and it is part of the state, so a resumed run goes on with
-    it. The test costs two values of d_B a step, and a gradient of d_B where the step does not take that one anyway.
+    which holds for every batch B whose d_B has an L-Lipschitz gradient. L never falls, so the step settles, and it is
+    part of the state, so a resumed run continues with it. The test costs two values of d_B a step, and a gradient of
+    d_B if the step takes another one.
 
     With `refine` each step ends with one on those parameters of the model, such as a probe, by the views of the step at
-    the new image (`ModelBase.refine`). They are part of the state, and the map P is that of the parameters at the time.
+    the new image (`ModelBase.refine`). They are part of the state, and P is that of the present parameters.
 
     Arguments: those of `PlugAndPlay`, and
         momentum: a name ("none", "nesterov", "chambolle-dossal", "bounded", "tapered") or a function from (k, q_{k-1})
@@ -164,12 +160,11 @@ class ProximalGradient(PlugAndPlay):
         gradient: "plain", "saga", "svrg", or an `Estimator` such as SVRG(probability=0.1).
         restart: "none", "gradient" or "residual". None is "none", here and for the momentum.
         refine: names of the model's parameters to find along with the image; only with plain gradients.
-        refine_steps: the first so many steps refine them, without denoising; from then on they stay as they are, and
-            the denoiser begins. None for all steps, with denoising all the while.
-        refine_tolerance: end that before, once none of them has farther to go than this part of itself, by how their
-            means over passes move (`Refinement`); None for as many steps as were said.
-        refine_pace: how much of the model's own step on them is taken: a number up to 1, or a schedule such as Cooling.
-            The model's step goes by the views of the batch alone, and so does its noise; a shorter one averages it.
+        refine_steps: only the first steps, this many, refine them, without denoising. None: all steps do both.
+        refine_tolerance: end that earlier, once none of them has farther to go than this part of itself
+            (`Refinement`); None for all `refine_steps`.
+        refine_pace: how much of the model's own step on them to take: a number up to 1, or a schedule such as Cooling.
+            A shorter step averages the noise of the batch.
 
     References: Sun, Wohlberg and Kamilov, Algorithms 1, 3 and 5; Beck and Teboulle, SIAM J. Imaging Sci. 2, 2009;
     for the restart, O'Donoghue and Candes, Found. Comput. Math. 15, 2015; for steps that a batch judges, Vaswani et
@@ -204,7 +199,7 @@ class ProximalGradient(PlugAndPlay):
             self._check_refinement()
 
     def _check_refinement(self) -> None:
-        """Refuse to refine what the model has not, and with a gradient that remembers predictions of another model."""
+        """Refuse to refine what the model does not have, or with a gradient that remembers another model."""
         model = self.fidelity.model
         possible = () if model is None else as_model(model).refinable
         unknown = [name for name in self.refine if name not in possible]
@@ -237,19 +232,19 @@ class ProximalGradient(PlugAndPlay):
         x = self._start_image(image)
         self._warn_of_long_steps()
         memory = self._estimator.begin(self.fidelity, x)
-        x = x if memory.mean is None else x.expand_as(memory.mean)  # a fidelity of one's own may not tell `batch_shape`
-        kept: dict[str, Any] = {"k": 0, "image": x, "s": x, "kept": memory.kept, "mean": memory.mean}
+        x = x if memory.mean is None else x.expand_as(memory.mean)  # a user's fidelity may lack `batch_shape`
+        fields: dict[str, Any] = {"k": 0, "image": x, "s": x, "kept": memory.kept, "mean": memory.mean}
         if self.refine:
             if x.ndim > self._ndim:
                 raise InputError("a model is refined along with one image, not with several")
-            kept["parameters"] = self.fidelity.parameters if begun is None else begun  # type: ignore[attr-defined]
-            kept["refinement"] = None if self.refine_tolerance is None else Refinement()
+            fields["parameters"] = self.fidelity.parameters if begun is None else begun  # type: ignore[attr-defined]
+            fields["refinement"] = None if self.refine_tolerance is None else Refinement()
         if self._searches:
-            kept["lipschitz"] = estimate(x) or 1.0  # 0: no gradient there, so any step is zero
+            fields["lipschitz"] = estimate(x) or 1.0  # 0: no gradient there, so any step is zero
         if self.restart == "none":
-            return GradientState(**kept)
+            return GradientState(**fields)
         ones = torch.ones_like(norm(x, self._ndim))
-        return GradientState(q=ones, began=0 * ones, residual=torch.inf * ones, **kept)
+        return GradientState(q=ones, began=0 * ones, residual=torch.inf * ones, **fields)
 
     @torch.no_grad()
     def step(self, state: GradientState) -> GradientState:
@@ -265,28 +260,26 @@ class ProximalGradient(PlugAndPlay):
         return replace(state, k=k, image=x, kept=memory.kept, mean=memory.mean, **also)
 
     def _search_step(self, fidelity: Fidelity, state: GradientState, batch: Batch, g: Tensor) -> GradientState:
-        """The state with an L that holds for this step, where none is known and the step is a multiple of 1/L."""
+        """The state with an L that holds for this step, if none is known and the step is a multiple of 1/L."""
         if not self._searches:
             return state
-        plain = getattr(self._estimator, "is_plain", False)
-        own = g if plain else fidelity.gradient(state.s, batch.views, batch.weights)
-        return replace(state, lipschitz=self._judged_lipschitz(fidelity, state, batch, own))
+        if not getattr(self._estimator, "is_plain", False):
+            g = fidelity.gradient(state.s, batch.views, batch.weights)
+        return replace(state, lipschitz=self._judged_lipschitz(fidelity, state, batch, g))
 
     def _refine(self, fidelity: Fidelity, state: GradientState, x: Tensor, batch: Batch) -> dict[str, Any]:
-        """The model's parameters after this step and how they move, where it refines them."""
+        """The model's parameters after this step and how they move, if it refines them."""
         k = state.k + 1
         if not self._refines(k, state):
             return {}
         assert fidelity.refine is not None
         parameters = fidelity.refine(x, batch.views, self.refine, value_at(self.refine_pace, k))
-        return {"parameters": parameters, "refinement": self._followed(state, k, parameters, batch)}
+        return {"parameters": parameters, "refinement": self._follow(state, k, parameters, batch)}
 
     def _extrapolate(self, state: GradientState, x: Tensor) -> dict[str, Any]:
-        """s^k = x^k + (q_{k-1} - 1) / q_k (x^k - x^{k-1}), and q_k; anew after a restart."""
+        """s^k = x^k + (q_{k-1} - 1) / q_k (x^k - x^{k-1}), and q_k; from the start after a restart."""
         k = state.k + 1
-        momentum = MOMENTUM[self.momentum] if isinstance(self.momentum, str) else self.momentum
-        assert momentum is not None
-        q = momentum(k - state.began, state.q)
+        q = self._sequence(k - state.began, state.q)
         if self.restart == "none":
             s = x if state.q == 1 else add_scaled(x, (state.q - 1) / q, add_scaled(x, -1.0, state.image))
             return {"s": s, "q": q}
@@ -300,17 +293,17 @@ class ProximalGradient(PlugAndPlay):
         }
 
     def _move(self, state: GradientState, g: Tensor, gamma: float, sigma: float) -> tuple[Tensor, dict[str, Any]]:
-        """x^k from s^{k-1} and the gradient there, and what else of the state it changes, by name."""
+        """x^k from s^{k-1} and the gradient there, and other changes of the state, by name."""
         x, warm = self.denoiser.draw(state.k).denoise(add_scaled(state.s, -gamma, g), sigma, state.warm)
         return x, {"warm": warm}
 
     def parameters(self, k: int, state: Any = None, batch: Batch | None = None) -> tuple[float, float]:
-        """As of any algorithm; sigma is 0 while the model is refined before denoising."""
+        """As for every algorithm; sigma is 0 while the model is refined before denoising."""
         gamma, sigma = super().parameters(k, state, batch)
         return gamma, 0.0 if self._refines_first(k, state) else sigma
 
     def phase(self, state: Any) -> int | None:
-        """As of any algorithm; another while the model is refined before denoising."""
+        """As for every algorithm; 2 while the model is refined before denoising."""
         return 2 if self._refines_first(state.k + 1, state) else super().phase(state)
 
     def _refines_first(self, k: int, state: Any) -> bool:
@@ -318,15 +311,15 @@ class ProximalGradient(PlugAndPlay):
         return self.refine_steps is not None and self._refines(k, state)
 
     def _refines(self, k: int, state: Any) -> bool:
-        """Whether iteration k refines the model: up to the limit, and until all of it has arrived."""
+        """Whether iteration k refines the model: up to the limit, and until it has arrived."""
         refinement = getattr(state, "refinement", None)
         ended = refinement is not None and 0 < refinement.ended < k
         return bool(self.refine) and not ended and (self.refine_steps is None or k <= self.refine_steps)
 
-    def _followed(
+    def _follow(
         self, state: GradientState, k: int, parameters: Mapping[str, Tensor], batch: Batch
     ) -> Refinement | None:
-        """How the parameters move, with those of iteration k; ended there if they have arrived, or at the limit."""
+        """How the parameters have moved up to iteration k; ended there if they have arrived, or at the limit."""
         if state.refinement is None or self.refine_tolerance is None:
             return state.refinement
         n_views = len(self.fidelity.available)
@@ -337,21 +330,21 @@ class ProximalGradient(PlugAndPlay):
 
     @torch.no_grad()
     def residual(self, state: Any, views: Views = None) -> Tensor:
-        """As of any algorithm; of a gradient that weighs pixels, with that in place of grad d."""
-        weighed = getattr(self._estimator, "whole", None)
+        """As for every algorithm; a gradient that weighs pixels takes the place of grad d."""
+        weighed = getattr(self._estimator, "weighed", None)
         if weighed is None:
             return super().residual(state, views)
-        gamma, sigma = self.parameters(state.k + 1, state, self._whole(views))
+        gamma, sigma = self.parameters(state.k + 1, state, self._problem_batch(views))
         x = state.image
         g = weighed(self.fidelity_at(state), x, Memory(state.kept, state.mean), views)
         clean, _ = self.denoiser.denoise(x - gamma * g, sigma, state.warm)
         return squared_norm(x - clean, self._ndim)
 
     def renew(self, state: GradientState) -> GradientState:
-        """As of any algorithm; momentum counts from here on.
+        """As for every algorithm; momentum counts from here on.
 
-        An L that has to be found begins with that at zero, which of multiple scattering is Born's and costs nothing
-        beside that at an image; it is too small by a factor of two or three there, which the first steps find out.
+        An unknown L starts from that at zero, which is Born's for multiple scattering and cheap; it is too small by a
+        factor of two or three, which the first steps correct.
         """
 
         def estimate(image: Tensor) -> float:
@@ -363,15 +356,17 @@ class ProximalGradient(PlugAndPlay):
         return replace(fresh, k=state.k, warm=state.warm, began=fresh.began + state.k)
 
     @property
+    def _sequence(self) -> Momentum:
+        assert self.momentum is not None
+        return MOMENTUM[self.momentum] if isinstance(self.momentum, str) else self.momentum
+
+    @property
     def _estimator(self) -> Estimator:
         assert not isinstance(self.gradient, str)
         return self.gradient
 
     def _judged_lipschitz(self, fidelity: Fidelity, state: GradientState, batch: Batch, g: Tensor) -> float:
-        """The L of the state, or the first of its doubles that the views of this step do not contradict.
-
-        Arguments: g, the gradient of the batch at s.
-        """
+        """The L of the state, or its first double that the views of this step, of gradient g, do not contradict."""
         s = state.s
         before, slope = fidelity.value(s, batch.views, batch.weights), squared_norm(g, self._ndim)
         slack = _ROUNDINGS * torch.finfo(s.dtype).eps * before.abs()
@@ -383,7 +378,7 @@ class ProximalGradient(PlugAndPlay):
             gamma = multiple / lipschitz
             after = fidelity.value(s - gamma * g, batch.views, batch.weights)
             if bool((after <= before - gamma * (1 - multiple / 2) * slope + slack).all()):
-                break  # a NaN is no reason to stop: the next, shorter step may have none
+                break  # not for a NaN, which the next, shorter step may not have
             lipschitz *= 2
         return lipschitz
 

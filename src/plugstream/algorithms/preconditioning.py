@@ -1,4 +1,4 @@
-"""A step of its own for every pixel: the gradient over a diagonal that bounds its curvature, as SIRT has it for CT."""
+"""A step for each pixel: the gradient over a diagonal that bounds its curvature, as in SIRT for CT."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Diagonal"]
 
 # Predictions of this many views at a time when the diagonal is summed up.
 _VIEWS_AT_ONCE = 64
-# Pixels whose curvature is below this part of the largest are met by next to no ray; their step is not longer than so.
+# Pixels whose curvature is below this part of the largest are met by almost no ray; it limits their step.
 _LEAST = 1e-3
 
 
@@ -33,17 +33,16 @@ class Diagonal:
     its curvature: for a model without negative entries C^{1/2} A^T A C^{1/2} / I has no eigenvalue above 1, so that a
     step of 1/L, which L C makes one of C, does not enlarge distances in the norm of 1/C. Pixels that few rays meet
     take longer steps. With rows = True it is SIRT's: R = 1 / (A 1), one over the length of each ray, and the diagonal
-    1/I sum_i A_i^T 1; rays then count by their length, which is another d, of weighted least squares.
+    1/I sum_i A_i^T 1: weighted least squares, another d.
 
-    With a denoiser the fixed points are those of D(I - gamma L C grad d), a step gamma L C of each pixel, and not those
-    of P: where few rays are, the denoiser counts for less than it does with one step for all. `residual` is of this
-    map. The gradient step is averaged in the norm of 1/C, and D in the usual one; of both together nothing is known.
+    With a denoiser the fixed points are those of D(I - gamma L C grad d), not those of P: the denoiser counts for less
+    where few rays are. `residual` uses this map. The gradient step is averaged in the norm of 1/C, and D in the usual
+    one; nothing is known of both together.
 
     Condition: a linear model without negative entries (`nonnegative`), such as ct's, and least squares. With few views
-    a step the batch's curvature may exceed that of all in some pixels; views that are spread (ShiftedViews) keep it
-    near.
+    a step the batch's curvature may exceed that of all in some pixels; spread views (ShiftedViews) keep it close.
 
-    Arguments: rows, whether rays are weighted by one over their length, at one more projection a step.
+    Arguments: rows, whether to weight rays by one over their length, at one more projection a step.
     Memory: one image. A pass over all views at the start.
     References: Erdogan and Fessler, Phys. Med. Biol. 44, 1999 (the separable bound); Gregor and Benson, IEEE Trans.
     Med. Imaging 27(7), 2008 (SIRT).
@@ -52,7 +51,7 @@ class Diagonal:
     rows: bool = False
 
     def begin(self, fidelity: Fidelity, image: Tensor) -> Memory:
-        """C L, from a pass over all views; what has no such diagonal is refused."""
+        """C L, from a pass over all views; refused if there is no such diagonal."""
         able = fidelity.linear and fidelity.model is not None and as_model(fidelity.model).nonnegative
         if not able or fidelity.loss is not None:
             raise InputError(
@@ -61,9 +60,9 @@ class Diagonal:
             )
         ones = torch.ones(fidelity.image_shape, device=fidelity.device, dtype=fidelity.dtype)
         total = torch.zeros_like(ones)
-        for some in fidelity.available.split(_VIEWS_AT_ONCE):
-            lengths = fidelity.predict(ones, some)
-            total += fidelity.pullback((lengths > 0).to(lengths.dtype) if self.rows else lengths, some)
+        for block in fidelity.available.split(_VIEWS_AT_ONCE):
+            lengths = fidelity.predict(ones, block)
+            total += fidelity.pullback((lengths > 0).to(lengths.dtype) if self.rows else lengths, block)
         total /= len(fidelity.available)
         largest = float(total.max())
         if not largest > 0:
@@ -74,12 +73,12 @@ class Diagonal:
         self, fidelity: Fidelity, image: Tensor, batch: Batch, memory: Memory, step: int
     ) -> tuple[Tensor, Memory]:
         """g of the views of a batch, and the same memory."""
-        return self.whole(fidelity, image, memory, batch.views, batch.weights), memory
+        return self.weighed(fidelity, image, memory, batch.views, batch.weights), memory
 
-    def whole(
+    def weighed(
         self, fidelity: Fidelity, image: Tensor, memory: Memory, views: Views, weights: Tensor | None = None
     ) -> Tensor:
-        """g over these views, all if None: what the map whose fixed points are sought takes."""
+        """g over these views, all if None."""
         scale = memory.mean
         assert scale is not None
         if not self.rows:
@@ -89,9 +88,9 @@ class Diagonal:
         factors = torch.full((len(index),), 1 / len(index), dtype=torch.float64) if weights is None else weights
         ones = torch.ones(fidelity.image_shape, device=fidelity.device, dtype=fidelity.dtype)
         total = torch.zeros_like(image)
-        for some in torch.arange(len(index)).split(_VIEWS_AT_ONCE):
-            lengths = fidelity.predict(ones, index[some])
-            w = factors[some].to(lengths).reshape(-1, *(1,) * len(fidelity.data_shape))
-            residual = fidelity.predict(image, index[some]) - owner.data(index[some])
-            total = total + fidelity.pullback(w * torch.where(lengths > 0, residual / lengths, 0.0), index[some])
+        for block, part in zip(index.split(_VIEWS_AT_ONCE), factors.split(_VIEWS_AT_ONCE), strict=True):
+            lengths = fidelity.predict(ones, block)
+            w = part.to(lengths).reshape(-1, *(1,) * len(fidelity.data_shape))
+            residual = fidelity.predict(image, block) - owner.data(block)
+            total = total + fidelity.pullback(w * torch.where(lengths > 0, residual / lengths, 0.0), block)
         return scale * total

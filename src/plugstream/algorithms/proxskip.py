@@ -1,4 +1,4 @@
-"""ProxSkip: gradient steps in which the denoiser is called now and then only, and a shift that stands in for it."""
+"""ProxSkip: gradient steps that call the denoiser only now and then, and a shift that stands in for it."""
 
 from __future__ import annotations
 
@@ -43,20 +43,19 @@ class ProxSkip(ProximalGradient):
 
         x = D_sigma(x - (gamma / p) grad d(x)).
 
-    The fixed points are those of P with the step gamma / p, hence sigma goes with that step: it is about 1 / sqrt(p)
-    times the one of PnP-SGD for the same image, and with `lam` it is sqrt(gamma lam / p), so that a prox minimises
-    d + lam r whatever p is. Which steps call the denoiser depends on (seed, step) only, so that a resumed run makes the
-    same calls.
+    The fixed points are those of P with the step gamma / p, hence sigma is about 1 / sqrt(p) times that of PnP-SGD for
+    the same image, and with `lam` it is sqrt(gamma lam / p), so that a prox minimises d + lam r for every p. Which
+    steps call the denoiser depends on (seed, step) only, so that a resumed run makes the same calls.
 
     Condition: for a prox, gamma <= 1/L and d mu-strongly convex with condition number kappa,
     E||x^k - x*||^2 + (gamma / p)^2 E||h^k - h*||^2 falls by max(1 - gamma mu, 1 - p^2) a step: with
     p = 1 / sqrt(kappa) the number of gradients is that of gradient descent, and of proxes no more than that of the
     fastest method. With gradients from a few views it holds down to a floor of O(gamma nu^2). For a denoiser that is no
-    prox, and with momentum, nothing is proved. It keeps no averagedness: a single step is not an averaged map of x,
-    only the pair (x, h) comes nearer to the solution.
+    prox, and with momentum, nothing is proved. A single step is not an averaged map of x; only the pair (x, h) comes
+    nearer to the solution.
 
-    Worth it where the denoiser costs more than a gradient. With p = 1 and no momentum it is
-    `ProximalGradient` but for the order of its halves, x^k = D(x^{k-1} - gamma g^k).
+    Worth it if the denoiser costs more than a gradient. With p = 1 and no momentum it is `ProximalGradient` up to the
+    order of its halves, x^k = D(x^{k-1} - gamma g^k).
 
     Arguments: those of `ProximalGradient`, and
         probability: p, in (0, 1], that a step calls the denoiser.
@@ -85,7 +84,7 @@ class ProxSkip(ProximalGradient):
     @torch.no_grad()
     def residual(self, state: Any, views: Views = None) -> Tensor:
         """||x - P(x)||^2 with P = D_sigma(I - (gamma / p) grad d), gamma and sigma of iteration k + 1: (...)."""
-        gamma, sigma = self.parameters(state.k + 1, state, self._whole(views))
+        gamma, sigma = self.parameters(state.k + 1, state, self._problem_batch(views))
         longer = gamma / self.probability
         return fixed_point_distance(
             state.image, self.fidelity_at(state), self.denoiser, longer, sigma, state.warm, views

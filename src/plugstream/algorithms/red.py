@@ -31,19 +31,19 @@ class RED(ProximalGradient):
 
         x^k = s^{k-1} - gamma (g^k + tau (s^{k-1} - D_sigma(s^{k-1} + c sigma n^k)))
 
-    c = 0 is RED, with B views a step On-RED and SIMBA. c = 1 is SNORE: n^k is white noise, so that D gets what it was
-    made for, images with noise of level sigma (the authors' code takes s + sigma n - D(s + sigma n), which has the same
-    mean and a larger variance); for the mean-square optimal D it descends the mean of -tau sigma^2 log p of noisy
-    images. n^k depends on (seed, step) only, one noise for all images of a batch; of complex images real and imaginary
-    part have noise of level c sigma each. The denoiser itself stays a pure map.
+    c = 0 is RED, with B views a step On-RED and SIMBA. c = 1 is SNORE: n^k is white noise, so that D gets images with
+    noise of level sigma, for which it was made (the authors' code takes s + sigma n - D(s + sigma n), of the same mean
+    and a larger variance); for the mean-square optimal D it descends the mean of -tau sigma^2 log p of noisy images.
+    n^k depends on (seed, step) only, one noise for all images of a batch; real and imaginary part of complex images
+    have noise of level c sigma each.
 
-    The authors' annealing lowers sigma and moves the weight besides: from (sigma_0, tau_0) to (sigma_end, tau_end) in
-    stairs, both linear in the number of the stair, and then some steps with the last pair. Here that is a schedule for
-    sigma and one for tau. With a schedule for sigma alone tau stays, so that the prior weakens as sigma^2.
+    The authors' annealing moves (sigma, tau) from (sigma_0, tau_0) to (sigma_end, tau_end) in stairs, both linear in
+    the number of the stair: here a schedule for sigma and one for tau. With a schedule for sigma alone the prior
+    weakens as sigma^2.
 
-    A fixed point has grad d(x) + tau (x - D_sigma(x)) = 0. Those are not the fixed points of P = D(I - gamma grad d)
+    A fixed point has grad d(x) + tau (x - D_sigma(x)) = 0. These are not the fixed points of P = D(I - gamma grad d)
     (of PnP-SGD), and do not depend on gamma. `residual` is that of this map, for c > 0 with the mean of D over four
-    noises that are always the same, which leaves an error of a quarter of its variance.
+    fixed noises, which leaves an error of a quarter of its variance.
 
     Condition: for a nonexpansive D, convex d_i and gamma <= 1 / (L + 2 tau), no momentum and c = 0 the step is averaged
     and converges to a fixed point; with random views, whose gradients have variance nu^2, the mean over t steps of
@@ -80,19 +80,21 @@ class RED(ProximalGradient):
     def weight(self, state: Any) -> float:
         """tau of the iteration after a state, as a number.
 
-        A multiple of L goes by the fidelity's L, or where none is known by what the state found.
+        A multiple of L uses the fidelity's L, or the state's if that is not known.
         """
         if not isinstance(self.tau, str):
             return _check_weight(value_at(self.tau, state.k + 1))
-        found = None if self.fidelity.has_lipschitz else getattr(state, "lipschitz", None)
-        if found is None and not self.fidelity.has_lipschitz:
+        if self.fidelity.has_lipschitz:
+            return _multiple(self.tau) * self.fidelity.lipschitz_max
+        estimate = getattr(state, "lipschitz", None)
+        if estimate is None:
             raise InputError(f"no L is known, so that tau = {self.tau} says nothing; give tau as a number")
-        return _multiple(self.tau) * (self.fidelity.lipschitz_max if found is None else float(found))
+        return _multiple(self.tau) * float(estimate)
 
     @torch.no_grad()
     def residual(self, state: Any, views: Views = None) -> Tensor:
         """||x - T(x)||^2 = gamma^2 ||grad d(x) + tau (x - D(x))||^2, gamma and sigma of iteration k + 1: (...)."""
-        gamma, sigma = self.parameters(state.k + 1, state, self._whole(views))
+        gamma, sigma = self.parameters(state.k + 1, state, self._problem_batch(views))
         x = state.image
         draws = [None] if self.noise == 0 else [_FIRST + number for number in range(_DRAWS)]
         prior = torch.stack([self._prior(self.denoiser, x, sigma, draw, state.warm)[0] for draw in draws]).mean(0)

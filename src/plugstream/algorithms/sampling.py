@@ -1,8 +1,8 @@
 """Which views the next step uses: pure functions of (seed, step, available views).
 
-Nothing here remembers anything, so a run that was stopped, resumed or split over machines draws the same views.
-Random numbers are the raw words of Philox, a counter-based generator, at counter = step: they do not depend on
-NumPy's version, and any step's draw is had without those before it.
+Samplers remember nothing, so a run that was stopped, resumed or split over machines draws the same views. Random
+numbers are the raw words of Philox, a counter-based generator, at counter = step: they do not depend on NumPy's version
+or on the draws of earlier steps.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -54,14 +54,13 @@ class Sampler(Protocol):
 
 
 def as_sampler(sampler: Any) -> Sampler:
-    """A sampler as it is, and a number B as Uniform(B): B independent views a step."""
+    """A sampler; a number B is Uniform(B), B independent views a step."""
     if isinstance(sampler, int | np.integer) and not isinstance(sampler, bool):
         return Uniform(int(sampler))
     if isinstance(sampler, type) or not callable(getattr(sampler, "draw", None)):
-        known = "All(), Uniform(B), Epochs(B), ShiftedViews(B), FixedViews(views), Importance(B, p)"
-        raise InputError(f"a sampler must be one of {known} or a number B of views a step, not {sampler!r}")
-    made: Sampler = sampler
-    return made
+        names = "All(), Uniform(B), Epochs(B), ShiftedViews(B), FixedViews(views), Importance(B, p)"
+        raise InputError(f"a sampler must be one of {names} or a number B of views a step, not {sampler!r}")
+    return cast(Sampler, sampler)
 
 
 @dataclass(frozen=True)
@@ -80,53 +79,61 @@ class FixedViews:
 
     def draw(self, step: int, available: Tensor) -> Batch:
         views = torch.as_tensor(self.views, dtype=torch.int64)
-        known = torch.isin(views, available)
-        if not bool(known.all()):
-            missing = int(views[~known][0])
-            raise InputError(f"view {missing} was asked for, but is not among the {len(available)} views available")
+        missing = ~torch.isin(views, available)
+        if bool(missing.any()):
+            first = int(views[missing][0])
+            raise InputError(f"view {first} was asked for, but is not among the {len(available)} views available")
         return Batch(views)
 
 
 @dataclass(frozen=True)
-class Uniform:
+class _Places:
+    """A sampler of `batch` views by their places among those available."""
+
+    batch: int
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise InputError(f"a batch needs at least one view, not {self.batch}")
+
+    def draw(self, step: int, available: Tensor) -> Batch:
+        return Batch(available[torch.from_numpy(self._places(step, _count(available)))])
+
+    def _places(self, step: int, n: int) -> NDArray[np.int64]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Uniform(_Places):
     """Independent, uniformly distributed views, with replacement: the paper's PnP-SGD.
 
     E[mean of B gradients] is the full gradient, with variance nu^2 / B (Assumption 2d).
     """
 
-    batch: int
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        _check_batch(self.batch)
-
-    def draw(self, step: int, available: Tensor) -> Batch:
-        n = _count(available)
-        return Batch(_pick(available, _integers_below(n, draw_words(self.seed, step, self.batch))))
+    def _places(self, step: int, n: int) -> NDArray[np.int64]:
+        # Fractions of 53 bits times n: the bias is at most n / 2^53.
+        return (_fractions(self.seed, step, self.batch) * n).astype(np.int64)
 
 
 @dataclass(frozen=True)
-class Epochs:
-    """Every view once before any comes again, in an order that is shuffled anew for each epoch.
+class Epochs(_Places):
+    """Every view once before any comes again, shuffled for each epoch.
 
-    The steps cut one endless row of shuffled epochs into batches, so a batch may take the end of one epoch and the
-    start of the next; each place of it is uniformly distributed, hence unbiased, whether or not B divides n.
+    The steps cut an endless row of shuffled epochs into batches, so a batch may take the end of one epoch and the start
+    of the next; each of its places is uniformly distributed, hence unbiased, whether or not B divides n.
     """
 
-    batch: int
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        _check_batch(self.batch)
-
-    def draw(self, step: int, available: Tensor) -> Batch:
-        n = _count(available)
-        place = step * self.batch + np.arange(self.batch)
-        return Batch(_pick(available, np.array([_order(self.seed, p // n, n)[p % n] for p in place.tolist()])))
+    def _places(self, step: int, n: int) -> NDArray[np.int64]:
+        places = range(step * self.batch, (step + 1) * self.batch)
+        return np.array([_order(self.seed, p // n, n)[p % n] for p in places])
 
 
 @dataclass(frozen=True)
-class ShiftedViews:
+class ShiftedViews(_Places):
     """B evenly spaced views, all moved on by one in each step: what the paper's authors ran.
 
     Not random: a single step is biased, but over n consecutive steps every view has been used B times. For views
@@ -138,35 +145,28 @@ class ShiftedViews:
         [[0, 4, 8], [1, 5, 9]]
     """
 
-    batch: int
     offset: int = 0
 
-    def __post_init__(self) -> None:
-        _check_batch(self.batch)
-
-    def draw(self, step: int, available: Tensor) -> Batch:
-        n = _count(available)
-        return Batch(_pick(available, (evenly_spaced(self.batch, n) + step + self.offset) % n))
+    def _places(self, step: int, n: int) -> NDArray[np.int64]:
+        return (evenly_spaced(self.batch, n) + step + self.offset) % n
 
 
 @dataclass(frozen=True, eq=False)
-class Importance:
+class Importance(_Places):
     """Independent views drawn with given probabilities, each gradient divided by its own so as to stay unbiased.
 
     P(i) = p_i, weights 1 / (B n p_i): E[sum_b w_b grad d_{i_b}] = (1/n) sum_i grad d_i for any p > 0. With
     p_i proportional to L_i the step may go by the mean of the L_i instead of their maximum.
 
-    Arguments: probabilities, (views,), positive, of any scale. Where only some views are available theirs are
-    rescaled among them.
+    Arguments: probabilities, (views,), positive, of any scale; those of the available views are rescaled.
     Reference: Needell, Srebro and Ward, Mathematical Programming 155, 2016.
     """
 
-    batch: int
     probabilities: Sequence[float] | Tensor
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_batch(self.batch)
+        super().__post_init__()
         p = torch.as_tensor(self.probabilities, dtype=torch.float64)
         if p.ndim != 1 or not bool((torch.isfinite(p) & (p > 0)).all()):
             raise InputError("importance probabilities must be a list of numbers > 0, one for each view")
@@ -178,18 +178,18 @@ class Importance:
             raise InputError(f"there are {last + 1} views, but importance probabilities for {len(p)}")
         p = p[available.numpy()]
         edges = np.cumsum(p)
-        uniform = (draw_words(self.seed, step, self.batch) >> np.uint64(11)) * 2.0**-53
+        uniform = _fractions(self.seed, step, self.batch)
         index = np.minimum(np.searchsorted(edges, uniform * edges[-1], side="right"), n - 1)
         weights = torch.from_numpy(edges[-1] / (self.batch * n * p[index]))
-        return Batch(_pick(available, index), weights)
+        return Batch(available[torch.from_numpy(index)], weights)
 
 
 @dataclass(frozen=True, eq=False)
 class OnceEach:
-    """Draws what another sampler draws, and every view once where there are fewer than a batch.
+    """Draws what another sampler draws, but every view once if there are fewer than a batch.
 
-    Of a scan that is still running, or that ended early, there may be fewer. A batch of ten from three views would have
-    each several times, by chance more or less often; the mean over the three is what it stands for, at less cost.
+    A scan that is still running, or ended early, may have fewer. The mean over three views is what a batch of ten from
+    them approximates, at less cost.
 
     Arguments: sampler; batch, how many views it draws.
     """
@@ -198,19 +198,15 @@ class OnceEach:
     batch: int
 
     def draw(self, step: int, available: Tensor) -> Batch:
-        n = _count(available)
-        if n >= self.batch:
-            return self.sampler.draw(step, available)
-        return Batch(available)
+        return self.sampler.draw(step, available) if _count(available) >= self.batch else Batch(available)
 
 
 @dataclass(frozen=True, eq=False)
 class Announcer:
-    """Draws what another sampler draws, and tells beforehand which views this and the next steps want.
+    """Draws what another sampler draws, and announces the views of this step and the next ones.
 
-    Since a draw depends on seed, step and available views only, whoever reads the data can do so ahead of time; if
-    more views become available meanwhile, what was told of later steps was wrong and is told anew. What was drawn ahead
-    is kept until its step, so that each step draws once.
+    A draw depends only on seed, step and available views, so the data can be read ahead; if more views become available
+    meanwhile, later steps are announced again. Draws are kept until their step, so that each step draws once.
 
     Arguments: sampler; tell, called with a list of views, soonest first; ahead, how many steps after this one.
     """
@@ -218,39 +214,31 @@ class Announcer:
     sampler: Sampler
     tell: Callable[[list[Tensor]], None]
     ahead: int = 2
-    _drawn: list[tuple[Tensor, dict[int, Batch]]] = field(default_factory=list, init=False, repr=False)
+    _last: list[tuple[Tensor, dict[int, Batch]]] = field(default_factory=list, init=False, repr=False)
 
     def draw(self, step: int, available: Tensor) -> Batch:
-        wanted = range(step, step + self.ahead + 1)
-        known = self._drawn[0][1] if self._drawn and self._drawn[0][0] is available else {}
-        drawn = {one: known[one] if one in known else self.sampler.draw(one, available) for one in wanted}
-        self._drawn[:] = [(available, drawn)]
-        batches = list(drawn.values())
+        steps = range(step, step + self.ahead + 1)
+        earlier = self._last[0][1] if self._last and self._last[0][0] is available else {}
+        draws = {k: earlier[k] if k in earlier else self.sampler.draw(k, available) for k in steps}
+        self._last[:] = [(available, draws)]
+        batches = list(draws.values())
         if batches[0].views is not None:
             self.tell([batch.views for batch in batches if batch.views is not None])
         return batches[0]
 
 
-@lru_cache(maxsize=2)  # of this epoch and the next, which a batch and those announced after it may reach into
+@lru_cache(maxsize=2)  # this epoch and the next, into which a batch and those announced after it may reach
 def _order(seed: int, epoch: int, n: int) -> NDArray[np.int64]:
     return np.argsort(draw_words(seed, epoch, n), kind="stable")
 
 
-def _integers_below(n: int, words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    # The top 53 bits as a fraction, times n: the bias is at most n / 2^53.
-    return ((words >> np.uint64(11)) * 2.0**-53 * n).astype(np.int64)
-
-
-def _pick(available: Tensor, index: NDArray[np.int64]) -> Tensor:
-    return available[torch.from_numpy(index)]
+def _fractions(seed: int, step: int, count: int) -> NDArray[np.float64]:
+    """Uniform numbers in [0, 1): the top 53 bits of random words."""
+    fractions: NDArray[np.float64] = (draw_words(seed, step, count) >> np.uint64(11)) * 2.0**-53
+    return fractions
 
 
 def _count(available: Tensor) -> int:
     if len(available) < 1:
         raise InputError("there are no views to draw from")
     return len(available)
-
-
-def _check_batch(batch: int) -> None:
-    if batch < 1:
-        raise InputError(f"a batch needs at least one view, not {batch}")

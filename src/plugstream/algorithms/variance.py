@@ -1,8 +1,8 @@
 """Gradients from a few views whose noise dies out: SAGA and loopless SVRG beside the plain mean over a batch.
 
-The gradient of B drawn views differs from that of all by a noise that does not vanish at the solution, so PnP-SGD with
-a constant step stops short of a fixed point (Proposition 5). An estimator here adds what it remembers of the other
-views: its mean is still the full gradient, and its noise goes to zero as the iterates settle.
+The gradient of B drawn views has noise that does not vanish at the solution, so PnP-SGD with a constant step stops
+short of a fixed point (Proposition 5). An estimator here adds what it remembers of the other views: its mean is still
+the full gradient, and its noise goes to zero as the iterates settle.
 
 | estimator | remembers                             | memory, for I views of m data | extra work           |
 | --------- | ------------------------------------- | ----------------------------- | -------------------- |
@@ -10,9 +10,9 @@ views: its mean is still the full gradient, and its noise goes to zero as the it
 | SAGA      | H_i x where view i was last drawn     | I m data values and one image | one full pass        |
 | SVRG      | one image and the full gradient there | two images                    | p full passes a step |
 
-SAGA is usually described with a table of I gradients, which would be I images. For a linear model a view's gradient is
-Re(H_i^H (H_i x - y_i)), so the prediction H_i x says it all: at the paper's size 60 x 360 complex numbers, 0.17 MB,
-instead of 60 images, 15.7 MB. It is as much as the data, so a scan that does not fit into memory takes SVRG.
+SAGA is usually described with a table of I gradients, hence I images. For a linear model the prediction H_i x is enough
+for a view's gradient Re(H_i^H (H_i x - y_i)): at the paper's size 60 x 360 complex numbers, 0.17 MB, instead of 60
+images, 15.7 MB. That is as much as the data, so a scan that does not fit into memory needs SVRG.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from plugstream.fidelity.least_squares import Fidelity
 
 __all__ = ["ESTIMATORS", "SAGA", "SVRG", "Estimator", "Memory", "Plain"]
 
-# Predictions of this many views at a time when SAGA begins from an image that is not zero.
+# Views predicted at a time when SAGA starts from an image that is not zero.
 _VIEWS_AT_ONCE = 64
 
 
 class Memory(NamedTuple):
-    """What an estimator keeps between steps: tensors, so that a checkpoint holds them.
+    """What an estimator keeps between steps, as tensors for checkpoints.
 
     `kept` is SAGA's table of predictions, (..., views, *data_shape), or SVRG's image, (..., *image_shape); `mean`
     is the mean of the remembered gradients, (..., *image_shape).
@@ -46,10 +46,10 @@ class Memory(NamedTuple):
 
 
 class Estimator(Protocol):
-    """The gradient of d from the views of a batch, and from what is remembered of earlier steps.
+    """The gradient of d from the views of a batch and from memory.
 
-    One whose estimate is the batch's own gradient may say so, `is_plain = True`, so that it is not computed twice where
-    a step is found by it.
+    One whose estimate is the batch's own gradient may set `is_plain = True`, so that it is not computed twice in the
+    search for a step.
     """
 
     def begin(self, fidelity: Fidelity, image: Tensor) -> Memory:
@@ -91,8 +91,8 @@ class SAGA:
 
     E[g] = grad d(x) for a sampler whose weighted batches are unbiased (Uniform, Importance; each batch of Epochs). With
     convex d_i, strongly convex d, a prox as the denoiser and a step up to 1/(3L) the iterates converge linearly to
-    the minimiser; 1/L often works. The mean of the gradients is updated, not summed anew, so its rounding error
-    grows as the square root of the steps, from 1e-7 of it in single precision.
+    the minimiser; 1/L often works. The mean of the gradients is updated, so its rounding error grows as the square
+    root of the steps, from 1e-7 of it in single precision.
 
     Memory: the table is as large as the data of all views, and each step makes a copy of it since states are frozen.
     Reference: Defazio, Bach and Lacoste-Julien, NeurIPS 2014.
@@ -106,8 +106,8 @@ class SAGA:
         table = torch.zeros(shape, dtype=fidelity.data_dtype, device=mean.device)
         if bool(image.any()):  # otherwise every prediction is zero already
             axis = table.ndim - 1 - len(fidelity.data_shape)
-            for some in torch.arange(fidelity.n_views).split(_VIEWS_AT_ONCE):
-                table.index_copy_(axis, some.to(table.device), fidelity.predict(image.expand_as(mean), some))
+            for block in torch.arange(fidelity.n_views).split(_VIEWS_AT_ONCE):
+                table.index_copy_(axis, block.to(table.device), fidelity.predict(image.expand_as(mean), block))
         return Memory(table, mean)
 
     def estimate(
@@ -118,16 +118,16 @@ class SAGA:
         assert mean is not None
         views, weights = _distinct(batch, fidelity.available)
         inside = len(fidelity.data_shape)
-        axis, there = table.ndim - 1 - inside, views.to(table.device)
+        axis, rows = table.ndim - 1 - inside, views.to(table.device)
         prediction = fidelity.predict(image, views)
-        change = fidelity.slope_change(prediction, table.index_select(axis, there), views)
+        change = fidelity.slope_change(prediction, table.index_select(axis, rows), views)
         share = fidelity.pullback(change, views)
         if bool((weights == weights[0]).all()):
             gradient = mean + float(weights[0]) * share
         else:
             factors = weights.to(device=mean.device, dtype=mean.dtype.to_real())
             gradient = mean + fidelity.pullback(factors.reshape(-1, *(1,) * inside) * change, views)
-        return gradient, Memory(table.index_copy(axis, there, prediction), mean + share / len(fidelity.available))
+        return gradient, Memory(table.index_copy(axis, rows, prediction), mean + share / len(fidelity.available))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Everybody else's denoisers as ours, and ours as theirs."""
+"""Denoisers of other packages and of users' files as ours, and ours as theirs."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ __all__ = [
 
 
 class FromNumpy(Denoiser):
-    """A function of one NumPy image and its noise level as a denoiser: D(z, sigma) = f(z, sigma), image by image.
-
-    Images go to the CPU and back. Nothing is promised of it: `averaged` is None.
+    """A function of one NumPy image and its noise level as a denoiser, image by image; nothing is known of it.
 
     Arguments: function, from (H, W) of float64 and a number to (H, W), or (D, H, W) with ndim = 3, with C before them
     with channels; min_size.
@@ -43,9 +41,7 @@ class FromNumpy(Denoiser):
     def __init__(
         self, function: Callable[[Any, float], Any], *, min_size: int = 1, ndim: int = 2, channels: bool = False
     ) -> None:
-        self.function = function
-        self.min_size = min_size
-        self.ndim, self.channels = ndim, channels
+        self.function, self.min_size, self.ndim, self.channels = function, min_size, ndim, channels
 
     @torch.no_grad()
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
@@ -64,29 +60,31 @@ class FromNumpy(Denoiser):
 def from_deepinv(denoiser: nn.Module, *, channels: int = 1, averaged: float | None = None) -> Denoiser:
     """A deepinv denoiser, which takes (N, C, H, W) and a sigma for each image, as one of ours.
 
-    A model for colour is shown grey images three times, and the mean of its channels is taken. One without parameters
-    (deepinv's TV, for instance) may keep what it computed for the next call; it is called as it was given every time.
+    A model for colour gets grey images three times, and the mean of its channels is taken. A model without parameters
+    (deepinv's TV, for instance) may remember its last call, so each call is made on a copy.
 
     Arguments: denoiser, a `deepinv.models.Denoiser`; channels, 1 or 3, that it was made for.
     Reference: deepinv, https://deepinv.github.io.
     """
     if channels not in (1, 3):
         raise InputError(f"a deepinv denoiser has 1 or 3 channels, not {channels}")
-    if not any(True for _ in denoiser.parameters()):
-        denoiser = _Fresh(denoiser)
-    return FromModule(denoiser if channels == 1 else _Grey(denoiser, channels), condition="scalar", averaged=averaged)
+    trained = _has_parameters(denoiser)
+    if not trained or channels > 1:
+        denoiser = _Grey(denoiser, channels, fresh=not trained)
+    return FromModule(denoiser, condition="scalar", averaged=averaged)
 
 
-class _Fresh(nn.Module):
-    """A module that leaves no trace of a call in itself: each is made on a copy."""
+class _Grey(nn.Module):
+    """A module for images of one channel; with `fresh` each call is made on a copy."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, channels: int, fresh: bool) -> None:
         super().__init__()
-        self.module = module
+        self.module, self.channels, self.fresh = module, channels, fresh
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        out: Tensor = copy.deepcopy(self.module)(*inputs)
-        return out
+    def forward(self, images: Tensor, sigma: Tensor) -> Tensor:
+        module = copy.deepcopy(self.module) if self.fresh else self.module
+        out: Tensor = module(images.expand(-1, self.channels, -1, -1), sigma)
+        return out if self.channels == 1 else out.mean(1, keepdim=True)
 
 
 def deepinv_by_name(
@@ -96,7 +94,7 @@ def deepinv_by_name(
 
     Arguments:
         name: such as "DRUNet" or "TVDenoiser". weights: its state, .safetensors, or .pt and .pth with `unpickle`;
-        needed where it has parameters. channels: 1, or 3 for a model made for colour.
+        needed if it has parameters. channels: 1, or 3 for a model of colour images.
     Reference: deepinv, https://deepinv.github.io.
     """
     models = _import("deepinv.models", "pip install deepinv")
@@ -107,36 +105,31 @@ def deepinv_by_name(
     }
     if name not in kinds:
         raise InputError(f"deepinv has no denoiser {name!r}; it has {', '.join(sorted(kinds))}")
-    wanted = dict.fromkeys(("in_channels", "out_channels", "img_channels", "in_chans", "in_nc", "channels"), channels)
-    known = inspect.signature(kinds[name]).parameters
+    options: dict[str, int | None] = {"pretrained": None}
+    options |= dict.fromkeys(("in_channels", "out_channels", "img_channels", "in_chans", "in_nc", "channels"), channels)
+    parameters = inspect.signature(kinds[name]).parameters
     try:
-        made = kinds[name](**{key: value for key, value in {**wanted, "pretrained": None}.items() if key in known})
+        model = kinds[name](**{key: value for key, value in options.items() if key in parameters})
     except Exception as error:
-        raise InputError(
-            f"deepinv's {name} cannot be made by its name: {type(error).__name__}: {error}".splitlines()[0]
-        ) from error
+        raise InputError(_first_line(f"deepinv's {name} cannot be made by its name", error)) from error
     if weights is not None:
-        _load_weights(made, Path(weights), unpickle)
-    elif any(True for _ in made.parameters()):
+        _load_weights(model, Path(weights), unpickle)
+    elif _has_parameters(model):
         raise InputError(f"deepinv's {name} is not trained as it is; give its weights as .safetensors with --weights")
-    return from_deepinv(made, channels=channels)
+    return from_deepinv(model, channels=channels)
 
 
-class _Grey(nn.Module):
-    def __init__(self, module: nn.Module, channels: int) -> None:
-        super().__init__()
-        self.module, self.channels = module, channels
+def _has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
 
-    def forward(self, images: Tensor, sigma: Tensor) -> Tensor:
-        out: Tensor = self.module(images.expand(-1, self.channels, -1, -1), sigma)
-        return out.mean(1, keepdim=True)
+
+def _first_line(text: str, error: Exception) -> str:
+    return f"{text}: {type(error).__name__}: {error}".splitlines()[0]
 
 
 def as_module(denoiser: Denoiser) -> nn.Module:
-    """One of ours as an nn.Module that takes (N, C, H, W) and sigma, channel by channel: a denoiser for deepinv.
-
-    It is `deepinv.models.Denoiser` where deepinv is installed, and a plain module of the same call where it is not.
-    """
+    """One of ours as an nn.Module of (N, C, H, W) and sigma, channel by channel: a `deepinv.models.Denoiser`, or a
+    plain module if deepinv is not installed."""
     try:
         base: Any = importlib.import_module("deepinv.models").Denoiser
     except ImportError:
@@ -154,8 +147,8 @@ def as_module(denoiser: Denoiser) -> nn.Module:
                 sigma = float(sigma)
             return self.denoiser(x, sigma)
 
-    made: nn.Module = Adapter()
-    return made
+    module: nn.Module = Adapter()
+    return module
 
 
 def from_bm3d() -> Denoiser:
@@ -171,7 +164,7 @@ def from_skimage(name: Literal["tv", "nlm", "wavelet", "bilateral"], **options: 
     """A denoiser of scikit-image: Chambolle's TV, non-local means, BayesShrink wavelets or the bilateral filter.
 
     sigma is the noise's for "nlm" (with h = 0.8 sigma) and "wavelet", the spread in value for "bilateral", and for "tv"
-    the root of the weight, as in `TV`: weight = sigma^2. `options` go to the function and win.
+    the root of the weight, as in `TV`: weight = sigma^2. `options` go to the function and take precedence.
 
     Reference: scikit-image, https://scikit-image.org.
     """
@@ -202,52 +195,48 @@ def from_file(
     averaged: float | None = None,
     unpickle: bool = False,
 ) -> Denoiser:
-    """A function or network of one's own, from a Python file and a file of weights, as a denoiser.
+    """Your own function or network, from a Python file and a file of weights, as a denoiser.
 
     The file is run as Python. The name in it is a function of an image and a noise level, f(z, sigma) or f(z), an
-    nn.Module, a `Denoiser`, or a class or function that makes one of these without arguments. Weights are read as
-    safetensors; a pickle can run any code when it is opened, and is refused unless `unpickle` says that its author is
-    trusted.
+    nn.Module, a `Denoiser`, or a class or function that makes one of these without arguments. Weights are safetensors;
+    a pickle can run any code when it is opened, and is refused unless `unpickle` says that its author is trusted.
 
     Arguments:
         where: "path/to/module.py:Name". weights: its state, .safetensors, or .pt and .pth with `unpickle`.
         condition, residual, averaged: as for `FromModule`.
     """
     path, _, name = where.rpartition(":")
-    file = Path(path)
-    made = _load_function(where)
-    if isinstance(made, Denoiser):
+    title = f"{name} of {Path(path)}"
+    content = _load_function(where)
+    if isinstance(content, Denoiser):
         if weights is not None:
-            raise InputError(f"{name} of {file} is a denoiser already and takes no weights")
-        return made
-    if isinstance(made, nn.Module):
+            raise InputError(f"{title} is a denoiser already and takes no weights")
+        return content
+    if isinstance(content, nn.Module):
         if weights is not None:
-            _load_weights(made, Path(weights), unpickle)
-        return FromModule(made, condition=condition, residual=residual, averaged=averaged)
-    if callable(made):
+            _load_weights(content, Path(weights), unpickle)
+        return FromModule(content, condition=condition, residual=residual, averaged=averaged)
+    if callable(content):
         if weights is not None or residual or condition != "none":
-            raise InputError(f"{name} of {file} is a function; weights, condition and residual are for networks")
-        return FromFunction(made, averaged=averaged)
-    raise InputError(f"{name} of {file} is {type(made).__name__}, not a function, an nn.Module or a Denoiser")
+            raise InputError(f"{title} is a function; weights, condition and residual are for networks")
+        return FromFunction(content, averaged=averaged)
+    raise InputError(f"{title} is {type(content).__name__}, not a function, an nn.Module or a Denoiser")
 
 
 def _load_function(where: str) -> Any:
-    """What a name stands for: itself, or what it makes where it needs no arguments."""
-    found = load_from_file(where)
-    if isinstance(found, nn.Module | Denoiser) or not callable(found):
-        return found
-    if not isinstance(found, type) and _needs_arguments(found):
-        return found
+    """What a name in a file stands for: itself, or its result if it needs no arguments."""
+    content = load_from_file(where)
+    if isinstance(content, nn.Module | Denoiser) or not callable(content):
+        return content
+    if not isinstance(content, type) and _needs_arguments(content):
+        return content
     try:
-        return found()
+        return content()
     except Exception as error:
-        raise InputError(
-            f"{where} cannot be made without arguments: {type(error).__name__}: {error}".splitlines()[0]
-        ) from error
+        raise InputError(_first_line(f"{where} cannot be made without arguments", error)) from error
 
 
 def _needs_arguments(function: Any) -> bool:
-    """Whether something must be given to a function, such as an image."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # of some that are not Python's

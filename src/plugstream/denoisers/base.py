@@ -1,4 +1,4 @@
-"""What a denoiser is: a pure map D(z, sigma), whose fixed points therefore mean something."""
+"""What a denoiser is: a pure map D(z, sigma)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from plugstream.base.errors import InputError
 
 __all__ = [
     "AnyShape",
+    "Around",
     "Denoiser",
     "Sigma",
     "Wrapper",
@@ -26,6 +27,7 @@ __all__ = [
     "compose_averaged",
     "per_image",
     "refuse_complex_box",
+    "repeat_sigma",
     "require_axes",
     "require_real",
     "total",
@@ -38,32 +40,29 @@ Sigma = float | Tensor
 class Denoiser(ABC):
     """A map from noisy to clean images, D(z, sigma); a proximal operator is one, D = prox_{sigma^2 r}.
 
-    Pure: the same z and sigma give the same result, whatever was denoised before. A denoiser that iterates may
-    take a `warm` start and hands back the next; it is kept in the algorithm's state, never inside, and changes only
-    how soon the stated accuracy is reached. A warm start begins with the leading axes of the images and ends with
-    their spatial axes; between the two it may have others.
+    Pure: the same z and sigma give the same result, whatever was denoised before. A denoiser that iterates may take a
+    `warm` start and returns the next; the algorithm's state holds it, and it changes only how soon the stated accuracy
+    is reached. A warm start begins with the leading axes of the images and ends with their spatial axes.
 
-    The last axes of a tensor are one image: `ndim` spatial axes, (H, W) or (D, H, W), and a channel axis before them
-    where `channels` is True. All axes before these are independent images. `adapt` makes a denoiser of one kind of
-    images one of another kind.
+    The last axes of a tensor are one image: `ndim` spatial axes, (H, W) or (D, H, W), after a channel axis if
+    `channels` is True. All axes before these are independent images. `adapt` fits a denoiser to other kinds of images.
 
     Attributes:
-        ndim: how many spatial axes an image has, 2 or 3. channels: whether a channel axis stands before them.
+        ndim: how many spatial axes an image has, 2 or 3. channels: whether a channel axis comes before them.
         takes_complex: whether images may be complex.
         min_size: the least length of a spatial axis.
         stacked: whether it holds something for each of the leading images, which must then come together.
-        averaged: theta, where it is theta-averaged by construction (1/2 for a prox); None where that is not known.
-            Complex images are vectors of real and imaginary parts.
-        proximal: True where it is the prox of a convex function by construction, so that its Jacobian is symmetric.
+        averaged: theta, if it is theta-averaged by construction (1/2 for a prox); None if that is not known. Complex
+            images are vectors of real and imaginary parts.
+        proximal: True if it is the prox of a convex function by construction, so that its Jacobian is symmetric.
         reach: how many pixels away a value still matters, along every spatial axis (of volumes along the first); None
-            where that is not known or has no end. Results do not change if an image is cut beyond it (`Tiles`).
-        halo: how many pixels around a tile are enough in practice (docs/scale.md), where that is less than the reach or
-            there is none.
-        align: the pixels' grid of this step matters, from the image's corner on: tiles begin on it.
-        inside: the denoiser that it stands around, where it wraps or adapts one.
-        tol: the relative tolerance that it states, 0 where it is exact.
-        guide: an image by which it denoises others, where there is one.
-        value: r(x) of a proximal operator, (..., *image) to (...); None where it is not known.
+            if that is not known or unlimited. Results do not change if an image is cut beyond it (`Tiles`).
+        halo: how many pixels around a tile are enough in practice (docs/scale.md), if that is less than the reach.
+        align: tiles begin at multiples of this, since the denoiser works on a grid of this step.
+        inside: the denoiser that it wraps or adapts, if any.
+        tol: the relative tolerance that it states, 0 if it is exact.
+        guide: an image by which it denoises others, if any.
+        value: r(x) of a proximal operator, (..., *image) to (...); None if it is not known.
     """
 
     ndim: int = 2
@@ -97,7 +96,7 @@ class Denoiser(ABC):
 
     @abstractmethod
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """The denoised image, of the same shape, and what to pass as `warm` for a similar one."""
+        """The denoised image, of the same shape, and the `warm` start for a similar one."""
 
     @property
     def axes(self) -> int:
@@ -115,35 +114,34 @@ class Denoiser(ABC):
         return 0
 
     def variant(self, ndim: int, *, channels: bool = False, complex: bool = False) -> Denoiser | None:
-        """The same prior for another kind of images, where it has a form of its own for them; None where it has none.
+        """The same prior in a form of its own for another kind of images; None if it has none.
 
-        An InputError says why where the prior has no meaning for such images.
+        An InputError says why if the prior has no meaning for them.
         """
-        own = self.ndim == ndim and self.channels == channels and (self.takes_complex or not complex)
-        return self if own else None
+        same = self.ndim == ndim and self.channels == channels and (self.takes_complex or not complex)
+        return self if same else None
 
     def orient(self, axis: int) -> Denoiser:
-        """The denoiser for slices of a volume along one of its axes: itself, unless it holds a volume of its own."""
+        """The denoiser for slices of a volume along this axis; itself unless it holds a volume."""
         return self
 
     def window(self, where: tuple[slice, ...]) -> Denoiser:
-        """The denoiser for a part of an image, given along its spatial axes: itself, unless it holds an image."""
+        """The denoiser for a part of an image, given by slices of its spatial axes; itself unless it holds an image."""
         return self
 
     def draw(self, step: int) -> Denoiser:
-        """The map that step 0, 1, ... of an algorithm applies: itself, unless it is a mean of maps, of which it draws.
+        """The map that step 0, 1, ... of an algorithm applies; itself unless it is a mean of maps, of which it draws.
 
-        What is drawn depends on a seed and the step only, and is itself a denoiser, so that nothing random is hidden in
-        one. The fixed points that an algorithm seeks, and its distance to them, are those of the mean.
+        The draw depends only on a seed and the step. The fixed points that an algorithm seeks are those of the mean.
         """
         return self
 
     def level(self, sigma: Sigma) -> Sigma:
-        """The noise level that a call with sigma is for: sigma, unless it is scaled first, as image by image."""
+        """The noise level for which a call with sigma is: sigma, unless it is scaled first."""
         return sigma
 
     def describe(self) -> str:
-        """What it is, in words that fit into a sentence."""
+        """A name that fits into a sentence."""
         return type(self).__name__
 
 
@@ -151,7 +149,7 @@ class Denoiser(ABC):
 class AnyShape(Denoiser):
     """A denoiser whose formula is the same for images of every kind, so that it needs no adapter.
 
-    Arguments: ndim, 2 or 3; channels, whether a channel axis stands before the spatial ones.
+    Arguments: ndim, 2 or 3; channels, whether a channel axis comes before the spatial ones.
     """
 
     ndim: int = field(default=2, kw_only=True)
@@ -169,44 +167,60 @@ class AnyShape(Denoiser):
         return self if same else replace(self, ndim=ndim, channels=channels)
 
 
-class Wrapper(Denoiser):
-    """A denoiser around another, for the same kind of images; what it adds does not depend on their shape.
+class Around(Denoiser):
+    """A denoiser around another one; what is known of images and sizes is that of the inner one.
 
-    Attributes: denoiser, the one inside; ordered, whether it compares values, which complex ones do not allow.
+    Arguments: denoiser, the inner one; options, the other arguments of the subclass, for `rewrap`.
+    Attributes: keeps_averaged, whether it is averaged, and proximal, if the inner one is.
     """
 
-    ordered: bool = False
+    keeps_averaged: bool = False
 
-    def __init__(self, denoiser: Denoiser) -> None:
+    def __init__(self, denoiser: Denoiser, **options: Any) -> None:
         self.inside = self.denoiser = denoiser
+        self.options = options
         self.ndim, self.channels, self.min_size = denoiser.ndim, denoiser.channels, denoiser.min_size
-        self.takes_complex = denoiser.takes_complex and not self.ordered
-        self.stacked = denoiser.stacked
+        self.takes_complex, self.stacked = denoiser.takes_complex, denoiser.stacked
         self.reach, self.halo, self.align = denoiser.reach, denoiser.halo, denoiser.align
+        if self.keeps_averaged:
+            self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
 
-    @abstractmethod
     def rewrap(self, denoiser: Denoiser) -> Denoiser:
         """The same around another denoiser."""
+        return type(self)(denoiser, **self.options)
+
+    def _around(self, inner: Denoiser) -> Denoiser:
+        return self if inner is self.denoiser else self.rewrap(inner)
 
     @property
     def min_shape(self) -> tuple[int, ...]:
         return self.denoiser.min_shape
 
+    def orient(self, axis: int) -> Denoiser:
+        return self._around(self.denoiser.orient(axis))
+
+    def window(self, where: tuple[slice, ...]) -> Denoiser:
+        return self._around(self.denoiser.window(where))
+
+
+class Wrapper(Around):
+    """A denoiser around another one, for the same kind of images; `adapt` goes inside it.
+
+    Attributes: ordered, whether it compares values, which complex numbers do not allow.
+    """
+
+    ordered: bool = False
+
+    def __init__(self, denoiser: Denoiser, **options: Any) -> None:
+        super().__init__(denoiser, **options)
+        self.takes_complex = denoiser.takes_complex and not self.ordered
+
     @property
     def opening_steps(self) -> int:
         return self.denoiser.opening_steps
 
-    def orient(self, axis: int) -> Denoiser:
-        inner = self.denoiser.orient(axis)
-        return self if inner is self.denoiser else self.rewrap(inner)
-
-    def window(self, where: tuple[slice, ...]) -> Denoiser:
-        inner = self.denoiser.window(where)
-        return self if inner is self.denoiser else self.rewrap(inner)
-
     def draw(self, step: int) -> Denoiser:
-        inner = self.denoiser.draw(step)
-        return self if inner is self.denoiser else self.rewrap(inner)
+        return self._around(self.denoiser.draw(step))
 
     def level(self, sigma: Sigma) -> Sigma:
         return self.denoiser.level(sigma)
@@ -216,7 +230,7 @@ class Wrapper(Denoiser):
 
 
 def per_image(sigma: Sigma, image: Tensor, ndim: int = 2) -> Tensor | float:
-    """sigma in a form that multiplies images of `ndim` axes: a number as it is, a tensor with `ndim` axes added."""
+    """sigma as a factor of images with `ndim` axes: a number, or a tensor with `ndim` axes added."""
     if not isinstance(sigma, Tensor):
         if not isinstance(sigma, int | float | np.number) or not sigma >= 0:
             raise InputError(f"sigma must be a number >= 0, not {sigma!r}")
@@ -228,14 +242,19 @@ def per_image(sigma: Sigma, image: Tensor, ndim: int = 2) -> Tensor | float:
     return sigma.to(device=image.device, dtype=dtype)[(..., *[None] * ndim)]
 
 
+def repeat_sigma(sigma: Sigma, count: int) -> Sigma:
+    """One sigma for each image as one for each of its `count` parts."""
+    return sigma[..., None].expand(*sigma.shape, count) if isinstance(sigma, Tensor) and sigma.ndim else sigma
+
+
 def require_real(image: Tensor, name: str) -> None:
-    """An error where the image is complex and the denoiser of this name is for real ones."""
+    """Refuse a complex image for the denoiser of this name."""
     if image.is_complex():
         raise InputError(f"{name} takes real images; for complex ones use RealImaginary or MagnitudePhase around it")
 
 
 def require_axes(image: Tensor, denoiser: Denoiser) -> None:
-    """An error where a tensor has fewer axes than one image of this denoiser, or an image without pixels."""
+    """Refuse a tensor with fewer axes than an image of this denoiser, or without pixels."""
     axes = denoiser.axes
     if image.ndim < axes or 0 in image.shape[image.ndim - axes :]:
         kind = " x ".join([*(["channels"] if denoiser.channels else []), *"DHW"[-denoiser.ndim :]])
@@ -246,7 +265,7 @@ def require_axes(image: Tensor, denoiser: Denoiser) -> None:
 
 
 def refuse_complex_box(low: float, high: float) -> None:
-    """An error where values are to be kept in a box that complex ones cannot be kept in."""
+    """Refuse a box for complex values."""
     if math.isfinite(low) or math.isfinite(high):
         raise InputError(
             f"complex values have no order and cannot be kept in [{low:g}, {high:g}]; leave low and high out, or "
@@ -255,10 +274,7 @@ def refuse_complex_box(low: float, high: float) -> None:
 
 
 def check_bounds(low: float | None, high: float | None, *, point: bool = False) -> tuple[float, float]:
-    """The interval [low, high] of an image's values as numbers, None for no bound; an empty one is refused.
-
-    With `point` it may be a single value.
-    """
+    """The interval [low, high] as numbers, None for no bound; an empty one is refused. With `point` low may be high."""
     ends = []
     for name, value, none in (("low", low, -math.inf), ("high", high, math.inf)):
         try:
@@ -271,7 +287,7 @@ def check_bounds(low: float | None, high: float | None, *, point: bool = False) 
 
 
 def check_support(support: Array) -> Tensor:
-    """Where an image may be other than 0, as a tensor of bool, (H, W) or (D, H, W); an empty one is refused."""
+    """Where an image may differ from 0, as a tensor of bool, (H, W) or (D, H, W); an empty one is refused."""
     mask = as_tensor("the support", support).detach()
     if mask.ndim not in (2, 3):
         raise InputError(f"a support has 2 or 3 axes, as an image, not {mask.ndim}")
@@ -282,7 +298,7 @@ def check_support(support: Array) -> Tensor:
 
 
 def compose_averaged(first: float | None, second: float | None) -> float | None:
-    """The averagedness of `second` after `first`: (a + b - 2ab) / (1 - ab), where both are known.
+    """The averagedness of `second` after `first`: (a + b - 2ab) / (1 - ab), if both are known.
 
     Reference: Sun, Wohlberg and Kamilov, Proposition 6.
     """
@@ -294,12 +310,12 @@ def compose_averaged(first: float | None, second: float | None) -> float | None:
 
 
 def centre(z: Tensor, ndim: int = 2) -> tuple[Tensor, Tensor]:
-    """Images without their mean, (..., *spatial), and the mean of each, (..., 1, 1), as a number of their precision.
+    """Images without their mean, (..., *spatial), and the mean of each, (..., 1, 1), in their precision.
 
-    For denoisers that commute with adding a constant: what varies is then not lost in the digits of what does not.
-    The mean is measured from the first pixel, so that a constant image becomes exactly zero in every precision.
+    For denoisers that commute with adding a constant, so that little contrast loses no digits. The mean is measured
+    from the first pixel, so that a constant image becomes exactly zero.
 
-    Arguments: ndim, how many axes an image has, all of which the mean is over.
+    Arguments: ndim, the axes of an image.
     """
     ones = (..., *[None] * ndim)
     if z.numel() == 0:
@@ -311,8 +327,8 @@ def centre(z: Tensor, ndim: int = 2) -> tuple[Tensor, Tensor]:
 
 
 def total(terms: Tensor, ndim: int = 2) -> Tensor:
-    """The sum over the pixels of each image, (..., *spatial) to (...): in float64, and by rows first, since the order
-    in which torch adds over several axes depends on how many images there are."""
+    """The sum over the pixels of each image, (..., *spatial) to (...), in float64; by rows first, since torch's order
+    over several axes depends on the number of images."""
     out = terms.sum(-1, dtype=torch.float64)
     for _ in range(ndim - 1):
         out = out.sum(-1)

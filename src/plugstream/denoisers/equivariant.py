@@ -1,7 +1,8 @@
-"""Denoisers that treat all orientations of an image alike, by the mean over turns and mirror images, or one a step."""
+"""Denoisers that treat all orientations of an image alike: the mean over turns and mirror images, or one a step."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from plugstream.base.draws import Stream, fraction
 from plugstream.base.errors import InputError
-from plugstream.denoisers.base import Denoiser, Sigma, Wrapper, require_axes
+from plugstream.denoisers.base import Denoiser, Sigma, Wrapper, repeat_sigma, require_axes
 from plugstream.denoisers.wrap import as_denoiser
 
 __all__ = ["Equivariant", "Orientation", "orientations"]
@@ -52,32 +53,31 @@ def orientations(spatial: tuple[int, ...]) -> list[Orientation]:
 
 
 class Equivariant(Wrapper):
-    r"""A denoiser that does not care how an image lies: the mean over its turns and mirror images, or one drawn a step.
+    r"""A denoiser that is blind to orientation: the mean over turns and mirror images, or one of them drawn each step.
 
     With T_1 ... T_n the orientations that keep the image's shape (`orientations`):
 
         D_mean(z) = 1/n sum_j T_j^{-1} D(T_j z),    or, in a step, T_j^{-1} D(T_j z) with j drawn at random.
 
-    D_mean is a pure map with D_mean(T z) = T D_mean(z), and the mean of what is drawn. It costs n calls of D, a draw
-    one. With "random" algorithms draw (`Denoiser.draw`), from (seed, step) only; called by itself it is D_mean, and so
-    is the map whose fixed points are sought and measured. As with few views, the draws keep an algorithm with a
-    constant step from settling quite.
+    D_mean is a pure map with D_mean(T z) = T D_mean(z). It costs n calls of D, a draw one. With "random" algorithms
+    draw (`Denoiser.draw`), from (seed, step) only; called by itself it is D_mean, whose fixed points are sought and
+    measured. As with few views, the draws keep an algorithm with a constant step from settling entirely.
 
-    A denoiser whose Jacobian is not symmetric, or that is expansive along some pattern that lies one way, is less so in
-    the mean, and what it favours in one direction (stripes, blocks that begin at a corner) averages out. If D is
-    theta-averaged so are D_mean and each draw, since the T_j are orthogonal: T^{-1} D T is (1 - theta) I + theta
-    T^{-1} N T with N nonexpansive, and the mean of nonexpansive maps is one. If D is the prox of a convex function, so
-    are they.
+    Asymmetry of D's Jacobian, expansion along patterns of one direction, stripes and blocks that begin at a corner
+    average out in the mean. If D is theta-averaged so are D_mean and each draw, since the T_j are orthogonal:
+    T^{-1} D T is (1 - theta) I + theta T^{-1} N T with N nonexpansive, and the mean of nonexpansive maps is one. If D
+    is the prox of a convex function, so are they.
 
     Arguments: denoiser; how, "mean" or "random"; seed, of the draws. A denoiser with an image of its own, such as NLM
-    with a guide, which lies one way, is refused.
-    The warm start of the mean is that of D for (..., n, *image); draws have none, since the last was of another
-    orientation.
+    with a guide, is refused.
+    The warm start of the mean is that of D for (..., n, *image); draws have none.
     Reference: Terris, Moreau, Pustelnik and Tachella, CVPR 2024.
     """
 
+    keeps_averaged = True
+
     def __init__(self, denoiser: Denoiser | Callable[..., Tensor], how: str = "mean", seed: int = 0) -> None:
-        super().__init__(as_denoiser(denoiser))
+        super().__init__(as_denoiser(denoiser), how=how, seed=seed)
         if how not in ("mean", "random"):
             raise InputError(f"equivariant must be mean or random, not {how!r}")
         if _innermost(self.denoiser).guide is not None:
@@ -86,20 +86,17 @@ class Equivariant(Wrapper):
                 "leave the guide or equivariant out"
             )
         self.how, self.seed = how, seed
-        self.averaged, self.proximal = self.denoiser.averaged, self.denoiser.proximal
-
-    def rewrap(self, denoiser: Denoiser) -> Equivariant:
-        return Equivariant(denoiser, self.how, self.seed)
 
     def draw(self, step: int) -> Denoiser:
-        inner = self.denoiser.draw(step)
         if self.how == "mean":
-            return self if inner is self.denoiser else self.rewrap(inner)
-        return _Turned(inner, fraction(self.seed, step, Stream.ORIENTATION))
+            return super().draw(step)
+        return _Turned(self.denoiser.draw(step), fraction(self.seed, step, Stream.ORIENTATION))
 
     def describe(self) -> str:
-        what = "one of its turns and mirror images a step" if self.how == "random" else "turns and mirror images"
-        return f"{self.denoiser.describe()}, {'on' if self.how == 'random' else 'the mean over'} {what}"
+        name = self.denoiser.describe()
+        if self.how == "random":
+            return f"{name}, on one of its turns and mirror images a step"
+        return f"{name}, the mean over turns and mirror images"
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         require_axes(image, self)
@@ -109,9 +106,7 @@ class Equivariant(Wrapper):
             raise InputError(f"the warm start has shape {tuple(warm.shape)}, but is one of each orientation")
         if not self.stacked and len(ways) * image.numel() <= _PIXELS:
             stack = torch.stack([way.apply(image) for way in ways], lead)
-            if isinstance(sigma, Tensor) and sigma.ndim:
-                sigma = sigma[..., None].expand(*sigma.shape, len(ways))
-            out, after = self.denoiser.denoise(stack, sigma, warm)
+            out, after = self.denoiser.denoise(stack, repeat_sigma(sigma, len(ways)), warm)
             parts = [way.undo(one) for way, one in zip(ways, out.unbind(lead), strict=True)]
             return _mean(parts), after
         parts, warms = [], []
@@ -120,20 +115,18 @@ class Equivariant(Wrapper):
             one, after = self.denoiser.denoise(way.apply(image).contiguous(), sigma, start)
             parts.append(way.undo(one))
             warms.append(after)
-        known = [start for start in warms if start is not None]
-        return _mean(parts), torch.stack(known, lead) if len(known) == len(warms) else None
+        starts = [start for start in warms if start is not None]
+        return _mean(parts), torch.stack(starts, lead) if len(starts) == len(warms) else None
 
 
 class _Turned(Wrapper):
     """T^{-1} D(T z) for one orientation, chosen among those of the image by a number from 0 to 1."""
 
-    def __init__(self, denoiser: Denoiser, place: float) -> None:
-        super().__init__(denoiser)
-        self.place = place
-        self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
+    keeps_averaged = True
 
-    def rewrap(self, denoiser: Denoiser) -> _Turned:
-        return _Turned(denoiser, self.place)
+    def __init__(self, denoiser: Denoiser, place: float) -> None:
+        super().__init__(denoiser, place=place)
+        self.place = place
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         require_axes(image, self)
@@ -144,10 +137,7 @@ class _Turned(Wrapper):
 
 
 def _mean(parts: list[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total / len(parts)
+    return functools.reduce(torch.add, parts) / len(parts)
 
 
 def _innermost(denoiser: Denoiser) -> Denoiser:

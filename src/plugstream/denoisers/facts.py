@@ -1,9 +1,9 @@
-"""What is known of a denoiser besides its options: the facts of its entry, with defaults for what it does not say."""
+"""What is known of a denoiser besides its options: the facts of its entry, with defaults."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from plugstream.base.registry import Entry
 
 __all__ = ["Facts", "describe", "facts_of", "unavailable"]
 
-_HERE = Path(__file__).parent
+_ROOM = Path(__file__).parent
 _PACKAGES = {"bm3d": "PyPI's bm3d", "skimage": "scikit-image", "pywt": "PyWavelets"}
 
 
@@ -21,16 +21,16 @@ class Facts:
     """What an entry of the kind "denoiser" may say by keyword, `register("denoiser", ..., averaged=0.5)`.
 
     Arguments:
-        averaged: theta where it is theta-averaged as made by its name alone; None if that is not known.
+        averaged: theta if it is theta-averaged with its default options; None if that is not known.
         why: the argument for that, or what would make it so.
-        licence: of the code and, where there are some, of the weights that come with it.
-        cpu, cuda: the form that runs there; "native" and "Triton" are torch where those are not installed.
+        licence: of the code and of the weights that come with it.
+        cpu, cuda: the form that runs there; "native" and "Triton" fall back to torch if they are not installed.
         sigma: what sigma is: "noise", the standard deviation of the noise; "weight", the root of the prior's weight,
             D = prox_{sigma^2 r}; "range", the spread of values that are averaged; or "unused".
         noise: sigma for noise of standard deviation s and values from 0 to 1, as a function of s.
         files: the weights that come with it, as a pattern in the folder of `denoisers`.
         object: how it is made in Python.
-        bounded: it keeps the bounds of the image itself, and is built with `low=` and `high=`.
+        bounded: it keeps the bounds of the image itself, and takes `low=` and `high=`.
     """
 
     averaged: float | None = None
@@ -47,39 +47,39 @@ class Facts:
     @property
     def trained_for(self) -> tuple[float, float] | None:
         """The least and the largest noise level that its weights were trained for, with values from 0 to 1."""
-        levels = [level for file in sorted(_HERE.glob(self.files)) for level in _levels(file)] if self.files else []
+        levels = [level for file in sorted(_ROOM.glob(self.files)) for level in _levels(file)] if self.files else []
         return (min(levels), max(levels)) if levels else None
 
     def forms(self) -> dict[str, str | None]:
-        """The form that would run here on the CPU and on CUDA; None where there is no such device."""
+        """The form that would run here on the CPU and on CUDA; None without such a device."""
         import torch
 
         from plugstream import _native
-        from plugstream.denoisers import _triton
+        from plugstream.denoisers.forms import has_triton
 
         cpu = "torch" if self.cpu == "native" and _native.load() is None else self.cpu
-        cuda = "torch" if self.cuda == "Triton" and not _triton.available() else self.cuda
+        cuda = "torch" if self.cuda == "Triton" and not has_triton() else self.cuda
         return {"cpu": cpu, "cuda": cuda if torch.cuda.is_available() else None}
 
 
 def facts_of(entry: Entry) -> Facts:
-    """What an entry says of itself; facts that have another name are its own business."""
-    known: Mapping[str, Any] = {field.name: None for field in fields(Facts)}
-    return Facts(**{name: value for name, value in entry.facts.items() if name in known})
+    """The facts of an entry; those of other names are ignored."""
+    names = {field.name for field in fields(Facts)}
+    return Facts(**{name: value for name, value in entry.facts.items() if name in names})
 
 
 def unavailable(entry: Entry) -> str | None:
-    """Why a denoiser cannot be used here as it is, or None where it can."""
+    """Why a denoiser cannot be used here as it is, or None if it can."""
     facts = facts_of(entry)
     if entry.missing is not None:
         return f"{_PACKAGES.get(entry.missing, entry.missing)} is not installed"
-    if facts.files is not None and not any(_HERE.glob(facts.files)):
+    if facts.files is not None and not any(_ROOM.glob(facts.files)):
         return "no weights are installed; give some with --weights"
     return None
 
 
 def describe(entry: Entry) -> dict[str, Any]:
-    """What there is to say of a denoiser besides what every entry has, as JSON has it."""
+    """What a denoiser says besides what every entry has, as JSON."""
     facts = facts_of(entry)
     return {
         "prior": entry.help,

@@ -1,4 +1,4 @@
-"""A cheap denoiser for the first steps of a run, and the one that is meant for all others."""
+"""A cheap denoiser for the first steps of a run, before another one takes over."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ class Opening(Wrapper):
 
         E(z, c sigma) in steps 1 ... n,    D(z, sigma) from then on.
 
-    While an image is still far off any denoiser brings it nearer, and TV takes a small part of BM3D's time. The
-    fixed points that are sought, and the distance to them, are those of D: E is a way to begin. Which of the two a step
-    calls depends on the number of the step alone (`Denoiser.draw`), so that both stay pure maps and a resumed run makes
-    the same calls. Called by itself it is D.
+    While an image is still far off any denoiser brings it nearer, and TV takes a small part of BM3D's time. The fixed
+    points sought, and the distance to them, are those of D. Which of the two a step calls depends on its number alone
+    (`Denoiser.draw`), so that a resumed run makes the same calls. Called by itself it is D, whose averagedness it has.
 
-    c says what sigma means to E where it means something else to D: for BM3D, which takes a noise level, after TV,
-    whose sigma^2 is a weight, about 3 was good for images from 0 to 1 on diffraction tomography.
-
-    Averagedness is D's, of which convergence is a matter. The warm start begins anew with D.
+    c converts sigma if it means something else to E: for TV, whose sigma^2 is a weight, before BM3D, which takes a
+    noise level, about 3 was good for images from 0 to 1 on diffraction tomography.
 
     Arguments: denoiser, D; first, E; steps, n >= 1; factor, c > 0.
     """
+
+    keeps_averaged = True
 
     def __init__(
         self,
@@ -39,14 +38,13 @@ class Opening(Wrapper):
         steps: int,
         factor: float = 1.0,
     ) -> None:
-        super().__init__(as_denoiser(denoiser))
+        super().__init__(as_denoiser(denoiser), first=first, steps=steps, factor=factor)
         if steps < 1:
             raise InputError(f"an opening has at least one step, not {steps}")
         if not 0 < factor < float("inf"):
             raise InputError(f"the factor of sigma in the first steps must be more than 0 and finite, not {factor}")
         self.first = _of_kind(as_denoiser(first), self.denoiser)
         self.steps, self.factor = steps, factor
-        self.averaged, self.proximal = self.denoiser.averaged, self.denoiser.proximal
         self.takes_complex = self.denoiser.takes_complex and self.first.takes_complex
         self.stacked = self.denoiser.stacked or self.first.stacked
 
@@ -57,9 +55,6 @@ class Opening(Wrapper):
     @property
     def min_shape(self) -> tuple[int, ...]:
         return tuple(map(max, self.denoiser.min_shape, self.first.min_shape))
-
-    def rewrap(self, denoiser: Denoiser) -> Opening:
-        return Opening(denoiser, self.first, self.steps, self.factor)
 
     def orient(self, axis: int) -> Denoiser:
         return Opening(self.denoiser.orient(axis), self.first.orient(axis), self.steps, self.factor)
@@ -84,40 +79,33 @@ class Opening(Wrapper):
 class _Scaled(Wrapper):
     """E(z, c sigma)."""
 
-    def __init__(self, denoiser: Denoiser, factor: float) -> None:
-        super().__init__(denoiser)
-        self.factor = factor
-        self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
+    keeps_averaged = True
 
-    def rewrap(self, denoiser: Denoiser) -> _Scaled:
-        return _Scaled(denoiser, self.factor)
+    def __init__(self, denoiser: Denoiser, factor: float) -> None:
+        super().__init__(denoiser, factor=factor)
+        self.factor = factor
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         return self.denoiser.denoise(image, self.factor * sigma, warm)
 
 
 class _Cold(Wrapper):
-    """D without the warm start that it is given, which is of another denoiser."""
+    """D without its warm start, which is that of another denoiser."""
 
-    def __init__(self, denoiser: Denoiser) -> None:
-        super().__init__(denoiser)
-        self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
-
-    def rewrap(self, denoiser: Denoiser) -> _Cold:
-        return _Cold(denoiser)
+    keeps_averaged = True
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         return self.denoiser.denoise(image, sigma)
 
 
 def _of_kind(first: Denoiser, main: Denoiser) -> Denoiser:
-    """`first` for the images that `main` takes; refused where it has no form for them."""
+    """`first` for the images that `main` takes; refused if it has no form for them."""
     if isinstance(main, RealImaginary) and not first.takes_complex:
         first = RealImaginary(first, phase=main.phase)
-    found = first.variant(main.ndim, channels=main.channels)
-    if found is None:
-        what = f"{main.ndim} axes{' and channels' if main.channels else ''}"
+    variant = first.variant(main.ndim, channels=main.channels)
+    if variant is None:
+        kind = f"{main.ndim} axes{' and channels' if main.channels else ''}"
         raise InputError(
-            f"{first.describe()} has no form for images of {what}; begin with another denoiser, such as tv"
+            f"{first.describe()} has no form for images of {kind}; begin with another denoiser, such as tv"
         )
-    return found
+    return variant

@@ -10,34 +10,24 @@ from torch import Tensor
 
 from plugstream.base.arrays import accept_arrays
 from plugstream.base.errors import InputError
-from plugstream.denoisers.base import Denoiser, Sigma, require_axes
+from plugstream.denoisers.base import Around, Denoiser, Sigma, repeat_sigma, require_axes
 from plugstream.denoisers.wrap import as_denoiser
 
 __all__ = ["MagnitudePhase", "RealImaginary"]
 
 
-class _Parts(Denoiser):
-    """What both adapters share: the kind of images is the denoiser's, but for being complex."""
+class _Parts(Around):
+    """What both adapters share: the kind of images is the denoiser's, except that they may be complex."""
 
-    takes_complex = True
-
-    def __init__(self, denoiser: Denoiser | Callable[..., Tensor]) -> None:
-        self.inside = self.denoiser = denoiser = as_denoiser(denoiser)
-        self.ndim, self.channels, self.min_size = denoiser.ndim, denoiser.channels, denoiser.min_size
-        self.stacked = denoiser.stacked
-        # What is taken of the whole image, a mean, has no end; in practice it is that of the denoiser.
-        self.halo = denoiser.reach if denoiser.halo is None else denoiser.halo
-        self.align = denoiser.align
-
-    @property
-    def min_shape(self) -> tuple[int, ...]:
-        return self.denoiser.min_shape
+    def __init__(self, denoiser: Denoiser | Callable[..., Tensor], phase: str) -> None:
+        super().__init__(as_denoiser(denoiser), phase=phase)
+        self.takes_complex = True
+        # A mean over the image reaches everywhere; in practice the denoiser's halo is enough.
+        self.reach, self.halo = None, self.denoiser.reach if self.denoiser.halo is None else self.denoiser.halo
 
     def _each(self, parts: Tensor, sigma: Sigma, warm: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The denoiser on a stack of parts, (..., K, *image), as independent images."""
-        if isinstance(sigma, Tensor) and sigma.ndim:
-            sigma = sigma[..., None].expand(*sigma.shape, parts.shape[-self.axes - 1])
-        return self.denoiser.denoise(parts, sigma, warm)
+        return self.denoiser.denoise(parts, repeat_sigma(sigma, parts.shape[-self.axes - 1]), warm)
 
     def _last_axes(self) -> tuple[int, ...]:
         return tuple(range(-self.axes, 0))
@@ -50,18 +40,17 @@ class RealImaginary(_Parts):
     averagedness is kept, as for any map that acts on parts on their own (see `Slices`), and the prox of r becomes the
     prox of r(a) + r(b).
 
-    The parts depend on the global phase, which in most instruments means nothing: edges that are strong in one part may
-    be weak in the other. phase = "mean" takes the phase of the image's mean out first and puts it back,
-    exp(i t) D(exp(-i t) z) with t = arg(sum z), so that most of an image of nearly constant phase is in the real part.
-    Then D(exp(i c) z) = exp(i c) D(z). But t depends on z, and jumps where the mean is zero, so that nothing is known
-    of averagedness, even if D is a prox.
+    The parts depend on the global phase, which is arbitrary in most instruments. phase = "mean" takes the phase of the
+    image's mean out first and puts it back, exp(i t) D(exp(-i t) z) with t = arg(sum z), so that an image of nearly
+    constant phase is mostly in the real part, and D(exp(i c) z) = exp(i c) D(z). But t depends on z, and jumps where
+    the mean is zero, so nothing is known of averagedness.
 
     Arguments: denoiser, for real images; phase, "keep" or "mean".
     Real images are denoised as they are. The warm start is the denoiser's for (..., 2, *image).
     """
 
     def __init__(self, denoiser: Denoiser | Callable[..., Tensor], *, phase: Literal["keep", "mean"] = "keep") -> None:
-        super().__init__(denoiser)
+        super().__init__(denoiser, phase)
         if phase not in ("keep", "mean"):
             raise InputError(f"phase must be keep or mean, not {phase!r}")
         self.phase = phase
@@ -70,14 +59,6 @@ class RealImaginary(_Parts):
             self.reach = self.denoiser.reach
             if self.denoiser.value is not None:
                 self.value = self._value
-
-    def orient(self, axis: int) -> Denoiser:
-        inner = self.denoiser.orient(axis)
-        return self if inner is self.denoiser else RealImaginary(inner, phase=self.phase)
-
-    def window(self, where: tuple[slice, ...]) -> Denoiser:
-        inner = self.denoiser.window(where)
-        return self if inner is self.denoiser else RealImaginary(inner, phase=self.phase)
 
     def describe(self) -> str:
         turned = "" if self.phase == "keep" else " after the mean phase was taken out"
@@ -113,9 +94,8 @@ class MagnitudePhase(_Parts):
 
     The phase p comes from the phasors u = z / |z|, relative to the phase of the image's mean: with phase = "phasor"
     their real and imaginary parts are denoised and p is the angle of the result; with phase = "angle" the angle itself
-    is denoised, in (-pi, pi], which draws false edges where it wraps. Both go through D in the image's own unit, times
-    the root mean square c of |z|, as D(c u, sigma) / c, since noise turns the phase by its size over that of z. A
-    magnitude below zero is set to zero.
+    is denoised, in (-pi, pi], with false edges where it wraps. Both are scaled by the root mean square c of |z|,
+    D(c u, sigma) / c, since noise turns the phase by its size over that of z. A magnitude below zero becomes zero.
 
     For images whose magnitude and phase mean different things (absorption and delay). Nothing is known of averagedness,
     even if D is a prox: where |z| is small, the phase changes fast with z. `RealImaginary` keeps what is known.
@@ -127,18 +107,10 @@ class MagnitudePhase(_Parts):
     def __init__(
         self, denoiser: Denoiser | Callable[..., Tensor], *, phase: Literal["phasor", "angle"] = "phasor"
     ) -> None:
-        super().__init__(denoiser)
+        super().__init__(denoiser, phase)
         if phase not in ("phasor", "angle"):
             raise InputError(f"phase must be phasor or angle, not {phase!r}")
         self.phase = phase
-
-    def orient(self, axis: int) -> Denoiser:
-        inner = self.denoiser.orient(axis)
-        return self if inner is self.denoiser else MagnitudePhase(inner, phase=self.phase)
-
-    def window(self, where: tuple[slice, ...]) -> Denoiser:
-        inner = self.denoiser.window(where)
-        return self if inner is self.denoiser else MagnitudePhase(inner, phase=self.phase)
 
     def describe(self) -> str:
         return f"{self.denoiser.describe()}, on magnitude and {self.phase}"

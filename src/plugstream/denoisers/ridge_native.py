@@ -11,17 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream import _native
+from plugstream.denoisers.forms import native_serves
 from plugstream.denoisers.ridge_fold import fold_kernels
 from plugstream.denoisers.ridge_prior import Ridges
 
 __all__ = ["Profiles", "Solver", "serves"]
 
-_KEPT_LEVELS = 64
+serves = native_serves
 
-
-def serves(z: Tensor) -> bool:
-    """Whether the kernel is there and these images are for it: on the CPU, float32."""
-    return _native.load() is not None and z.device.type == "cpu" and z.dtype == torch.float32
+_MOST_LEVELS = 64
 
 
 class Profiles(NamedTuple):
@@ -37,9 +35,9 @@ class Profiles(NamedTuple):
 
 
 class Solver:
-    """D(z, sigma) by the kernel, with the prior as it reads it: folded filters, and profiles at the last noise levels.
+    """D(z, sigma) by the kernel, with folded filters and the profiles of the last noise levels.
 
-    Arguments: ridges: as they are now; changes to them after this are not seen.
+    Arguments: ridges, of which later changes are not seen.
     """
 
     @torch.no_grad()
@@ -62,19 +60,17 @@ class Solver:
         max_iterations: int,
         instructions: str = "",
     ) -> tuple[Tensor, bool]:
-        """What `prox` gives for each image, (N, 1, H, W), and whether all reached the tolerance; D(z, 0) = z.
+        """As `prox` for each image, (N, 1, H, W), and whether all reached the tolerance; D(z, 0) = z.
 
-        The number of threads is torch's. Neither it nor the other images of the batch change a bit of the result.
+        Neither the number of threads nor the other images of the batch change a bit of the result.
 
-        Arguments:
-            z, level, start: (N, 1, H, W), float32; (N,); the shape of z.
-            tol, patience, max_iterations: as of `prox`.
-            instructions: the instruction set, for tests; the best that the machine has if empty.
+        Arguments: z, level, start: (N, 1, H, W), float32; (N,); the shape of z. tol, patience, max_iterations: as of
+        `prox`. instructions: the instruction set, for tests; the best that the machine has if empty.
         """
         if z.numel() == 0:
             return z, True
         sigmas = level.tolist()
-        profiles = [self.at(sigma if sigma > 0 else 1.0) for sigma in sigmas]
+        profiles = [self.profiles(sigma if sigma > 0 else 1.0) for sigma in sigmas]
         out, rests = torch.empty(z.shape), np.empty(len(z), bool)
         _native.kernels().ridge(
             _images(z),
@@ -95,11 +91,10 @@ class Solver:
         return out, bool(rests.all())
 
     @torch.no_grad()
-    def at(self, sigma: float) -> Profiles:
-        """The profiles at a noise level; those of the last ones are kept, since they come again."""
-        kept = self._levels.get(sigma)
-        if kept is not None:
-            return kept
+    def profiles(self, sigma: float) -> Profiles:
+        """The profiles at a noise level, remembered for the next call."""
+        if (last := self._levels.get(sigma)) is not None:
+            return last
         potential = self._ridges.at(torch.tensor([sigma], dtype=torch.float64), self._parts)
         pairs = self.taps.shape[1]
         height, reach = (
@@ -107,13 +102,13 @@ class Solver:
             for part in zip(*potential.profiles, strict=True)
         )
         rates = torch.cat([*potential.heavy_ball(), *potential.nesterov()])
-        found = Profiles(*(part.numpy().astype(np.float32) for part in (height / reach, reach, rates)))
-        if len(self._levels) >= _KEPT_LEVELS:
+        profiles = Profiles(*(part.numpy().astype(np.float32) for part in (height / reach, reach, rates)))
+        if len(self._levels) >= _MOST_LEVELS:
             self._levels = {}  # another thread may be reading the old one
-        self._levels[sigma] = found
-        return found
+        self._levels[sigma] = profiles
+        return profiles
 
 
 def _images(stack: Tensor) -> NDArray[Any]:
-    """(N, 1, H, W) as the kernel takes it, (N, H, W); without a copy where it is contiguous."""
+    """(N, 1, H, W) as the kernel takes it, (N, H, W); not copied if it is contiguous."""
     return stack.detach().contiguous().numpy()[:, 0]

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from plugstream.base.cuda_graphs import GraphCall, stream_handle
-from plugstream.denoisers import _triton
+from plugstream.denoisers import forms
 from plugstream.denoisers.ridge_fold import fold_kernels
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def serves(size: int, count: int, x: Tensor) -> bool:
     """
     large = min(x.shape[-2:]) >= size // 2 * 2 and _share_bytes(size, x) <= _MOST_SHARES
     fit = size <= 9 and count <= 2 * _PAIRS and large
-    return x.is_cuda and x.dtype == torch.float32 and fit and len(x) > 0 and _triton.available()
+    return forms.triton_serves(x) and fit and len(x) > 0
 
 
 def _share_bytes(size: int, x: Tensor) -> int:
@@ -138,7 +138,7 @@ class _Work:
         facts = torch.zeros((4, self.count), device=z.device) if facts is None else facts
         self.means, self.goals = facts[:2]
         self.still, self.resting = facts[2:].view(torch.int32)
-        self.parts = _triton.cover(self.height * self.width, _SETTLE["BLOCK"])
+        self.parts = forms.cover(self.height * self.width, _SETTLE["BLOCK"])
         self.squares = torch.empty((self.count, self.parts), device=z.device)
         self.seen = _seen(self.size, z)
         self.shares = torch.empty((self.count, self.size**2, self.seen), device=z.device)
@@ -158,7 +158,7 @@ class _Work:
 
         framed = _framed(self.size, self.z)
         to = torch.empty((2, self.count, framed), device=x.device) if to is None else to
-        frame[_triton.cover(framed, _FRAME["BLOCK"]), self.count](
+        frame[forms.cover(framed, _FRAME["BLOCK"]), self.count](
             x.contiguous(), self.z, self.still, self.means, to[0], to[1], self.height, self.width, FRAME=2 * self.by,
             **_FRAME,
         )  # fmt: skip
@@ -169,8 +169,8 @@ class _Work:
         from plugstream.denoisers.ridge_triton_kernels import spread
 
         filters = self.tables.filters
-        blocks = _triton.cover(self.seen, _SPREAD["BLOCK"])
-        at_once = _triton.cover(_AT_ONCE[filters.taps] * _processors(x.device), self.count)
+        blocks = forms.cover(self.seen, _SPREAD["BLOCK"])
+        at_once = forms.cover(_AT_ONCE[filters.taps] * _processors(x.device), self.count)
         spread[min(blocks, at_once), self.count](
             x, x if v is None else v, filters.forward, filters.backward, self.tables.rows, self.resting, self.shares,
             self.height, self.width, SIDE=self.by + 1, TAPS=filters.taps, PAIRS=_PAIRS, RATIOS=self.tables.ratios,
@@ -205,7 +205,7 @@ class _Work:
         """The images with their means and without frames."""
         from plugstream.denoisers.ridge_triton_kernels import finish
 
-        finish[_triton.cover(self.height * self.width, _FRAME["BLOCK"]), self.count](
+        finish[forms.cover(self.height * self.width, _FRAME["BLOCK"]), self.count](
             x, old, self.means, self.z, self.resting, self.still, out, self.height, self.width, FRAME=2 * self.by,
             **_FRAME,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from plugstream.base.arrays import accept_arrays
 from plugstream.base.errors import InputError
-from plugstream.denoisers.base import Denoiser, Sigma, Wrapper, require_axes
+from plugstream.denoisers.base import Around, Denoiser, Sigma, Wrapper, repeat_sigma, require_axes
 from plugstream.denoisers.parts import MagnitudePhase, RealImaginary
 from plugstream.denoisers.wrap import as_denoiser
 
@@ -21,11 +21,11 @@ __all__ = ["Channels", "SliceMean", "Slices", "adapt", "describe"]
 _PIXELS = 2**22
 
 
-class Slices(Denoiser):
-    """A denoiser of images on each slice of a volume: what lies in another slice has no influence.
+class Slices(Around):
+    """A denoiser of images on each slice of a volume; other slices have no influence.
 
-    Slices along axis a of (D, H, W) are the images that are left when that axis is fixed: (H, W) for axis 0, (D, W) for
-    axis 1 and (D, H) for axis 2. A channel axis before them stays with each slice where the denoiser takes channels.
+    Slices along axis a of (D, H, W) have the other two axes: (H, W) for axis 0, (D, W) for axis 1 and (D, H) for axis
+    2. If the denoiser takes channels, each slice has the channel axis.
 
     Averagedness is kept: theta-averaged means ||D(z) - D(z')||^2 <= ||z - z'||^2 - (1 - theta)/theta ||R(z) - R(z')||^2
     with R = I - D, and the sum of this over slices is the same for the volume. The prox of r becomes the prox of the
@@ -35,24 +35,22 @@ class Slices(Denoiser):
     Volumes are (..., D, H, W), or (..., C, D, H, W). The warm start is the denoiser's, its slices put together again.
     """
 
-    ndim = 3
+    keeps_averaged = True
 
     def __init__(self, denoiser: Denoiser | Callable[..., Tensor], axis: Literal[0, 1, 2] = 0) -> None:
-        denoiser = as_denoiser(denoiser)
-        _require_plane(denoiser, "Slices")
+        plane = as_denoiser(denoiser)
+        _require_plane(plane, "Slices")
         if axis not in (0, 1, 2):
             raise InputError(f"a volume has slices along axis 0, 1 or 2, not {axis}")
-        self.inside = self.denoiser = denoiser.orient(axis)
-        self.axis = axis
-        self.channels, self.takes_complex, self.stacked = denoiser.channels, denoiser.takes_complex, denoiser.stacked
-        self.min_size = denoiser.min_size
-        self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
-        if axis == 0:  # a slice knows nothing of those before and behind it
-            self.reach = 0
-        else:
-            self.reach, self.halo, self.align = denoiser.reach, denoiser.halo, denoiser.align
-        if denoiser.value is not None:
+        super().__init__(plane.orient(axis))
+        self.ndim, self.axis = 3, axis
+        if axis == 0:  # a slice does not see its neighbours
+            self.reach, self.halo, self.align = 0, None, 1
+        if plane.value is not None:
             self.value = self._value
+
+    def orient(self, axis: int) -> Denoiser:
+        return self
 
     @property
     def min_shape(self) -> tuple[int, ...]:
@@ -76,21 +74,21 @@ class Slices(Denoiser):
         stack = self._slices(image)
         _require_warm(warm, image, lead)
         count = stack.shape[lead]
-        level = _repeat_sigma(sigma, count)
+        level = repeat_sigma(sigma, count)
         starts = None if warm is None else warm.movedim(self.axis - 3, lead)
         outs, warms = [], []
         for part in self._portions(stack, lead):
-            some = (slice(None),) * lead + (part,)
+            index = (slice(None),) * lead + (part,)
             out, after = self.denoiser.denoise(
-                stack[some].contiguous(),
+                stack[index].contiguous(),
                 level[..., part] if isinstance(level, Tensor) and level.ndim else level,
-                None if starts is None else starts[some].contiguous(),
+                None if starts is None else starts[index].contiguous(),
             )
             outs.append(out)
             warms.append(_plain(after, out, self.denoiser.axes))
         clean = outs[0] if len(outs) == 1 else torch.cat(outs, lead)
-        known = [start for start in warms if start is not None]
-        after = torch.cat(known, lead).movedim(lead, self.axis - 3) if len(known) == len(warms) else None
+        parts = [start for start in warms if start is not None]
+        after = torch.cat(parts, lead).movedim(lead, self.axis - 3) if len(parts) == len(warms) else None
         return clean.movedim(lead, self.axis - 3), after
 
     @accept_arrays
@@ -100,7 +98,7 @@ class Slices(Denoiser):
         return self.denoiser.value(self._slices(image)).sum(-1)
 
     def _slices(self, volume: Tensor) -> Tensor:
-        """The slices as leading axis: (..., D, H, W) to (..., N, *slice); a channel axis stays before the last two."""
+        """The slices as leading axis: (..., D, H, W) to (..., N, *slice), channels before the last two axes."""
         require_axes(volume, self)
         return volume.movedim(self.axis - 3, -self.axes)
 
@@ -112,17 +110,15 @@ class Slices(Denoiser):
         return [slice(first, first + size) for first in range(0, count, size)]
 
 
-class SliceMean(Denoiser):
+class SliceMean(Around):
     r"""The mean of a denoiser on the slices along each of the three axes: M = (D_0 + D_1 + D_2) / 3.
 
     Slices along one axis leave their own noise along it, as stripes; the mean is smooth in every direction.
 
     If D is theta-averaged, so is M. Proof: `Slices` keeps theta, so D_a = (1 - theta) I + theta N_a with N_a
-    nonexpansive. Hence M = (1 - theta) I + theta N with N = (N_0 + N_1 + N_2) / 3, and N is nonexpansive by the
-    triangle inequality, ||N z - N z'|| <= 1/3 sum_a ||N_a z - N_a z'|| <= ||z - z'||. (For different theta_a the
-    largest would do, since theta-averaged maps are averaged for every larger constant below 1.)
-    If D is the prox of a convex function, so is M, namely of the proximal average of the three sums over slices; it has
-    no simple formula, so there is no `value`.
+    nonexpansive. Hence M = (1 - theta) I + theta N with N = (N_0 + N_1 + N_2) / 3, which is nonexpansive by the
+    triangle inequality. If D is the prox of a convex function, so is M, of the proximal average of the three sums over
+    slices; it has no simple formula, so there is no `value`.
 
     Arguments: denoiser, for images of two axes.
     Volumes are (..., D, H, W), or (..., C, D, H, W). The warm start is that of the three `Slices`, (..., 3, ...).
@@ -131,24 +127,20 @@ class SliceMean(Denoiser):
     4.42; for the proximal average, Bauschke, Goebel, Lucet and Wang, SIAM J. Optim. 19(2), 2008.
     """
 
-    ndim = 3
+    keeps_averaged = True
 
     def __init__(self, denoiser: Denoiser | Callable[..., Tensor]) -> None:
-        denoiser = as_denoiser(denoiser)
-        _require_plane(denoiser, "SliceMean")
-        self.inside = self.denoiser = denoiser
-        self.directions = (Slices(denoiser, 0), Slices(denoiser, 1), Slices(denoiser, 2))
-        self.channels, self.takes_complex, self.stacked = denoiser.channels, denoiser.takes_complex, denoiser.stacked
-        self.min_size = denoiser.min_size
-        self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
-        self.reach, self.halo, self.align = denoiser.reach, denoiser.halo, denoiser.align
+        super().__init__(as_denoiser(denoiser))
+        _require_plane(self.denoiser, "SliceMean")
+        self.ndim = 3
+        self.directions = (Slices(self.denoiser, 0), Slices(self.denoiser, 1), Slices(self.denoiser, 2))
 
     @property
     def min_shape(self) -> tuple[int, ...]:
-        d, h, w = (
-            max(lengths) for lengths in zip(*(direction.min_shape for direction in self.directions), strict=True)
-        )
-        return d, h, w
+        return tuple(map(max, *(direction.min_shape for direction in self.directions)))
+
+    def orient(self, axis: int) -> Denoiser:
+        return self
 
     def window(self, where: tuple[slice, ...]) -> Denoiser:
         first, second, third = self.directions
@@ -168,8 +160,8 @@ class SliceMean(Denoiser):
         if warm is not None and (warm.ndim <= lead or warm.shape[lead] != len(self.directions)):
             raise InputError(f"the warm start has shape {tuple(warm.shape)}, but is one of each direction")
         total: Tensor | None = None
-        starts: Tensor | None = None  # filled one by one: until they were stacked they would be in memory twice
-        known = 0
+        starts: Tensor | None = None  # filled one by one, since a stack would need their memory twice
+        filled = 0
         for number, direction in enumerate(self.directions):
             out, after = direction.denoise(image, sigma, None if warm is None else warm.select(lead, number))
             total = out if total is None else total + out
@@ -177,13 +169,13 @@ class SliceMean(Denoiser):
                 if starts is None:
                     starts = after.new_empty((*after.shape[:lead], len(self.directions), *after.shape[lead:]))
                 starts.select(lead, number).copy_(after)
-                known += 1
+                filled += 1
             del out, after  # before the next direction has its own
         assert total is not None
-        return total / len(self.directions), starts if known == len(self.directions) else None
+        return total / len(self.directions), starts if filled == len(self.directions) else None
 
 
-class Channels(Denoiser):
+class Channels(Around):
     """A denoiser of images without channels on each channel on its own: channels share nothing.
 
     As for `Slices`, averagedness is kept, and the prox of r becomes the prox of the sum of r over channels. TV has a
@@ -192,38 +184,22 @@ class Channels(Denoiser):
     Arguments: denoiser, without a channel axis. Images are (..., C, H, W) or (..., C, D, H, W).
     """
 
-    channels = True
+    keeps_averaged = True
 
     def __init__(self, denoiser: Denoiser | Callable[..., Tensor]) -> None:
-        denoiser = as_denoiser(denoiser)
-        if denoiser.channels:
-            raise InputError(f"{denoiser.describe()} takes channels already; leave Channels out")
-        self.inside = self.denoiser = denoiser
-        self.ndim, self.takes_complex, self.stacked = denoiser.ndim, denoiser.takes_complex, denoiser.stacked
-        self.min_size = denoiser.min_size
-        self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
-        self.reach, self.halo, self.align = denoiser.reach, denoiser.halo, denoiser.align
-        if denoiser.value is not None:
+        super().__init__(as_denoiser(denoiser))
+        if self.channels:
+            raise InputError(f"{self.denoiser.describe()} takes channels already; leave Channels out")
+        self.channels = True
+        if self.denoiser.value is not None:
             self.value = self._value
-
-    @property
-    def min_shape(self) -> tuple[int, ...]:
-        return self.denoiser.min_shape
-
-    def orient(self, axis: int) -> Denoiser:
-        inner = self.denoiser.orient(axis)
-        return self if inner is self.denoiser else Channels(inner)
-
-    def window(self, where: tuple[slice, ...]) -> Denoiser:
-        inner = self.denoiser.window(where)
-        return self if inner is self.denoiser else Channels(inner)
 
     def describe(self) -> str:
         return f"{self.denoiser.describe()}, channel by channel"
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         require_axes(image, self)
-        return self.denoiser.denoise(image, _repeat_sigma(sigma, image.shape[-self.axes]), warm)
+        return self.denoiser.denoise(image, repeat_sigma(sigma, image.shape[-self.axes]), warm)
 
     @accept_arrays
     def _value(self, image: Tensor) -> Tensor:
@@ -245,9 +221,9 @@ def adapt(
     """The denoiser for images of this kind: as it is where it takes them, and with adapters where it does not.
 
     A denoiser that has a form of its own for these images (TV, the soft threshold, the identity) is rebuilt for them.
-    Any other gets `SliceMean` for volumes (or `Slices` along the short axis where slices along the others would be
-    too small for it), `Channels` for channels and `RealImaginary` for complex images. `Clip`, `Damping` and the like
-    stay outermost. What was done is told by `describe`, with what it does to averagedness.
+    Any other gets `SliceMean` for volumes (or `Slices` along the short axis if slices along the others are too small),
+    `Channels` for channels and `RealImaginary` for complex images. `Clip`, `Damping` and the like stay outermost.
+    `describe` says what was done, and what that does to averagedness.
 
     Arguments:
         denoiser: any. shape: of one image: (H, W), (D, H, W), or one of these after the number of channels.
@@ -265,12 +241,11 @@ def adapt(
         raise InputError(f"parts must be real-imaginary or magnitude-phase, not {parts!r}")
     if phase not in ("keep", "mean"):
         raise InputError(f"phase must be keep or mean, not {phase!r}")
-    made = _adapt(as_denoiser(denoiser), spatial, complex, channels, volume, parts, phase)
-    if any(length < least for length, least in zip(spatial, made.min_shape, strict=True)):
-        sides = " x ".join(str(length) for length in spatial)
-        least_sides = " x ".join(str(length) for length in made.min_shape)
-        raise InputError(f"the image is {sides}, but the denoiser needs at least {least_sides}: {made.describe()}")
-    return made
+    adapted = _adapt(as_denoiser(denoiser), spatial, complex, channels, volume, parts, phase)
+    if not _large_enough(adapted, spatial):
+        sides, least = (" x ".join(map(str, lengths)) for lengths in (spatial, adapted.min_shape))
+        raise InputError(f"the image is {sides}, but the denoiser needs at least {least}: {adapted.describe()}")
+    return adapted
 
 
 def _adapt(
@@ -282,14 +257,14 @@ def _adapt(
     parts: str | None,
     phase: Literal["keep", "mean"],
 ) -> Denoiser:
-    """What `adapt` does, one thing at a time, the outermost first, until the rest is taken as it is."""
+    """`adapt` one thing at a time, the outermost first."""
 
     def rest(complex: bool = complex, channels: bool = channels, ndim: int = len(spatial)) -> Denoiser:
         by = volume if ndim == 3 else None
         return _adapt(denoiser, spatial[-ndim:], complex, channels, by, parts if complex else None, phase)
 
     if isinstance(denoiser, Wrapper) and not (denoiser.ordered and complex and parts is not None):
-        denoiser.variant(len(spatial), channels=channels, complex=complex)  # says so where it has no meaning
+        denoiser.variant(len(spatial), channels=channels, complex=complex)  # refuses what has no meaning
         inner = _adapt(denoiser.denoiser, spatial, complex, channels, volume, parts, phase)
         return denoiser if inner is denoiser.denoiser else denoiser.rewrap(inner)
     if complex and parts is not None and not isinstance(denoiser, RealImaginary | MagnitudePhase):
@@ -299,28 +274,28 @@ def _adapt(
             else RealImaginary(rest(complex=False), phase=phase)
         )
     sliced = len(spatial) == 3 and volume is not None and not isinstance(denoiser, Slices | SliceMean)
-    own = None if sliced else denoiser.variant(len(spatial), channels=channels, complex=complex)
-    if own is not None:
-        return own
+    variant = None if sliced else denoiser.variant(len(spatial), channels=channels, complex=complex)
+    if variant is not None:
+        return variant
     if complex and not denoiser.takes_complex:
         return RealImaginary(rest(complex=False), phase=phase)
     if channels and not denoiser.channels:
         return Channels(rest(channels=False))
     if len(spatial) == 3 and denoiser.ndim == 2:
         inner = rest(ndim=2)
-        whole = SliceMean(inner)
-        if volume == "mean" or (volume is None and _large_enough(whole, spatial)):
-            return whole
+        mean = SliceMean(inner)
+        if volume == "mean" or (volume is None and _large_enough(mean, spatial)):
+            return mean
         if volume is not None:
             return Slices(inner, volume)
-        along = [direction for direction in whole.directions if _large_enough(direction, spatial)]
-        return along[0] if along else whole  # of which `adapt` says that it is too small
+        along = [direction for direction in mean.directions if _large_enough(direction, spatial)]
+        return along[0] if along else mean  # which `adapt` refuses
     kind = f"{'volumes' if denoiser.ndim == 3 else 'images'} {'with' if denoiser.channels else 'without'} channels"
     raise InputError(f"{denoiser.describe()} is for {kind}, and there is no adapter to images of shape {spatial}")
 
 
 def describe(denoiser: Denoiser) -> str:
-    """A denoiser and its adapters in words, and what is known of its averagedness: one line for a log."""
+    """A denoiser with its adapters and averagedness, as one line for a log."""
     theta = denoiser.averaged
     constant = "1/2" if theta == 0.5 else f"{theta:.3g}" if theta is not None else ""
     return f"{denoiser.describe()}; {f'{constant}-averaged' if constant else 'not known to be averaged'}"
@@ -343,15 +318,10 @@ def _require_warm(warm: Tensor | None, image: Tensor, lead: int) -> None:
         )
 
 
-def _repeat_sigma(sigma: Sigma, count: int) -> Sigma:
-    """One sigma for each image as one for each of the `count` parts of each image."""
-    return sigma[..., None].expand(*sigma.shape, count) if isinstance(sigma, Tensor) and sigma.ndim else sigma
-
-
 def _plain(warm: Tensor | None, image: Tensor, axes: int) -> Tensor | None:
     """A warm start that can be cut and put together: one with the leading axes of the images, and their last two.
 
-    Any other is dropped, which changes nothing but how soon an accuracy is reached.
+    Any other is dropped, which only costs time.
     """
     if warm is None or warm.ndim < image.ndim - axes + 2 or warm.shape[-2:] != image.shape[-2:]:
         return None

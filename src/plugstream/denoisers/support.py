@@ -21,18 +21,15 @@ class Within(Wrapper):
     """Denoise within a support: P D(P z, sigma), where P sets what is outside to zero.
 
     P is a projection, the prox of the indicator of images that are zero there. If D is a-averaged, this is averaged as
-    the composition of 1/2, a and 1/2 is. It is no prox of D's function and the indicator together, as TV's own is.
+    the composition of 1/2, a and 1/2. It is not the prox of D's function plus the indicator, unlike TV's own support.
 
     Arguments: denoiser, D; support, bool, (H, W) or (D, H, W), True inside; (H, W) serves all slices of a volume.
     """
 
     def __init__(self, denoiser: Denoiser | Callable[..., Tensor], support: Tensor) -> None:
-        super().__init__(as_denoiser(denoiser))
         self.support = check_support(support)
+        super().__init__(as_denoiser(denoiser), support=self.support)
         self.averaged = compose_averaged(compose_averaged(0.5, self.denoiser.averaged), 0.5)
-
-    def rewrap(self, denoiser: Denoiser) -> Within:
-        return Within(denoiser, self.support)
 
     def window(self, where: tuple[slice, ...]) -> Denoiser:
         return Within(self.denoiser.window(where), self.support[where[-self.support.ndim :]])
@@ -51,7 +48,7 @@ class Within(Wrapper):
 
 
 def with_support(denoiser: Denoiser, support: Tensor | None) -> Denoiser:
-    """The denoiser with images that are zero outside the support, exactly so where it is TV; None for everywhere."""
+    """The denoiser within a support, inside TV's own problem if it is TV; None for everywhere."""
     if support is None:
         return denoiser
     if isinstance(denoiser, TV):

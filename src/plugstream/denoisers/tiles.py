@@ -36,20 +36,20 @@ class Tiles(Wrapper):
     Images are cut along both axes, volumes into slabs along the first axis. Every tile is denoised with `halo` pixels
     around it, as far as the image goes, and of the result the tile itself is kept.
 
-    Where a pixel depends on others up to a distance r only (`Denoiser.reach`: TNRD's filters, BM3D's search, a
-    network's receptive field, the soft threshold with r = 0) a halo of r gives what the whole image gives, up to
-    rounding, and with it whatever is known of the denoiser. TV's and NLM's pixels depend on all others; there the error
-    falls with the halo (docs/scale.md), and nothing is known of averagedness, though it may well hold.
+    If a pixel depends on others up to a distance r only (`Denoiser.reach`: TNRD's filters, BM3D's search, a network's
+    receptive field, the soft threshold with r = 0), a halo of r gives the result of the whole image, up to rounding,
+    and keeps what is known of the denoiser. TV's and NLM's pixels depend on all others; there the error falls with the
+    halo (docs/scale.md), and nothing is known of averagedness.
 
     With a `group` each process denoises its own tiles, and all get the whole image. The result does not depend on the
-    number of processes, to the bit, as long as the tiles are the same.
+    number of processes, to the bit, if the tiles are the same.
 
     Arguments:
-        denoiser: any. Means over the whole image that an adapter takes are those of the tile.
+        denoiser: any. Means over the image that an adapter takes are those of the tile.
         tile: pixels along an axis, of a tile without its halo; None: as many slabs along the first axis as processes.
-        halo: pixels around it; what the denoiser says (`halo`, or else `reach`) if not given.
-        align: a tile with its halo begins at a multiple of it, which networks that halve images need (8, say); what the
-            denoiser says if not given.
+        halo: pixels around it; the denoiser's `halo`, or else `reach`, if not given.
+        align: tiles with their halos begin at multiples of this, as networks that halve images need (8, say); the
+            denoiser's if not given.
         group: from `process_group()`.
     The warm start is that of the denoiser, put together from the tiles.
     """
@@ -63,10 +63,10 @@ class Tiles(Wrapper):
         align: int | None = None,
         group: Group | None = None,
     ) -> None:
-        super().__init__(as_denoiser(denoiser))
+        super().__init__(as_denoiser(denoiser), tile=tile, halo=halo, align=align, group=group)
         inner = self.denoiser
-        known = inner.reach if inner.halo is None else inner.halo
-        if halo is None and known is None:
+        around = halo if halo is not None else inner.reach if inner.halo is None else inner.halo
+        if around is None:
             raise InputError(
                 f"how far {inner.describe()} looks is not known; give the halo of tiles, the radius of what it sees"
             )
@@ -74,24 +74,17 @@ class Tiles(Wrapper):
             raise InputError(f"a tile needs at least one pixel a side, not {tile}")
         if (halo is not None and halo < 0) or (align is not None and align < 1):
             raise InputError(f"the halo of tiles must be >= 0 and align >= 1, not {halo} and {align}")
-        self._asked = (tile, halo, align)
         self.tile, self.group = tile, Group() if group is None else group
-        # One of them is a number.
-        self.around = int(known if halo is None else halo)  # type: ignore[arg-type]
+        self.around = around
         self.align = inner.align if align is None else align
         if inner.reach is not None and self.around >= inner.reach and self.align % inner.align == 0:
             self.averaged, self.proximal = inner.averaged, inner.proximal
             if inner.value is not None:
                 self.value = self._value
 
-    def rewrap(self, denoiser: Denoiser) -> Tiles:
-        tile, halo, align = self._asked
-        return Tiles(denoiser, tile, halo, align=align, group=self.group)
-
     def alone(self) -> Tiles:
-        """The same without the other processes, which do not take part where one of them asks something of its own."""
-        tile, halo, align = self._asked
-        return Tiles(self.denoiser, tile, halo, align=align)
+        """The same on this process alone, for a call in which the others take no part."""
+        return Tiles(self.denoiser, **{**self.options, "group": None})
 
     def describe(self) -> str:
         size = "slabs, one for each process" if self.tile is None else f"tiles of {self.tile}"
@@ -106,20 +99,20 @@ class Tiles(Wrapper):
         afters: list[Tensor] = []
         failure: BaseException | None = None
         try:
-            for tile in self._own(tiles, self.group.rank):
+            for tile in self._share(tiles, self.group.rank):
                 out, after = self._denoise_one(tile, image, sigma, warm)
                 outs.append(out)
                 afters += [] if after is None else [after]
-        except Exception as error:  # which all processes hear of in the message that follows
+        except Exception as error:  # the next message passes it on to all processes
             failure = error
         clean = self._join(tiles, outs, torch.empty_like(image), failure)
-        # Only a process with a tile knows what a warm start looks like, and rank 0 always has one.
+        # Only a process with a tile knows the shape of a warm start; rank 0 always has one.
         lead = image.ndim - self.axes
-        known = self.group.share((afters[0].shape[lead : -self.ndim], afters[0].dtype) if afters else None)
-        if known is None:
+        kind = self.group.share((afters[0].shape[lead : -self.ndim], afters[0].dtype) if afters else None)
+        if kind is None:
             return clean, None
-        shape = (*image.shape[:lead], *known[0], *image.shape[-self.ndim :])
-        return clean, self._join(tiles, afters, torch.empty(shape, dtype=known[1], device=image.device), None)
+        shape = (*image.shape[:lead], *kind[0], *image.shape[-self.ndim :])
+        return clean, self._join(tiles, afters, torch.empty(shape, dtype=kind[1], device=image.device), None)
 
     def tiles(self, shape: tuple[int, ...]) -> list[_Tile]:
         """The tiles of an image with these spatial axes, in the order of rows."""
@@ -141,8 +134,8 @@ class Tiles(Wrapper):
         first = max(0, min(first, last - least)) // self.align * self.align
         return slice(start, stop), slice(first, last), slice(start - first, stop - first)
 
-    def _own(self, tiles: list[_Tile], rank: int) -> list[_Tile]:
-        """A process's tiles: nearly as many as every other's, and rank 0 has one wherever there is one."""
+    def _share(self, tiles: list[_Tile], rank: int) -> list[_Tile]:
+        """A process's tiles, nearly equally many for all; rank 0 always has one."""
         size = self.group.size
         return tiles[-(-len(tiles) * rank // size) : -(-len(tiles) * (rank + 1) // size)]
 
@@ -155,20 +148,20 @@ class Tiles(Wrapper):
             after.shape[-self.ndim :] != out.shape[-self.ndim :]
             or after.shape[: image.ndim - self.axes] != image.shape[: image.ndim - self.axes]
         ):
-            after = None  # one that cannot be cut, which changes nothing but how soon an accuracy is reached
+            after = None  # it cannot be cut; the next call only takes longer
         return _part(out, tile.inside), None if after is None else _part(after, tile.inside)
 
-    def _join(self, tiles: list[_Tile], parts: list[Tensor], whole: Tensor, failure: BaseException | None) -> Tensor:
-        """The whole, filled with the parts of all processes."""
+    def _join(self, tiles: list[_Tile], parts: list[Tensor], out: Tensor, failure: BaseException | None) -> Tensor:
+        """`out`, filled with the parts of all processes."""
         if self.group.size == 1:
             if failure is not None:
                 raise failure
             for tile, part in zip(tiles, parts, strict=True):
-                _part(whole, tile.place).copy_(part)
-            return whole
-        shares = [self._own(tiles, rank) for rank in range(self.group.size)]
-        most = max(sum(int(_part(whole, tile.place).numel()) for tile in share) for share in shares)
-        message = whole.new_zeros(most)
+                _part(out, tile.place).copy_(part)
+            return out
+        shares = [self._share(tiles, rank) for rank in range(self.group.size)]
+        most = max(sum(int(_part(out, tile.place).numel()) for tile in share) for share in shares)
+        message = out.new_zeros(most)
         if failure is None:
             flat = [part.reshape(-1) for part in parts]
             used = sum(len(part) for part in flat)
@@ -176,10 +169,10 @@ class Tiles(Wrapper):
         for row, share in zip(self.group.gather(message, failure), shares, strict=True):
             start = 0
             for tile in share:
-                target = _part(whole, tile.place)
+                target = _part(out, tile.place)
                 target.copy_(row[start : start + target.numel()].reshape(target.shape))
                 start += target.numel()
-        return whole
+        return out
 
     @accept_arrays
     def _value(self, image: Tensor) -> Tensor:

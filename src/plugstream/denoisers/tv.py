@@ -38,33 +38,30 @@ class TV(AnyShape):
     r"""The prior of piecewise constant images: the exact prox of total variation, with values kept in a box.
 
     D(z, sigma) = argmin over x in C of 1/2 ||x - z||^2 + sigma^2 w TV(x), where C holds the images with values in
-    [low, high] within the support and 0 outside it (of no support: with values in [low, high]), and TV(x) sums over
-    pixels |Dx| (isotropic: the Euclidean length of the forward differences along all axes; anisotropic: the sum of
-    their sizes), and differences across the border are zero. The dual has one vector p of length at most 1 for each
-    pixel and gives x = clip(z - sigma^2 w D^T p); accelerated projected gradient ascent on it takes steps of 1 / (4
-    ndim sigma^2 w), as ||D||^2 <= 4 ndim.
+    [low, high] within the support and 0 outside it, and TV(x) sums over pixels |Dx| (isotropic: the Euclidean length of
+    the forward differences along all axes; anisotropic: the sum of their sizes); differences across the border are
+    zero. The dual has one vector p of length at most 1 for each pixel and gives x = clip(z - sigma^2 w D^T p);
+    accelerated projected gradient ascent on it takes steps of 1 / (4 ndim sigma^2 w), as ||D||^2 <= 4 ndim.
 
     Images have two axes or, with ndim = 3, are volumes. Components of a pixel share their edges: for a complex image
     |Dx| is sqrt(sum over axes |D_a x|^2), and with `channels` the length is over channels and axes together (vectorial
     TV). The anisotropic TV sums over axes the length over components. Complex images have no box.
 
-    The duality gap, sigma^2 w sum(|Dx| - <Dx, p>), bounds the error: ||x - x*||^2 <= gap, as the cost of x lies above
-    the optimum by half of the left side or more, and the dual's value below it. An image is done when the bound is
-    below tol ||z - mean(z)||, so `tol` is a guaranteed error relative to what varies in the image; the true one is
-    usually much smaller. It then rests while others of its batch go on, so that its result does not depend on them.
+    The duality gap, sigma^2 w sum(|Dx| - <Dx, p>), bounds the error: ||x - x*||^2 <= gap. An image is done when the
+    bound is below tol ||z - mean(z)||, so `tol` is a guaranteed error relative to what varies in the image; the true
+    one is usually much smaller. It then rests while others of its batch go on, so its result does not depend on them.
     With tol = 0 it takes just `max_iterations`, as the paper's code did with 20. In float32, rounding keeps the bound
-    above some 6e-6 (sigma = 0.02) to 1e-4 (0.3) on photographs (the true error falls further); a smaller tol needs
-    float64.
+    above some 6e-6 (sigma = 0.02) to 1e-4 (0.3) on photographs; a smaller tol needs float64.
 
-    TV does not see a constant: D(z + c) = D(z) + c, with the box moved along. The iteration is on z - mean(z), so this
-    holds in floating point too, and large values with little contrast lose no digit. Each channel has its own mean.
+    D(z + c) = D(z) + c for a constant c, with the box moved along. The iteration is on z - mean(z), so this holds in
+    floating point too, and little contrast on large values loses no digits. Each channel has its own mean.
 
     Arguments:
-        weight: w. isotropic: which TV. low, high: the box (low = 0 for a non-negative image; None for
-            no bound). support: where the image may be other than 0, bool, (H, W) or (D, H, W); (H, W) serves all
-            planes of a volume. None for everywhere.
-        tol, max_iterations: when to stop. check: iterations between two looks at the gap.
-        ndim: 2 for images (..., H, W), 3 for volumes (..., D, H, W). channels: whether C stands before these.
+        weight: w. isotropic: which TV. low, high: the box (low = 0 for a non-negative image; None for no bound).
+        support: where the image may differ from 0, bool, (H, W) or (D, H, W); (H, W) serves all planes of a volume.
+            None for everywhere.
+        tol, max_iterations: when to stop. check: iterations between two evaluations of the gap.
+        ndim: 2 for images (..., H, W), 3 for volumes (..., D, H, W). channels: whether C comes before these.
     `denoise` takes and returns the dual, (..., ndim, *spatial) or (..., C, ndim, *spatial), of the image's dtype, as
     its warm start.
 
@@ -134,7 +131,7 @@ class TV(AnyShape):
         return self._gap_at(x, strength, p.tensor, z.coupled)
 
     def _inside(self, image: Tensor) -> Tensor:
-        """The support on the image's device, refused where it is of another size."""
+        """The support on the image's device; refused if it has another size."""
         assert self.support is not None
         spatial = tuple(image.shape[image.ndim - self.ndim :])
         if tuple(self.support.shape) != spatial[self.ndim - self.support.ndim :]:
@@ -159,16 +156,16 @@ class TV(AnyShape):
         return strength * total(terms.clamp_min(0), self.ndim)
 
     def _parts(self, image: Tensor, *, field: bool = False) -> Parts:
-        """An image, or a field, as real components before the spatial axes: as it is where there is only one."""
+        """An image, or a field, as real components before the spatial axes; unchanged if there is only one."""
         if image.is_complex():
             refuse_complex_box(self.low, self.high)
-            at = image.ndim - self.ndim - field - self.channels
-            both = torch.view_as_real(image.resolve_conj()).movedim(-1, at)
-            return Parts(both.flatten(at, at + 1) if self.channels else both, True)
+            axis = image.ndim - self.ndim - field - self.channels
+            both = torch.view_as_real(image.resolve_conj()).movedim(-1, axis)
+            return Parts(both.flatten(axis, axis + 1) if self.channels else both, True)
         return Parts(image, self.channels)
 
-    def _whole(self, parts: Tensor, image: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """What `_parts` took apart, in the shape (N, ...) of the solver, put together in this shape."""
+    def _join(self, parts: Tensor, image: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """The inverse of `_parts`: from (N, ...) of the solver to this shape."""
         if not image.is_complex():
             return parts.reshape(shape)
         real, imaginary = parts.unflatten(1, (2, parts.shape[1] // 2)).unbind(1)
@@ -177,7 +174,7 @@ class TV(AnyShape):
     def _solve(
         self, image: Tensor, sigma: Sigma, warm: Tensor | None, *, native: bool | None = None
     ) -> tuple[Tensor, Tensor]:
-        """`denoise`, by the native kernel or by the torch form; None takes the first where it can serve."""
+        """`denoise`, by the native kernel or by the torch form; None takes the native one if it serves."""
         require_axes(image, self)
         if not (image.is_floating_point() or image.is_complex()):
             raise InputError(f"TV needs an image of floating point or complex numbers, not {image.dtype}")
@@ -201,15 +198,15 @@ class TV(AnyShape):
         strength = torch.as_tensor(strength, dtype=z.dtype, device=z.device)
         strength = strength.expand(*lead, *[1] * self.axes).reshape(-1, *ones)
         low, high = self._box(z)
-        if self.support is not None:  # what z is outside changes nothing, and tol is of what is inside
+        if self.support is not None:  # z outside changes nothing, and tol is relative to the inside
             z = torch.where(self._inside(z), z, 0.0)
             low, high = (
                 bound.expand(1, *[1] * coupled, *spatial) for bound in (low, high) if isinstance(bound, Tensor)
             )
-        whole = Problem(z, strength, low, high, self.ndim, coupled, mapped=self.support is not None)
+        uncentred = Problem(z, strength, low, high, self.ndim, coupled, mapped=self.support is not None)
         if native is None:
             native = tv_native.serves(z, strength, warm)
-        problem = whole.centred(*(tv_native.centre if native else centre)(z, self.ndim))
+        problem = uncentred.centred(*(tv_native.centre if native else centre)(z, self.ndim))
         start, advance = _start, _advance
         if native:
             start, advance = tv_native.start, tv_native.advance
@@ -222,7 +219,7 @@ class TV(AnyShape):
         for momentum in self._schedule():
             state = advance(self, problem, state, momentum, active)
             if self.tol > 0:
-                active = active & (state.gap > goal)  # false for a NaN too, which no iteration would cure
+                active = active & (state.gap > goal)  # false for a NaN too
                 if not bool(active.any()):
                     break
         else:
@@ -233,24 +230,23 @@ class TV(AnyShape):
                     PlugstreamWarning,
                     stacklevel=3,
                 )
-        # x of the image itself, not of the one without its mean: it is then exactly in the box, and z where sigma = 0.
-        state = advance(self, whole, state, [], torch.ones_like(active))
-        return self._whole(state.x, image, tuple(image.shape)), self._whole(state.p, image, shape)
+        # x of the image with its mean is exactly in the box, and z if sigma = 0.
+        state = advance(self, uncentred, state, [], torch.ones_like(active))
+        return self._join(state.x, image, tuple(image.shape)), self._join(state.p, image, shape)
 
     def _schedule(self) -> Iterator[list[float]]:
-        """The momentum of each iteration, in groups with a look at the gap after each.
+        """The momentum of each iteration, in groups after each of which the gap is evaluated.
 
-        The first group is empty, since a warm start may be good enough as it is. The sequence (k - 1) / (k + 4)
-        reaches a given gap in 0.6 to 1.0 times the iterations of FISTA's (three pictures, tolerances of 1e-3 to 1e-5,
-        from zero and from a warm start). Restarting when the gap rises, tried on one of them, helped FISTA, though
-        not to below this, and made this one worse as often as better. A fixed number of iterations keeps FISTA's,
-        whose true error after 20 is up to a third smaller and which the paper used.
+        The first group is empty, since a warm start may be good enough. The sequence (k - 1) / (k + 4) reaches a given
+        gap in 0.6 to 1.0 times the iterations of FISTA's (three pictures, tolerances of 1e-3 to 1e-5, from zero and
+        from a warm start); restarts did not help. A fixed number of iterations keeps FISTA's, whose true error after 20
+        is up to a third smaller and which the paper used.
         """
         if self.tol > 0:
             yield []
-            for done in range(0, self.max_iterations, self.check):
-                until = min(done + self.check, self.max_iterations)
-                yield [(k - 1) / (k + 4) for k in range(done + 1, until + 1)]
+            for first in range(0, self.max_iterations, self.check):
+                last = min(first + self.check, self.max_iterations)
+                yield [(k - 1) / (k + 4) for k in range(first + 1, last + 1)]
         else:
             t, momentum = 1.0, []
             for _ in range(self.max_iterations):
@@ -260,9 +256,6 @@ class TV(AnyShape):
 
     def _length(self, field: Tensor, coupled: bool = False) -> Tensor:
         return tv_field.lengths(field, self.ndim, self.isotropic, coupled)
-
-    def _project(self, field: Tensor, coupled: bool = False) -> Tensor:
-        return tv_field.project(field, self.ndim, self.isotropic, coupled)
 
     def _feasible(self, dual: Tensor, coupled: bool = False) -> Tensor:
         return tv_field.feasible(dual, self.ndim, self.isotropic, coupled)
@@ -276,10 +269,9 @@ class Parts(NamedTuple):
 
 
 def _start(tv: TV, problem: Problem, warm: Tensor | None) -> tuple[State, Tensor]:
-    """The state before the first iteration, whose x and gap are still to be formed, and ||z||^2 of each image, (N,).
+    """The state before the first iteration, without its x and gap, and ||z||^2 of each image, (N,).
 
-    z is without its mean. An image of zeros starts from a dual of zeros, its answer: iterating would not reach a
-    relative error of it.
+    An image of zeros starts from a dual of zeros, its answer, since no iteration reaches a relative error of zero.
     """
     z = problem.z
     energy = total(z.double().square(), problem.ndim)
@@ -291,7 +283,7 @@ def _start(tv: TV, problem: Problem, warm: Tensor | None) -> tuple[State, Tensor
 
 
 def _advance(tv: TV, problem: Problem, state: State, momentum: list[float], active: Tensor) -> State:
-    """One iteration for each value of the momentum, on the active images, (N,); the others stay as they are.
+    """One iteration for each value of the momentum, on the active images, (N,); the others rest.
 
     p+ = project(s + rate D x(s)),  s+ = p+ + momentum (p+ - p),  x(s) = clip(z - sigma^2 w D^T s).
     """
@@ -300,7 +292,7 @@ def _advance(tv: TV, problem: Problem, state: State, momentum: list[float], acti
     p, s = state.p, state.s
     for beta in momentum:
         before = p
-        p = tv._project(s + rate * differences(problem.primal(s), ndim), coupled)
+        p = tv_field.project(s + rate * differences(problem.primal(s), ndim), ndim, tv.isotropic, coupled)
         s = p + beta * (p - before)
     x = problem.primal(p)
     gap = tv._gap_at(x, problem.strength, p, coupled)

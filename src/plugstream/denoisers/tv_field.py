@@ -6,6 +6,8 @@ their edges, so that lengths are taken over all of them. Channels are components
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -49,19 +51,13 @@ def lengths(field: Tensor, ndim: int, isotropic: bool, coupled: bool) -> Tensor:
         squares = _squares([part for components in zip(*axes, strict=True) for part in components])
         return squares.sqrt()
     sizes = [components[0].abs() if len(components) == 1 else _squares(components).sqrt() for components in axes]
-    out: Tensor = sizes[0]
-    for size in sizes[1:]:
-        out = out + size
-    return out
+    return functools.reduce(torch.add, sizes)
 
 
 def inner_products(first: Tensor, second: Tensor, ndim: int, coupled: bool) -> Tensor:
     """The inner product of two fields at every pixel, (..., *spatial)."""
     parts = [part for components in zip(*_axes(first * second, ndim, coupled), strict=True) for part in components]
-    out: Tensor = parts[0]
-    for part in parts[1:]:
-        out = out + part
-    return out
+    return functools.reduce(torch.add, parts)
 
 
 def project(field: Tensor, ndim: int, isotropic: bool, coupled: bool) -> Tensor:
@@ -78,7 +74,7 @@ def project(field: Tensor, ndim: int, isotropic: bool, coupled: bool) -> Tensor:
 
 
 def feasible(field: Tensor, ndim: int, isotropic: bool, coupled: bool) -> Tensor:
-    """The nearest dual that the duality gap is meant for, in new memory: zero across the border, length at most 1."""
+    """The nearest feasible dual, in new memory: zero across the border, length at most 1."""
     field = field.clone()
     for number, along in enumerate(field.unbind(-ndim - 1)):
         if along.shape[number - ndim]:
@@ -93,10 +89,7 @@ def _axes(field: Tensor, ndim: int, coupled: bool) -> list[list[Tensor]]:
 
 def _squares(parts: list[Tensor]) -> Tensor:
     """The sum of squares, added one by one: the order of the native kernel, and the same for every batch."""
-    out: Tensor = parts[0] * parts[0]
-    for part in parts[1:]:
-        out = out + part * part
-    return out
+    return functools.reduce(torch.add, (part * part for part in parts))
 
 
 def _slice_axis(tensor: Tensor, axis: int, first: int, end: int) -> Tensor:

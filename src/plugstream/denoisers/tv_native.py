@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream import _native
+from plugstream.denoisers.forms import native_serves
 from plugstream.denoisers.tv_problem import _image
 
 if TYPE_CHECKING:
@@ -20,20 +21,12 @@ __all__ = ["advance", "centre", "serves", "start"]
 
 
 def serves(*tensors: Tensor | None) -> bool:
-    """Whether the kernel is there and these tensors are for it: on the CPU, of its precisions, not differentiated."""
-    return _native.load() is not None and all(
-        t is None
-        or (
-            t.device.type == "cpu"
-            and t.dtype in (torch.float32, torch.float64)
-            and not (t.requires_grad and torch.is_grad_enabled())
-        )
-        for t in tensors
-    )
+    """Whether the kernel takes these tensors, of either precision."""
+    return native_serves(*tensors, double=True)
 
 
 def centre(z: Tensor, ndim: int = 2) -> tuple[Tensor, Tensor]:
-    """What `base.centre` does, without waking torch's threads either."""
+    """As `base.centre`, without waking torch's threads."""
     images = z.detach().numpy()
     ones = (..., *[None] * ndim)
     if images.size == 0:
@@ -51,24 +44,21 @@ def centre(z: Tensor, ndim: int = 2) -> tuple[Tensor, Tensor]:
 
 
 def start(tv: Variation, problem: Problem, warm: Tensor | None) -> tuple[State, Tensor]:
-    """What `tv._start` does, without waking torch's threads, which would stand in the way of ours for a while."""
+    """As `tv._start`, without waking torch's threads, which would get in the way of ours."""
     from plugstream.denoisers.tv_problem import State
 
     z = problem.z
     p = torch.empty(problem.dual_shape, dtype=z.dtype)
     s, energy = torch.empty_like(p), torch.empty(len(z), dtype=torch.float64)
-    given = None if warm is None else _field(warm, problem)
+    begin = None if warm is None else _field(warm, problem)
     _native.kernels().tv_start(
-        _image(z, problem), given, _field(p, problem), _field(s, problem), energy.numpy(), isotropic=tv.isotropic
+        _image(z, problem), begin, _field(p, problem), _field(s, problem), energy.numpy(), isotropic=tv.isotropic
     )
     return State(p, s, torch.empty_like(z), torch.full_like(energy, torch.inf)), energy
 
 
 def advance(tv: Variation, problem: Problem, state: State, momentum: list[float], active: Tensor) -> State:
-    """What `tv._advance` does, but in place in the p, s and x of the state.
-
-    The number of threads is torch's, and changes no bit of the result.
-    """
+    """As `tv._advance`, in place in the p, s and x of the state; the number of threads changes no bit."""
     gap = state.gap.clone()
     z, strength, rate, low, high = problem.native
     _native.kernels().tv_advance(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from plugstream.denoisers.tv_field import differences_adjoint
 
-__all__ = ["Bound", "Problem", "State", "clip", "constants"]
+__all__ = ["Bound", "Problem", "State", "clip"]
 
 Bound = Tensor | float
 
@@ -63,8 +63,9 @@ class Problem:
 
     @cached_property
     def native(self) -> tuple[NDArray[Any], ...]:
-        """What the native kernel takes of it."""
-        return constants(self)
+        """z, strength, rate, low and high as the native kernel takes them."""
+        strength, rate = (one.detach().flatten().contiguous().numpy() for one in (self.strength, self.rate))
+        return _image(self.z, self), strength, rate, _bound(self.low, self), _bound(self.high, self)
 
     @property
     def rate(self) -> Tensor:
@@ -75,8 +76,8 @@ class Problem:
     @property
     def dual_shape(self) -> tuple[int, ...]:
         """(N, [K,] ndim, *spatial)."""
-        at = self.z.ndim - self.ndim
-        return (*self.z.shape[:at], self.ndim, *self.z.shape[at:])
+        axis = self.z.ndim - self.ndim
+        return (*self.z.shape[:axis], self.ndim, *self.z.shape[axis:])
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,6 @@ def clip(x: Tensor, low: Bound, high: Bound) -> Tensor:
     """x between low and high, each a number, or a tensor that goes with x."""
     x = x.clamp_min(low) if isinstance(low, Tensor) or low > -math.inf else x
     return x.clamp_max(high) if isinstance(high, Tensor) or high < math.inf else x
-
-
-def constants(problem: Problem) -> tuple[NDArray[Any], ...]:
-    """Of a problem, which stay the same while iterating: z, strength, rate, low and high, as the kernel takes them."""
-    strength, rate = (one.detach().flatten().contiguous().numpy() for one in (problem.strength, problem.rate))
-    return _image(problem.z, problem), strength, rate, _bound(problem.low, problem), _bound(problem.high, problem)
 
 
 def _image(tensor: Tensor, problem: Problem) -> NDArray[Any]:

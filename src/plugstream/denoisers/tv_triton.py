@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from plugstream.denoisers import _triton
+from plugstream.denoisers import forms
 
 if TYPE_CHECKING:
     from plugstream.denoisers.tv_problem import Problem, State, Variation
@@ -20,16 +20,12 @@ _BLOCK = 512  # pixels of one program
 
 
 def serves(image: Tensor, ndim: int = 2) -> bool:
-    """Whether the kernel takes these images: float32 on CUDA, where Triton is installed, of less than 2^31 pixels."""
-    small = math.prod(image.shape[-ndim:]) < 2**31
-    return image.is_cuda and image.dtype == torch.float32 and small and _triton.available()
+    """Whether the kernel takes these images, of less than 2^31 pixels."""
+    return forms.triton_serves(image) and math.prod(image.shape[-ndim:]) < 2**31
 
 
 def advance(tv: Variation, problem: Problem, state: State, momentum: list[float], active: Tensor) -> State:
-    """What `tv._advance` does: one launch an iteration, which reads s and p once and writes them once.
-
-    Images that are done rest, as the kernel writes back what it read for them. Nothing is read by the host.
-    """
+    """As `tv._advance`, one launch an iteration; the host reads nothing."""
     from plugstream.denoisers.tv_problem import State
 
     p, s, other = state.p.clone(), state.s.clone(), torch.empty_like(state.s)
@@ -39,8 +35,8 @@ def advance(tv: Variation, problem: Problem, state: State, momentum: list[float]
         s, other = other, s
     x = problem.primal(p)
     gap = tv._gap_at(x, problem.strength, p, problem.coupled)
-    at = active.reshape(-1, *[1] * (x.ndim - 1))
-    return State(p, s, torch.where(at, x, state.x), torch.where(active, gap, state.gap))
+    moving = active.reshape(-1, *[1] * (x.ndim - 1))
+    return State(p, s, torch.where(moving, x, state.x), torch.where(active, gap, state.gap))
 
 
 def _launch(tv: Variation, problem: Problem, active: Tensor) -> Callable[[Tensor, Tensor, Tensor, float], None]:
@@ -52,7 +48,7 @@ def _launch(tv: Variation, problem: Problem, active: Tensor) -> Callable[[Tensor
     low, high = (_fill_bound(bound, problem) for bound in (problem.low, problem.high))
     height, width = z.shape[-2:]
     if problem.ndim == 2 and not problem.coupled:
-        grid = (-(-height * width // _BLOCK), len(z))
+        grid = (forms.cover(height * width, _BLOCK), len(z))
 
         def plain(s: Tensor, p: Tensor, out: Tensor, beta: float) -> None:
             kernels.iterate[grid](
@@ -65,7 +61,7 @@ def _launch(tv: Variation, problem: Problem, active: Tensor) -> Callable[[Tensor
     depth = z.shape[-3] if problem.ndim == 3 else 1
     parts = 1 << (components - 1).bit_length()
     block = max(32, _BLOCK // parts)
-    blocks = (-(-depth * height * width // block), len(z))
+    blocks = (forms.cover(depth * height * width, block), len(z))
 
     def coupled(s: Tensor, p: Tensor, out: Tensor, beta: float) -> None:
         kernels.iterate_coupled[blocks](
@@ -79,11 +75,10 @@ def _launch(tv: Variation, problem: Problem, active: Tensor) -> Callable[[Tensor
 
 def _fill_bound(bound: Tensor | float, problem: Problem) -> Tensor:
     """A bound as one number for each image and component, or for each pixel, filled in on the device."""
+    z = problem.z
     if problem.mapped:
-        return (
-            torch.as_tensor(bound, dtype=problem.z.dtype, device=problem.z.device).expand(problem.z.shape).contiguous()
-        )
+        return torch.as_tensor(bound, dtype=z.dtype, device=z.device).expand(z.shape).contiguous()
     if isinstance(bound, Tensor):
         return bound.flatten().contiguous()
-    count = len(problem.z) * (problem.z.shape[1] if problem.coupled else 1)
-    return torch.full((count,), bound, dtype=problem.z.dtype, device=problem.z.device)
+    count = len(z) * (z.shape[1] if problem.coupled else 1)
+    return torch.full((count,), bound, dtype=z.dtype, device=z.device)

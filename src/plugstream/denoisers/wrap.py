@@ -1,4 +1,4 @@
-"""Denoisers made of others: any function or network, a projection before, a damping after."""
+"""Functions and networks as denoisers, and denoisers with a projection before or a damping after."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from plugstream.denoisers.base import (
 
 __all__ = ["Clip", "Damping", "FromFunction", "FromModule", "as_denoiser"]
 
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
 
 class FromFunction(Denoiser):
     """Any function f(z, sigma), or f(z) if it knows its own strength, as a denoiser.
 
-    Nothing is promised of it: `averaged` is None unless the caller says what holds. It is taken to be for real images
-    (..., H, W) unless `ndim`, `channels` and `takes_complex` say otherwise; for other images it gets an adapter.
-
-    Arguments: function; the others as the attributes of `Denoiser`.
+    Arguments: function; the others as the attributes of `Denoiser`. By default it is for real images (..., H, W) and
+    not known to be averaged.
     """
 
     def __init__(
@@ -45,11 +45,9 @@ class FromFunction(Denoiser):
         channels: bool = False,
         takes_complex: bool = False,
     ) -> None:
-        self.function = function
-        self.averaged = averaged
-        self.min_size = min_size
+        self.function, self.averaged, self.min_size = function, averaged, min_size
         self.ndim, self.channels, self.takes_complex = ndim, channels, takes_complex
-        self._takes_sigma = _positional_arguments(function) != 1
+        self._takes_sigma = not _takes_image_alone(function)
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
         out = self.function(image, sigma) if self._takes_sigma else self.function(image)
@@ -60,19 +58,17 @@ class FromFunction(Denoiser):
 
 
 class FromModule(Denoiser):
-    """A network that takes images as (N, C, H, W) or volumes as (N, C, D, H, W), as a denoiser of (..., H, W) and such.
+    """A network of images (N, C, H, W) or volumes (N, C, D, H, W) as a denoiser of (..., H, W) and such.
 
-    The module is put into evaluation mode, since dropout or batch statistics would make it no map, and called
-    without gradients unless the image asks for them. Images of another precision or on another device than the module
-    go through a copy of it that is there.
+    The module is put into evaluation mode, since dropout or batch statistics would make it no map, and called without
+    gradients unless the image asks for them. Images of another precision or device go through a copy of the module.
 
     Arguments:
         module: an nn.Module.
-        condition: how it learns sigma: "none" (it was trained for one), "scalar" (second argument, (N,)), or
-            "map" (one more channel, the last, filled with sigma).
+        condition: how it gets sigma: "none" (it was trained for one), "scalar" (second argument, (N,)), or "map" (one
+            more channel, the last, filled with sigma).
         residual: True if it predicts the noise instead of the image.
-        ndim: 2 for images, 3 for volumes. channels: True if it takes several channels, so that images are
-            (..., C, H, W); else it is given one.
+        ndim: 2 for images, 3 for volumes. channels: True if images are (..., C, H, W); else it gets one channel.
     """
 
     def __init__(
@@ -88,12 +84,8 @@ class FromModule(Denoiser):
     ) -> None:
         if condition not in ("none", "scalar", "map"):
             raise InputError(f"condition must be none, scalar or map, not {condition!r}")
-        self.module = module.eval()
-        self.condition = condition
-        self.residual = residual
-        self.averaged = averaged
-        self.min_size = min_size
-        self.ndim, self.channels = ndim, channels
+        self.module, self.condition, self.residual = module.eval(), condition, residual
+        self.averaged, self.min_size, self.ndim, self.channels = averaged, min_size, ndim, channels
         self._copies: dict[tuple[torch.device, torch.dtype], tuple[object, nn.Module]] = {}
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
@@ -120,7 +112,7 @@ class FromModule(Denoiser):
             out = module(*inputs)
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, TypeError) as error:  # what torch raises for shapes and arguments that do not fit
+        except (RuntimeError, TypeError) as error:  # shapes or arguments that do not fit
             shapes = " and ".join(str(tuple(value.shape)) for value in inputs)
             raise InputError(
                 f"the network {type(self.module).__name__} cannot take {shapes} with condition={self.condition!r}: "
@@ -131,17 +123,16 @@ class FromModule(Denoiser):
         return image - out if self.residual else out
 
     def _module_like(self, image: Tensor) -> nn.Module:
-        """The module on the image's device and in its precision, copied anew when its parameters have changed."""
+        """The module on the image's device and in its precision, copied again if its parameters have changed."""
         state = [*self.module.parameters(), *self.module.buffers()]
         floats = [value for value in state if value.is_floating_point()]
         if all(value.device == image.device and value.dtype == image.dtype for value in floats):
             return self.module
         stamp = tuple((value.data_ptr(), value._version) for value in state)
-        kept = self._copies.get((image.device, image.dtype))
-        if kept is None or kept[0] != stamp:
-            made = copy.deepcopy(self.module).to(device=image.device, dtype=image.dtype)
-            kept = self._copies[image.device, image.dtype] = (stamp, made)
-        return kept[1]
+        key = (image.device, image.dtype)
+        if key not in self._copies or self._copies[key][0] != stamp:
+            self._copies[key] = (stamp, copy.deepcopy(self.module).to(device=image.device, dtype=image.dtype))
+        return self._copies[key][1]
 
 
 class Clip(Wrapper):
@@ -156,7 +147,7 @@ class Clip(Wrapper):
     def __init__(
         self, denoiser: Denoiser | Callable[..., Tensor], low: float | None = 0.0, high: float | None = math.inf
     ) -> None:
-        super().__init__(as_denoiser(denoiser))
+        super().__init__(as_denoiser(denoiser), low=low, high=high)
         self.low, self.high = check_bounds(low, high)
         self.averaged = compose_averaged(0.5, self.denoiser.averaged)
 
@@ -164,9 +155,6 @@ class Clip(Wrapper):
         if complex:
             refuse_complex_box(self.low, self.high)
         return super().variant(ndim, channels=channels, complex=complex)
-
-    def rewrap(self, denoiser: Denoiser) -> Clip:
-        return Clip(denoiser, self.low, self.high)
 
     def describe(self) -> str:
         return f"{self.denoiser.describe()} after clipping to [{self.low:g}, {self.high:g}]"
@@ -181,21 +169,18 @@ class Clip(Wrapper):
 class Damping(Wrapper):
     """Make a nonexpansive denoiser averaged: (1 - theta) z + theta D(z, sigma), 0 < theta < 1.
 
-    It has the same fixed points as D, but not the same fixed points once combined with a gradient step. If D is
-    nonexpansive this is theta-averaged, and if D is a-averaged it is (theta a)-averaged.
+    It has the fixed points of D, but other ones once combined with a gradient step. If D is nonexpansive this is
+    theta-averaged, and if D is a-averaged it is (theta a)-averaged.
     Reference: Sun, Wohlberg and Kamilov, section 3.
     """
 
     def __init__(self, denoiser: Denoiser | Callable[..., Tensor], theta: float, *, nonexpansive: bool = False) -> None:
         if not 0 < theta < 1:
             raise InputError(f"theta must lie between 0 and 1, not {theta}")
-        super().__init__(as_denoiser(denoiser))
-        self.theta, self.nonexpansive = theta, nonexpansive
-        known = self.denoiser.averaged
-        self.averaged = theta * known if known is not None else (theta if nonexpansive else None)
-
-    def rewrap(self, denoiser: Denoiser) -> Damping:
-        return Damping(denoiser, self.theta, nonexpansive=self.nonexpansive)
+        super().__init__(as_denoiser(denoiser), theta=theta, nonexpansive=nonexpansive)
+        self.theta = theta
+        inner = self.denoiser.averaged
+        self.averaged = theta * inner if inner is not None else (theta if nonexpansive else None)
 
     def describe(self) -> str:
         return f"{self.denoiser.describe()}, damped by {self.theta:g}"
@@ -206,7 +191,7 @@ class Damping(Wrapper):
 
 
 def as_denoiser(denoiser: Any) -> Denoiser:
-    """A denoiser as it is, a network as `FromModule`, any other callable as `FromFunction`.
+    """A denoiser; a network becomes a `FromModule`, any other callable a `FromFunction`.
 
     A network with one argument is taken to know its noise level, one with two to take sigma second.
     """
@@ -221,33 +206,29 @@ def as_denoiser(denoiser: Any) -> Denoiser:
     raise InputError(f"a denoiser must be a Denoiser, an nn.Module or a function, not {type(denoiser).__name__}")
 
 
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # of some that are not Python's
+        return []
+
+
 def _takes_sigma(module: nn.Module) -> bool:
     """Whether a network needs a second argument, or has one that is called sigma."""
-    try:
-        parameters = list(inspect.signature(module.forward).parameters.values())
-    except (TypeError, ValueError):
+    second = _parameters(module.forward)[1:2]
+    if not second or second[0].kind not in _POSITIONAL:
         return False
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    second = parameters[1] if len(parameters) > 1 else None
-    if second is None or second.kind not in kinds:
-        return False
-    return second.default is inspect.Parameter.empty or second.name in ("sigma", "noise_level", "level", "std")
+    return second[0].default is inspect.Parameter.empty or second[0].name in ("sigma", "noise_level", "level", "std")
 
 
-def _positional_arguments(function: Callable[..., Any]) -> int | None:
-    """How many positional arguments it takes, None where that cannot be told."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
-        return None
-    return sum(p.kind in kinds for p in parameters)
+def _takes_image_alone(function: Callable[..., Any]) -> bool:
+    """Whether a function is known to take one positional argument only."""
+    kinds = [parameter.kind for parameter in _parameters(function)]
+    return inspect.Parameter.VAR_POSITIONAL not in kinds and sum(kind in _POSITIONAL for kind in kinds) == 1
 
 
-def _same_shape(out: Tensor, image: Tensor, what: str) -> Tensor:
+def _same_shape(out: Tensor, image: Tensor, name: str) -> Tensor:
     if not isinstance(out, Tensor) or out.shape != image.shape:
-        got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        raise InputError(f"{what} returned {got} for an image of shape {tuple(image.shape)}; it must keep the shape")
+        result = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise InputError(f"{name} returned {result} for an image of shape {tuple(image.shape)}; it must keep the shape")
     return out

@@ -1,49 +1,57 @@
-"""What a fidelity and a loss may have besides what they must: each ability with the default of one that lacks it."""
+"""What fidelities and losses can do besides what they must, each ability with a default."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol, Self
 
+import torch
 from torch import Tensor
 
+from plugstream.base.arrays import accept_arrays_in
 from plugstream.base.defaults import with_defaults
+from plugstream.base.errors import InputError
+from plugstream.models.base import Model
 from plugstream.models.views import Views
 
-__all__ = ["FidelityAbilities", "LossAbilities", "as_fidelity"]
+__all__ = ["FidelityAbilities", "LossAbilities", "OfModel", "Weights", "as_fidelity"]
+
+Weights = Tensor | None
+"""The factor of each view's term, (B,); None for 1 / number of views each."""
 
 
 class FidelityAbilities(Protocol):
-    """What fidelities may say of themselves: whoever has one asks for it, and need not look whether it is there."""
+    """Optional parts of a fidelity. Callers use them without probing for them."""
 
     model: Any = None
-    """The forward map of each view, where there is one."""
+    """The forward map of each view, if there is one."""
     loss: Any = None
-    """How predictions are compared with data, where it is not by least squares."""
+    """The loss, if it is not least squares."""
 
     @property
     def refine(self) -> Callable[..., dict[str, Tensor]] | None:
-        """A step on parameters of the model, where it can be refined along with the image (`ModelFidelity.refine`)."""
+        """A step on the model's parameters (`ModelFidelity.refine`); None if they cannot be refined."""
         return None
 
     @property
     def own_parts(self) -> Callable[[Views], list[Tensor]] | None:
-        """The views among these whose data this process reads, where several share them (`Sharded.own_parts`)."""
+        """Which of the given views this process reads (`Sharded.own_parts`); None if it reads them all."""
         return None
 
     @property
     def whole(self) -> Any:
-        """The fidelity of one process; itself where views are not shared."""
+        """The fidelity as a single process has it."""
         return self
 
     @property
     def channels(self) -> bool:
-        """Whether the first axis of an image is of channels."""
+        """Whether the first axis of an image holds channels."""
         return False
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the data, which are independent images; () for the data of one."""
+        """The leading axes of the data, one entry for each independent image; () for one image."""
         return ()
 
     @property
@@ -51,54 +59,115 @@ class FidelityAbilities(Protocol):
         """The second derivative of the loss where predictions are near the data; 1 for least squares."""
         return 1.0
 
-    def overlap(self, views: Views = None, weights: Tensor | None = None) -> Tensor | None:
-        """The diagonal of sum_i w_i H_i^H H_i over these views, of a model where it is diagonal; None of others.
+    def gradient_change(self, image: Tensor, other: Tensor, views: Views = None, weights: Weights = None) -> Tensor:
+        """grad d(x) - grad d(x') over these views, by the cheapest way."""
+        own: Any = self
+        change: Tensor = own.gradient(image, views, weights) - own.gradient(other, views, weights)
+        return change
 
-        Arguments: weights (B,), 1/B each if not given, as of the gradient.
-        """
+    def prox(
+        self, image: Tensor, gamma: float, views: Views = None, weights: Weights = None, start: Tensor | None = None
+    ) -> Tensor:
+        """argmin_z 1/2 ||z - x||^2 + gamma d(z), (..., *image_shape) to the same; refused if it is not known."""
+        kind = type(self).__name__ if self.loss is None else f"{type(self.loss).__name__} loss"
+        raise InputError(f"the prox of a {kind} is not known; use a proximal gradient method")
+
+    def overlap(self, views: Views = None, weights: Weights = None) -> Tensor | None:
+        """The diagonal of sum_i w_i H_i^H H_i over these views; None if that matrix is not diagonal."""
         return None
 
     def start_image(self) -> Tensor | None:
-        """The image to begin with where nobody gives one, (*image_shape), None for zero."""
+        """The default first image, (*image_shape); None for zero."""
         return None
 
-    def lipschitz_at_least(
-        self, views: Views = None, weights: Tensor | None = None, *, products: int = 8
-    ) -> float | None:
-        """A lower bound of L of the gradient over these views, from a few products; None where there is none."""
+    def lipschitz_at_least(self, views: Views = None, weights: Weights = None, *, products: int = 8) -> float | None:
+        """A lower bound of L of the gradient over these views, from a few products; None if there is none."""
         return None
 
     def with_parameters(self, parameters: Mapping[str, Tensor]) -> Self:
-        """The fidelity of the same data with a model of these parameters."""
+        """The fidelity of the same data with these parameters in its model."""
         return self
+
+
+class OfModel(FidelityAbilities):
+    """A fidelity whose views, shapes and types are those of its model. Its methods take NumPy arrays too."""
+
+    model: Model
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        accept_arrays_in(cls, ("value", "values", "gradient", "gradient_change", "prox", "predict", "pullback"))
+
+    @property
+    def n_views(self) -> int:
+        return self.model.n_views
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        return self.model.image_shape
+
+    @property
+    def channels(self) -> bool:
+        return self.model.channels
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    @property
+    def linear(self) -> bool:
+        """Whether predictions are a linear function of the image."""
+        return self.model.linear
+
+    @property
+    def data_shape(self) -> tuple[int, ...]:
+        """The shape of a view's predictions."""
+        return self.model.data_shape
+
+    @property
+    def data_dtype(self) -> torch.dtype:
+        """The dtype of predictions."""
+        return self.model.data_dtype
 
 
 class LossAbilities(Protocol):
-    """What losses may say of themselves, with the default of one that does not."""
+    """Optional parts of a loss."""
 
     real_data: ClassVar[bool] = False
-    """Whether the data is real even where predictions are waves."""
+    """Whether the data is real even if predictions are waves."""
     nats: ClassVar[float | None] = None
-    """How much of a negative log-likelihood one of its units is, where it is one."""
+    """How much one unit of the loss is of a negative log-likelihood, if it is one."""
 
     @property
     def plain(self) -> bool:
-        """Whether it is 1/2 |prediction - datum|^2, whose curvature is 1 whatever the data."""
+        """Whether it is 1/2 |prediction - datum|^2, whose curvature is always 1."""
         return False
 
     def for_model(self, model: Any) -> Self:
-        """The loss that knows what the model knows of its data, such as how views are recorded."""
+        """The loss with what the model knows of its data, such as how views are recorded."""
         return self
 
+    def check(self, data: Tensor) -> None:
+        """Refuse data for which the loss has no meaning."""
+        return
+
+    def is_convex(self, *, waves: bool = False) -> bool:
+        """Whether it is known to be a convex function of the prediction, which is complex with `waves`."""
+        return False
+
     def curvature(self, data: Tensor | None = None, *, waves: bool = False) -> float:
-        """A bound on its second derivative for this data; infinity where there is none."""
+        """A bound on its second derivative for this data; infinity if there is none."""
+        return math.inf
 
     def fit_curvature(self, *, waves: bool = False) -> float:
-        """The curvature where predictions are near the data, its bound where it says no other; infinite where it
-        depends on the data."""
+        """The curvature where predictions are near the data, or its bound; infinite if it depends on the data."""
         return self.curvature(waves=waves)
 
 
 def as_fidelity(fidelity: Any) -> Any:
-    """A fidelity as it is, or one of somebody's own class with the defaults of `FidelityAbilities`."""
+    """A fidelity; one of your own class gets the defaults of `FidelityAbilities`."""
     return with_defaults(fidelity, FidelityAbilities)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -12,24 +12,26 @@ from torch import Tensor
 from plugstream.base.arrays import accept_arrays
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.linalg import local_curvature, norm
-from plugstream.fidelity.abilities import FidelityAbilities
+from plugstream.fidelity.abilities import FidelityAbilities, Weights
 from plugstream.models.views import Views, all_views, check_shape
 
 __all__ = ["SmoothFidelity"]
+
+Functions = Sequence[Callable[[Tensor], Tensor]]
 
 
 class SmoothFidelity(FidelityAbilities):
     r"""Any convex, smooth measure of misfit, given as one function for each view.
 
     d(x) = (1/I) sum_i d_i(x), each d_i convex and differentiable with an L-Lipschitz gradient. Gradients come from
-    autograd unless given. The prox minimises 1/2 ||z - x||^2 + gamma d(z) by Nesterov's method for strongly convex
-    functions, whose condition number 1 + gamma L bounds the iterations.
+    autograd unless given. The prox is by Nesterov's method for strongly convex functions, with the condition number
+    1 + gamma L.
 
     Arguments:
         functions: d_i, each mapping an image (..., *image_shape) to (...).
         image_shape: of one image, (H, W) or any other.
         lipschitz: L, a bound for the gradients of all d_i; without it steps must be numbers, and there is no prox.
-        gradients: grad d_i, each mapping (..., *image_shape) to the same, where they are known.
+        gradients: grad d_i, each mapping (..., *image_shape) to the same, if they are known.
 
     Reference: Sun, Wohlberg and Kamilov, Assumption 2 and the Huber example of Appendix E; Nesterov, Introductory
     Lectures on Convex Optimization, 2004, section 2.2.
@@ -37,11 +39,11 @@ class SmoothFidelity(FidelityAbilities):
 
     def __init__(
         self,
-        functions: Sequence[Callable[[Tensor], Tensor]],
+        functions: Functions,
         image_shape: tuple[int, ...],
         *,
         lipschitz: float | None = None,
-        gradients: Sequence[Callable[[Tensor], Tensor]] | None = None,
+        gradients: Functions | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         prox_tol: float = 1e-6,
@@ -55,12 +57,9 @@ class SmoothFidelity(FidelityAbilities):
             raise InputError(f"the Lipschitz constant must be > 0, not {lipschitz}")
         self.functions = tuple(functions)
         self.gradients = None if gradients is None else tuple(gradients)
-        self.image_shape = image_shape
-        self.n_views = len(functions)
-        self.device = torch.device(device)
-        self.dtype = dtype
-        self.prox_tol = prox_tol
-        self.prox_iterations = prox_iterations
+        self.n_views, self.image_shape = len(functions), image_shape
+        self.device, self.dtype = torch.device(device), dtype
+        self.prox_tol, self.prox_iterations = prox_tol, prox_iterations
         self._lipschitz = lipschitz
 
     @property
@@ -88,30 +87,19 @@ class SmoothFidelity(FidelityAbilities):
         return self.lipschitz
 
     @accept_arrays
-    def value(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
-        """The mean of d_i(x) over these views, or its sum with the given weights: (..., *image_shape) to (...)."""
-        check_shape("image", image, self.image_shape)
-        terms = [weight * self.functions[view](image) for view, weight in self._terms(views, weights)]
-        return torch.stack(terms).sum(0)
+    def value(self, image: Tensor, views: Views = None, weights: Weights = None) -> Tensor:
+        """The mean of d_i(x) over these views, or its sum with these weights: (..., *image_shape) to (...)."""
+        return self._mean(self.functions, image, views, weights)
 
     @accept_arrays
-    def gradient(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
-        """The mean of grad d_i(x) over these views, or its sum with the given weights."""
-        check_shape("image", image, self.image_shape)
+    def gradient(self, image: Tensor, views: Views = None, weights: Weights = None) -> Tensor:
+        """The mean of grad d_i(x) over these views, or its sum with these weights."""
         if self.gradients is not None:
-            grads = [weight * self.gradients[view](image) for view, weight in self._terms(views, weights)]
-            return torch.stack(grads).sum(0)
+            return self._mean(self.gradients, image, views, weights)
         with torch.enable_grad():
             point = image.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(self.value(point, views, weights).sum(), point)
         return gradient
-
-    @accept_arrays
-    def gradient_change(
-        self, image: Tensor, other: Tensor, views: Views = None, weights: Tensor | None = None
-    ) -> Tensor:
-        """grad d(x) - grad d(x') over these views."""
-        return self.gradient(image, views, weights) - self.gradient(other, views, weights)
 
     linear = False
     data_shape: tuple[int, ...] = ()
@@ -121,7 +109,7 @@ class SmoothFidelity(FidelityAbilities):
         return self.dtype
 
     def predict(self, image: Tensor, views: Views = None) -> Tensor:
-        """Refused: functions of the image have no predictions of data."""
+        """Refused: functions of the image predict no data."""
         raise InputError("a SmoothFidelity is made of functions of the image, and predicts no data")
 
     def pullback(self, slopes: Tensor, views: Views = None) -> Tensor:
@@ -134,12 +122,7 @@ class SmoothFidelity(FidelityAbilities):
 
     @accept_arrays
     def prox(
-        self,
-        image: Tensor,
-        gamma: float,
-        views: Views = None,
-        weights: Tensor | None = None,
-        start: Tensor | None = None,
+        self, image: Tensor, gamma: float, views: Views = None, weights: Weights = None, start: Tensor | None = None
     ) -> Tensor:
         """argmin_z 1/2 ||z - x||^2 + gamma d(z), to ||gradient|| <= prox_tol * max(1, ||x||)."""
         smooth = 1 + gamma * self.lipschitz
@@ -160,7 +143,8 @@ class SmoothFidelity(FidelityAbilities):
         )
         return s
 
-    def _terms(self, views: Views, weights: Tensor | None) -> Iterator[tuple[int, float]]:
-        numbers = all_views(views, self.n_views).tolist()
-        factors = [1 / len(numbers)] * len(numbers) if weights is None else weights.tolist()
-        return zip(numbers, factors, strict=True)
+    def _mean(self, functions: Functions, image: Tensor, views: Views, weights: Weights) -> Tensor:
+        check_shape("image", image, self.image_shape)
+        index = all_views(views, self.n_views).tolist()
+        factors = [1 / len(index)] * len(index) if weights is None else weights.tolist()
+        return torch.stack([w * functions[view](image) for view, w in zip(index, factors, strict=True)]).sum(0)

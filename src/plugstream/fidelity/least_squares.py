@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,30 +13,30 @@ from torch import Tensor
 from plugstream.base.arrays import Array
 from plugstream.base.linalg import conjugate_gradient, inner, largest_eigenvalue, largest_norm, largest_ritz_value, norm
 from plugstream.base.progress import Listener, listening, report
-from plugstream.fidelity.abilities import FidelityAbilities, as_fidelity
+from plugstream.fidelity.abilities import FidelityAbilities, Weights, as_fidelity
 from plugstream.fidelity.base import Measurements, ModelFidelity
 from plugstream.models.base import Model
 from plugstream.models.views import Views, spread_views
 
 __all__ = ["Fidelity", "LeastSquares", "Measurements", "as_fidelity", "data_scale"]
 
-# How many views tell the scale of the data.
+# Views by which the scale of the data is measured.
 _SCALE_VIEWS = 32
 
 
 @runtime_checkable
 class Fidelity(FidelityAbilities, Protocol):
-    """d(x) = mean over views of d_i(x), with everything an algorithm asks of it.
+    """d(x) = mean over views of d_i(x), with everything an algorithm needs.
 
-    `views` are indices (None: all that are available; see `Views`), `weights` the factor of each view's term (None: 1 /
-    number of views), so that a sampler that draws unevenly can keep the gradient unbiased.
+    `views` are indices (None: all available ones; see `Views`), `weights` the factor of each view's term (None: 1 /
+    number of views), which keep the gradient unbiased if a sampler draws unevenly.
     """
 
     @property
     def n_views(self) -> int: ...
     @property
     def available(self) -> Tensor:
-        """What samplers draw from: the indices of the views that can be used, (count,), ascending, on the CPU."""
+        """The indices of the views that samplers draw from, (count,), ascending, on the CPU."""
 
     @property
     def image_shape(self) -> tuple[int, ...]: ...
@@ -45,27 +45,22 @@ class Fidelity(FidelityAbilities, Protocol):
     @property
     def dtype(self) -> torch.dtype: ...
 
-    def value(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
+    def value(self, image: Tensor, views: Views = None, weights: Weights = None) -> Tensor:
         """(..., *image_shape) to (...)."""
 
-    def gradient(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
+    def gradient(self, image: Tensor, views: Views = None, weights: Weights = None) -> Tensor:
         """(..., *image_shape) to the same."""
-
-    def gradient_change(
-        self, image: Tensor, other: Tensor, views: Views = None, weights: Tensor | None = None
-    ) -> Tensor:
-        """grad d(x) - grad d(x') over these views, by whatever way is cheapest."""
 
     @property
     def linear(self) -> bool:
-        """Whether predictions are a linear function of the image; only then do those below say something."""
+        """Whether predictions are a linear function of the image; the next methods need that."""
 
     @property
     def data_shape(self) -> tuple[int, ...]: ...
     @property
     def data_dtype(self) -> torch.dtype: ...
     def predict(self, image: Tensor, views: Views = None) -> Tensor:
-        """What the model says of these views: (..., *image_shape) to (..., B, *data_shape)."""
+        """The model's predictions of these views: (..., *image_shape) to (..., B, *data_shape)."""
 
     def pullback(self, slopes: Tensor, views: Views = None) -> Tensor:
         """The adjoint of `predict`, summed over views: (..., B, *data_shape) to (..., *image_shape)."""
@@ -73,19 +68,9 @@ class Fidelity(FidelityAbilities, Protocol):
     def slope_change(self, new: Tensor, old: Tensor, views: Views = None) -> Tensor:
         """The loss's derivative at one prediction less that at another, both (..., B, *data_shape)."""
 
-    def prox(
-        self,
-        image: Tensor,
-        gamma: float,
-        views: Views = None,
-        weights: Tensor | None = None,
-        start: Tensor | None = None,
-    ) -> Tensor:
-        """argmin_z 1/2 ||z - x||^2 + gamma d(z), (..., *image_shape) to the same."""
-
     @property
     def has_lipschitz(self) -> bool:
-        """Whether an L is known, as below; if not, `local_lipschitz` estimates one."""
+        """Whether L is known; if not, `local_lipschitz` estimates it."""
 
     def local_lipschitz(self, image: Tensor, views: Views = None) -> float:
         """L of grad d_i near an image, the largest of a few views."""
@@ -104,24 +89,23 @@ class LeastSquares(ModelFidelity):
 
     d(x) = (1/I) sum_i d_i(x),  d_i(x) = 1/2 ||H_i x - y_i||^2,  grad d_i(x) = Re(H_i^H (H_i x - y_i)).
 
-    For a nonlinear model the gradient uses the derivative of H_i at x; `prox` and L are then refused, since they
-    hold for linear models only.
+    For a nonlinear model the gradient uses the derivative of H_i at x, and `prox` and L are refused.
 
     Arguments:
-        model: the forward map of each view.
-        data: a tensor or array (..., views, *data_shape), or anything with `read(views)`, such as a scan on disk, of
-            which no more than a batch, or a block of views in a pass over all of them, is in memory at a time.
-        available: the views that can be used, (count,); all if not given. The mean is over these.
-        lipschitz_tol: relative tolerance of L and of every L_i, which are estimated on first use and kept.
-        lipschitz_most: with more views than this max_i L_i comes from bounds of the L_i (`squared_norm_bounds`), which
-            cost far less than estimates. None: what the model says (`estimated_views`): 1000 for the Born model and
-            matrices, 0 for a function and others, whose bound is at most 20 % too large unless the model's own
-            `squared_norm_bounds` says otherwise, as that of MRI with several coils does.
-        prox_tol, prox_iterations: when the conjugate gradients of `prox` stop: relative residual, and limit.
-        progress: called while L is estimated, which may take long, with what is done, how much and of how much.
+        model, data, available: as for `ModelFidelity`.
+        lipschitz_tol: relative tolerance of L and of every L_i, which are estimated on first use.
+        lipschitz_most: with more views than this, max_i L_i comes from bounds of the L_i (`squared_norm_bounds`), which
+            cost far less than estimates. None: the model's `estimated_views`: 1000 for the Born model and matrices, 0
+            for others, whose bound is at most 20 % too large unless the model's own `squared_norm_bounds` says
+            otherwise, as that of MRI with several coils does.
+        prox_tol, prox_iterations: relative residual and number of steps at which the conjugate gradients of `prox`
+            stop.
+        progress: called while L is estimated, with what is done, how much and of how much.
 
     Reference: Sun, Wohlberg and Kamilov, eqs. (3), (6), (7) and (17).
     """
+
+    slopes_need_data: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -136,50 +120,38 @@ class LeastSquares(ModelFidelity):
         progress: Listener | None = None,
     ) -> None:
         super().__init__(model, data, available=available)
-        self.lipschitz_tol = lipschitz_tol
-        self.lipschitz_most = lipschitz_most
-        self.prox_tol = prox_tol
-        self.prox_iterations = prox_iterations
+        self.lipschitz_tol, self.lipschitz_most = lipschitz_tol, lipschitz_most
+        self.prox_tol, self.prox_iterations = prox_tol, prox_iterations
         self.progress = progress
 
-    def value(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
-        """d(x) over these views: the mean of 1/2 ||H_i x - y_i||^2, or its sum with the given weights.
+    @property
+    def norms(self) -> LeastSquares:
+        """Least squares of the model, whose L_i are ||H_i||^2."""
+        return self
 
-        (..., *image_shape) to (...), the image's leading axes broadcast with those of the data.
+    @property
+    def has_prox(self) -> bool:
+        return self.linear
+
+    def _values_of(self, image: Tensor, block: Tensor | None) -> Tensor:
+        return self._sums((self.model.forward(image, block) - self.data(block)).abs().square()) / 2
+
+    def gradient(self, image: Tensor, views: Views = None, weights: Weights = None) -> Tensor:
+        """grad d(x) over these views: the mean of Re(H_i^H (H_i x - y_i)), or its sum with these weights.
+
+        (..., *image_shape) to the same; the image's leading axes broadcast with those of the data.
         """
         self._check_batch(image)
-        total = torch.zeros((), device=self.device, dtype=self.dtype.to_real())
-        for some, w in self._parts(views, weights):
-            residual = self.model.forward(image, some) - self.data(some)
-            total = total + (self._energies(residual) / 2 * w).sum(-1)
-        return total
-
-    def values(self, image: Tensor, views: Views = None) -> Tensor:
-        """d_i(x) of each of these views: (..., *image_shape) to (..., B)."""
-        self._check_batch(image)
-        parts = self._parts(views, None)
-        each = [self._energies(self.model.forward(image, some) - self.data(some)) / 2 for some, _ in parts]
-        return torch.cat(each, -1)
-
-    def gradient(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
-        """grad d(x) over these views: the mean of Re(H_i^H (H_i x - y_i)), or its sum with the given weights.
-
-        (..., *image_shape) to the same, the image's leading axes broadcast with those of the data.
-        """
-        self._check_batch(image)
-        parts = (self.model.gradient(image, self.data(some), some, w) for some, w in self._parts(views, weights))
+        parts = (self.model.gradient(image, self.data(block), block, w) for block, w in self._parts(views, weights))
         return functools.reduce(Tensor.add_, parts)
 
     def slope_change(self, new: Tensor, old: Tensor, views: Views = None) -> Tensor:
-        """How much the loss's derivative changes between two predictions of these views: new - old."""
         return new - old
 
-    def gradient_change(
-        self, image: Tensor, other: Tensor, views: Views = None, weights: Tensor | None = None
-    ) -> Tensor:
-        """grad d(x) - grad d(x') over these views; of a linear model Re(H_i^H H_i (x - x')), which needs no data."""
+    def gradient_change(self, image: Tensor, other: Tensor, views: Views = None, weights: Weights = None) -> Tensor:
+        """grad d(x) - grad d(x') over these views; Re(H_i^H H_i (x - x')) if linear, which needs no data."""
         if not self.model.linear:
-            return self.gradient(image, views, weights) - self.gradient(other, views, weights)
+            return super().gradient_change(image, other, views, weights)
         index = self._index(views)
         count = self.n_views if index is None else len(index)
         w = torch.full((count,), 1 / count) if weights is None else weights
@@ -187,30 +159,28 @@ class LeastSquares(ModelFidelity):
         return self.model.gradient(image - other, nothing, index, w)
 
     def prox(
-        self,
-        image: Tensor,
-        gamma: float,
-        views: Views = None,
-        weights: Tensor | None = None,
-        start: Tensor | None = None,
+        self, image: Tensor, gamma: float, views: Views = None, weights: Weights = None, start: Tensor | None = None
     ) -> Tensor:
-        """The image that trades closeness to `image` against the data, by conjugate gradients.
+        """argmin_z 1/2 ||z - x||^2 + gamma d(z), by conjugate gradients.
 
         Solves (I + gamma sum_i w_i H_i^H H_i) z = x + gamma sum_i w_i H_i^H y_i from `start` (x if not given) to
-        the tolerance `prox_tol`. (..., *image_shape) to the same, the image's leading axes broadcast with those of the
-        data.
+        the tolerance `prox_tol`. (..., *image_shape) to the same; leading axes broadcast with those of the data.
         """
         self._needs_linear("prox")
         self._check_batch(image)
         b = image
-        for some, w in self._parts(views, weights):
-            b = b + gamma * self.model.adjoint(self._spread(w) * self.data(some), some)
+        for block, w in self._parts(views, weights):
+            b = b + gamma * self.model.adjoint(self._spread(w) * self.data(block), block)
+        return self.solve_prox(b, gamma, views, weights, image if start is None else start)
+
+    def solve_prox(self, b: Tensor, gamma: float, views: Views, weights: Weights, start: Tensor) -> Tensor:
+        """The solution z of (I + gamma sum_i w_i H_i^H H_i) z = b."""
         index = self._index(views)
         normal = self.model.normal(index, self._weights(index, weights))
         solution = conjugate_gradient(
             lambda z: z + gamma * normal(z),
             b,
-            start=(image if start is None else start).expand_as(b),
+            start=start.expand_as(b),
             tol=self.prox_tol,
             max_iterations=self.prox_iterations,
             ndim=len(self.image_shape),
@@ -256,19 +226,13 @@ class LeastSquares(ModelFidelity):
         return self._lipschitz_max
 
     def bound_lipschitz(self, views: Views = None) -> float:
-        """A bound of the L_i of these views, from what the model knows (`squared_norm_bounds`): it is never estimated.
-
-        It costs little for views that are added to others, so that it is what a scan that is still growing goes by.
-        """
+        """A bound of the L_i of these views (`squared_norm_bounds`), cheap enough for a scan that is still growing."""
         self._needs_linear("L_i")
         index = self._index(views)
         return float(self.model.squared_norm_bounds(torch.arange(self.n_views) if index is None else index).max())
 
-    def lipschitz_at_least(self, views: Views = None, weights: Tensor | None = None, *, products: int = 8) -> float:
-        """A lower bound of L of the gradient over these views, from a few products: a step beyond 2 / it is too long.
-
-        It is the largest Ritz value of Lanczos from a random image, which no eigenvalue is needed for.
-        """
+    def lipschitz_at_least(self, views: Views = None, weights: Weights = None, *, products: int = 8) -> float:
+        """A lower bound of L of the gradient over these views: the largest Ritz value of a few Lanczos steps."""
         self._needs_linear("L")
         index = self._index(views)
         normal = self.model.normal(index, self._weights(index, weights))
@@ -278,13 +242,13 @@ class LeastSquares(ModelFidelity):
 
 @torch.no_grad()
 def data_scale(fidelity: Fidelity, like: Tensor) -> float:
-    """How large an image the data speaks of: the length of the best step from zero down the gradient of d.
+    """The size of the image that explains the data: the length of the best step from zero down the gradient of d.
 
-    ||t p|| with p = -a grad d(0) and t = -<p, grad d(0)> / <p, grad d(p) - grad d(0)>, the minimum along p where d is
-    quadratic; a makes p as long as the image at hand. It is the same whatever the step, the start and the denoiser are.
-    A few views tell it; 0 where they do not, for a model without a gradient at zero, say.
+    ||t p|| with p = -a grad d(0) and t = -<p, grad d(0)> / <p, grad d(p) - grad d(0)>, the minimum along p of a
+    quadratic d; a makes p as long as `like`. It does not depend on step, start or denoiser. A few views suffice; it is
+    0 if the gradient is zero there.
 
-    Arguments: fidelity; like, an image (..., *image_shape) that is not zero, of which only size and kind matter.
+    Arguments: fidelity; like, any image (..., *image_shape) that is not zero.
     """
     views, ndim = spread_views(fidelity.available, _SCALE_VIEWS), len(fidelity.image_shape)
     g = fidelity.gradient(torch.zeros_like(like), views)

@@ -11,15 +11,14 @@ complex; the derivative is then the gradient under <a, b> = Re(sum conj(a) b), s
 | Amplitude | (|p| - sqrt(y))^2 / 2                       | p - sqrt(y) p/|p|       | 1                 | no     |
 | Transmission | exp(-p) + exp(-y) p                      | exp(-y) - exp(-p)       | 1                 | yes    |
 
-"Curvature" is a number c for which loss(q) <= loss(p) + <loss'(p), q - p> + c/2 |q - p|^2 for all p and q, which is
-what a step of 1/(c ||H||^2) needs; for a convex loss it is also the Lipschitz constant of the derivative. The curvature
-at a fit is what it comes to where predictions are near the data: 1 for all but Poisson's loss of waves, whose bound is
-far larger and whose curvature at a fit is 4. Steps that follow the overlap of views go by it.
+"Curvature" is a number c with loss(q) <= loss(p) + <loss'(p), q - p> + c/2 |q - p|^2 for all p and q, as a step of
+1/(c ||H||^2) needs; for a convex loss it is also the Lipschitz constant of the derivative. Near the data the curvature
+is 1 except for Poisson's loss of waves, which has 4 there and a far larger bound. Steps that follow the overlap of
+views use that value.
 
-Intensities of waves may be sums over waves that do not interfere, such as the modes of a beam. Amplitude and Poisson
-are then of |p|^2 summed over the axis of predictions that the model calls `incoherent` (`for_model`), and so is data.
-Where a model knows that views are recorded with gains and above backgrounds (`plugstream.models.recording`), both
-compare with these taken out.
+Intensities may be sums over waves that do not interfere, such as the modes of a beam: Amplitude and Poisson sum |p|^2
+over the axis of predictions that the model calls `incoherent` (`for_model`). Gains and backgrounds of views that the
+model knows (`plugstream.models.recording`) are taken out before both compare.
 """
 
 from __future__ import annotations
@@ -45,21 +44,15 @@ class Loss(LossAbilities, Protocol):
     `views` are the B indices, on the CPU, for a loss that knows something of each view, or None for all.
     """
 
-    def is_convex(self, *, waves: bool = False) -> bool:
-        """Whether it is a convex function of the prediction, which is complex with `waves`."""
-
     def value(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
         """The loss of each datum, real, in the predictions' shape."""
 
     def derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
         """Its gradient with respect to the prediction, in the prediction's shape and dtype."""
 
-    def check(self, data: Tensor) -> None:
-        """Refuse data that this loss has no meaning for."""
-
 
 def as_loss(loss: Any) -> Loss:
-    """A loss as it is, or one of somebody's own class with the defaults of `LossAbilities` for what it lacks."""
+    """A loss; one of your own class gets the defaults of `LossAbilities`."""
     completed: Loss = with_defaults(loss, LossAbilities)
     return completed
 
@@ -81,18 +74,17 @@ class Gaussian(LossAbilities):
     def __post_init__(self) -> None:
         if self.weights is not None and self.deviations is not None:
             raise InputError("give a Gaussian loss weights or standard deviations, not both")
-        for name, least in (("weights", "0 or more"), ("deviations", "above 0")):
-            array = getattr(self, name)
-            if array is None or not hasattr(array, "shape"):
-                continue
-            values = torch.as_tensor(array[:])
-            good = torch.isfinite(values) & ((values >= 0) if name == "weights" else (values > 0))
-            if not bool(good.all()):
-                raise InputError(f"{name} of a Gaussian loss must be finite and {least}")
+        if hasattr(self.weights, "shape"):
+            values = torch.as_tensor(self.weights[:])
+            if not bool((torch.isfinite(values) & (values >= 0)).all()):
+                raise InputError("weights of a Gaussian loss must be finite and 0 or more")
+        if hasattr(self.deviations, "shape"):
+            values = torch.as_tensor(self.deviations[:])
+            if not bool((torch.isfinite(values) & (values > 0)).all()):
+                raise InputError("deviations of a Gaussian loss must be finite and above 0")
 
     @property
     def plain(self) -> bool:
-        """Whether every datum counts alike, so that it is least squares."""
         return self.weights is None and self.deviations is None
 
     def is_convex(self, *, waves: bool = False) -> bool:
@@ -111,17 +103,14 @@ class Gaussian(LossAbilities):
             return float(torch.as_tensor(self.deviations[:]).min()) ** -2
         return 1.0
 
-    def check(self, data: Tensor) -> None:
-        return
-
     def _weighted(self, terms: Tensor, data: Tensor, views: Tensor | None) -> Tensor:
         if self.plain:
             return terms
         array = self.weights if self.weights is not None else self.deviations
         if len(array.shape) == data.ndim:  # a row for each view
             array = array[:] if views is None else array[views.numpy() if not isinstance(array, Tensor) else views]
-        known = torch.as_tensor(array[:] if not isinstance(array, Tensor) else array)
-        factor = known.to(device=terms.device, dtype=terms.real.dtype if terms.is_complex() else terms.dtype)
+        values = torch.as_tensor(array[:] if not isinstance(array, Tensor) else array)
+        factor = values.to(device=terms.device, dtype=terms.real.dtype if terms.is_complex() else terms.dtype)
         return terms * (factor if self.weights is not None else factor**-2)
 
 
@@ -155,9 +144,6 @@ class Huber(LossAbilities):
     def curvature(self, data: Tensor | None = None, *, waves: bool = False) -> float:
         return 1.0
 
-    def check(self, data: Tensor) -> None:
-        return
-
 
 @dataclass(frozen=True)
 class Poisson(LossAbilities):
@@ -169,9 +155,9 @@ class Poisson(LossAbilities):
     2 (1 - y/t) p; that is not convex, and its curvature is at most 2 + max y / (4 t_0) with t_0 = background + floor
     added to |p|^2, so that no pixel divides by zero.
 
-    Arguments: background >= 0, of expected counts a datum; floor > 0, in counts: about 1, or 0.01 to 0.05 for waves;
-    incoherent, the axis of predictions over which |p|^2 is summed, None for none; recording, gains and backgrounds of
-    views, of waves, which are then compared with y / gain, the background over it being expected besides.
+    Arguments: background >= 0, expected counts of each datum; floor > 0, in counts: about 1, or 0.01 to 0.05 for waves;
+    incoherent, the axis of predictions over which |p|^2 is summed, None for none; recording, gains g and backgrounds b
+    of views of waves: y / g is compared with |p|^2 + b/g.
     References: Snyder, Hammoud and White, J. Opt. Soc. Am. A 10(5), 1993; Thibault and Guizar-Sicairos, New J. Phys.
     14, 2012.
     """
@@ -200,8 +186,8 @@ class Poisson(LossAbilities):
         y, f = data.real if data.is_complex() else data, self.floor
         if prediction.is_complex():
             t = _intensity(prediction, self.incoherent)
-            y, beside = _recorded(self.recording, y, views, t)
-            t = t + (self.background + f + beside)
+            y, background = _recorded(self.recording, y, views, t)
+            t = t + (self.background + f + background)
             return t - y * t.log() + torch.xlogy(y, y) - y
         least = torch.xlogy(y, y) - y
         t = prediction + self.background
@@ -213,8 +199,8 @@ class Poisson(LossAbilities):
         y, f = data.real if data.is_complex() else data, self.floor
         if prediction.is_complex():
             t = _intensity(prediction, self.incoherent)
-            y, beside = _recorded(self.recording, y, views, t)
-            return 2 * (1 - y / (t + (self.background + f + beside))) * prediction
+            y, background = _recorded(self.recording, y, views, t)
+            return 2 * (1 - y / (t + (self.background + f + background))) * prediction
         t = prediction + self.background
         low = (t - f).clamp_max(0)
         return 1 - y * (1 / t.clamp_min(f) - low / (f * f))
@@ -226,7 +212,7 @@ class Poisson(LossAbilities):
         return 2 + most / (4 * (self.background + self.floor)) if waves else most / self.floor**2
 
     def fit_curvature(self, *, waves: bool = False) -> float:
-        """Of waves 4: 2 |p|^2 - 2 y log |p| has the second derivative 2 + 2 y / |p|^2 along p, and 0 across."""
+        """4 for waves: 2 |p|^2 - 2 y log |p| has the second derivative 2 + 2 y / |p|^2 along p, and 0 across."""
         return 4.0 if waves else float("inf")
 
     def check(self, data: Tensor) -> None:
@@ -242,9 +228,8 @@ class Amplitude(LossAbilities):
     p - sqrt(y) p/|p| is zero at p = 0, where none exists. Not convex; the curvature is at most 1, radially, and less
     across.
 
-    Arguments: roots, True where the data is sqrt(y) already; incoherent, the axis of predictions over which |p|^2 is
-    summed before its root is taken, None for none; recording, gains and backgrounds of views: the root of |p|^2 and the
-    background over the gain is then compared with that of y over the gain.
+    Arguments: roots, True if the data is sqrt(y) already; incoherent, the axis of predictions over which |p|^2 is
+    summed, None for none; recording, gains g and backgrounds b of views: sqrt(|p|^2 + b/g) is compared with sqrt(y/g).
     Reference: Yeh et al., Opt. Express 23(26), 2015.
     """
 
@@ -257,9 +242,6 @@ class Amplitude(LossAbilities):
 
     real_data: ClassVar[bool] = True
     nats: ClassVar[float | None] = 4.0  # roots of counts have the variance 1/4
-
-    def is_convex(self, *, waves: bool = False) -> bool:
-        return False
 
     def value(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
         size, root = self._sizes(prediction, data, views)
@@ -279,11 +261,11 @@ class Amplitude(LossAbilities):
             raise InputError("an amplitude loss is for intensities: the data must be real and not negative")
 
     def _sizes(self, prediction: Tensor, data: Tensor, views: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The roots that are compared: of the predicted intensity, and of the measured one."""
+        """The roots of the predicted and of the measured intensity."""
         if self.recording is not None:
             t = _intensity(prediction, self.incoherent)
-            y, beside = _recorded(self.recording, data.square() if self.roots else data, views, t)
-            return (t + beside).sqrt(), y.sqrt()
+            y, background = _recorded(self.recording, data.square() if self.roots else data, views, t)
+            return (t + background).sqrt(), y.sqrt()
         size = prediction.abs() if self.incoherent is None else _intensity(prediction, self.incoherent).sqrt()
         return size, data if self.roots else data.sqrt()
 
@@ -292,25 +274,24 @@ class Amplitude(LossAbilities):
 class Transmission(LossAbilities):
     r"""Line integrals of photons that were counted: Poisson's likelihood of the counts, before their logarithm.
 
-    A ray that should count N exp(-p) photons and counted n = N exp(-y) has the negative log-likelihood
-    N (exp(-p) + exp(-y) p) but for a constant; per photon of the beam, and so that a perfect fit has the value 0, this
-    is the loss. About p = y it is exp(-y) (p - y)^2 / 2: rays count by what came through, and one that nothing came
-    through says no more than that its integral is large. Below p = 0, where no attenuation is, exp(-p) is continued by
-    its parabola, so that the curvature is at most 1, and L and step that of least squares.
+    A ray with N exp(-p) expected photons and n = N exp(-y) counted ones has the negative log-likelihood
+    N (exp(-p) + exp(-y) p) + const; the loss is this per photon of the beam, 0 for a perfect fit. Near p = y it is
+    exp(-y) (p - y)^2 / 2: rays count by what came through. Below p = 0 exp(-p) is continued by its parabola, so the
+    curvature is at most 1, and L and step are those of least squares.
 
-    Holds for a beam that is about as strong in all pixels, and nothing counted without it. Where a scan holds the
-    counts and the beam of each pixel (`ct-counts`), each datum counts by its beam over the median one, and the loss is
-    the Poisson likelihood of the raw counts.
+    Holds for a beam of about equal strength in all pixels, and no counts without it. If a scan holds the counts and the
+    beam of each pixel (`ct-counts`), each datum is weighted by its beam over the median one, and the loss is the
+    Poisson likelihood of the raw counts.
 
-    It takes the model for exact. Where that is wrong by s in a ray's integral, rays through little, which are counted
-    best, are believed too much. With a `limit` r = 1 / (N s^2) counts are negative binomial, of variance m + s^2 m^2
-    for a mean m, and no ray counts by more than r:
+    It takes the model as exact. If that is wrong by s in a ray's integral, thin rays, which are counted best, get too
+    much weight. With a `limit` r = 1 / (N s^2) counts are negative binomial, of variance m + s^2 m^2 for a mean m, and
+    no ray has a weight above r:
 
-        (exp(-y) + r) log(r + exp(-p)) + exp(-y) p,    about p = y:  r exp(-y) / (r + exp(-y)) (p - y)^2 / 2,
+        (exp(-y) + r) log(r + exp(-p)) + exp(-y) p,    near p = y:  r exp(-y) / (r + exp(-y)) (p - y)^2 / 2,
 
-    convex, with a curvature of at most (exp(-y) + r) / 4. A large r is Poisson's; with a small one rays count alike.
-    Arguments: counts, with `weights(views)` and the `strongest` of them, as `plugstream.models.ct_counts` has them;
-    limit r > 0, by which a ray counts at most, of one that nothing attenuates; None for Poisson's likelihood.
+    convex, with a curvature of at most (exp(-y) + r) / 4. A large r is Poisson's; a small one weights rays alike.
+    Arguments: counts, with `weights(views)` and the `strongest` of them, as in `plugstream.models.ct_counts`; limit
+    r > 0, the largest weight of a ray, relative to an unattenuated one; None for Poisson's likelihood.
     Reference: Lange and Carson, J. Comput. Assist. Tomogr. 8(2), 1984.
     """
 
@@ -335,9 +316,9 @@ class Transmission(LossAbilities):
             rest = torch.logaddexp(log_r, -prediction) - torch.logaddexp(log_r, -data)
             return self._weighted((share + r) * rest + share * (prediction - data), views)
         share, below = torch.exp(-data), prediction.clamp_max(0)
-        left = torch.exp(-prediction.clamp_min(0)) - below + below.square() / 2
+        decay = torch.exp(-prediction.clamp_min(0)) - below + below.square() / 2
         least = torch.where(data >= 0, share + share * data, 1 - (share - 1).square() / 2)
-        return self._weighted(left + share * prediction - least, views)
+        return self._weighted(decay + share * prediction - least, views)
 
     def derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
         if (r := self.limit) is not None:
@@ -368,7 +349,7 @@ def _square(value: Tensor) -> Tensor:
 
 
 def _intensity(waves: Tensor, incoherent: int | None) -> Tensor:
-    """|p|^2, summed over the axis of waves that do not interfere, which stays with one value."""
+    """|p|^2, summed over the axis of waves that do not interfere, kept at length 1."""
     squares = _square(waves)
     return squares if incoherent is None else squares.sum(incoherent, keepdim=True)
 

@@ -1,18 +1,17 @@
 """The algorithms by name: how gradient or prox of the data and a denoiser take turns.
 
-One is built from the fidelity, the denoiser and by keyword `sigma` or `lam`, `step_size` and `sampler`, as
-`plugstream.algorithms.PlugAndPlay` has them. Facts that an entry may say:
+An algorithm is built from the fidelity, the denoiser and by keyword `sigma` or `lam`, `step_size` and `sampler`, as
+`plugstream.algorithms.PlugAndPlay` has them. Facts of an entry:
 
-    uses: sections that it is built from besides: "momentum" (then `momentum=` and `restart=` are handed to it) and
-        "gradient" (`gradient=`).
+    uses: further sections: "momentum" (passed as `momentum=` and `restart=`) and "gradient" (`gradient=`).
     prox: it needs the prox of the fidelity, which only some losses have.
-    refines: it can find parameters of the model along with the image (then `refine=` may be handed to it).
-    grows: it can go on where the scan gets more views.
-    proposition_5: the theory of stochastic steps speaks of it, without momentum and with plain gradients.
-    seeded: it draws something of its own (then `seed=`, that of the sampler's section, is handed to it).
-    weight: its own option that weighs the prior, in place of --lam.
-    prefers: the momentum that it has where nobody says which; that of the sampler if not said.
-    title: what reports call it, text or a function of the settings; its name if not said.
+    refines: it can refine parameters of the model along with the image (`refine=` may be passed).
+    grows: it can continue when the scan gets more views.
+    proposition_5: the theory of stochastic steps covers it, without momentum and with plain gradients.
+    seeded: it draws something itself (`seed=` of the sampler's section is passed).
+    weight: its own option for the weight of the prior, in place of --lam.
+    prefers: its default momentum; the sampler's if not given.
+    title: its name in reports, text or a function of the settings; the entry's name if not given.
 """
 
 from __future__ import annotations
@@ -82,88 +81,67 @@ def _declare(name: str, text: str, algorithm: str, **how: Any) -> None:
     register_class(__name__, "algorithm", name, text, f"plugstream.algorithms:{algorithm}", **how)
 
 
+_BY_GRADIENT: dict[str, Any] = {"uses": ("momentum", "gradient"), "refines": True, "grows": True}
+_BY_PROX: dict[str, Any] = {"prox": True, "grows": True}
+
 _declare(
     "pgm",
     "proximal gradient: ISTA, FISTA, PnP-SGD",
     "ProximalGradient",
-    uses=("momentum", "gradient"),
-    refines=True,
-    grows=True,
     proposition_5=True,
     title=_proximal_gradient_title,
+    **_BY_GRADIENT,
 )
-
-
-_declare("admm", "ADMM, with the data's prox", "ADMM", prox=True, grows=True, title="PnP-ADMM")
-
-
+_declare("admm", "ADMM, with the data's prox", "ADMM", title="PnP-ADMM", **_BY_PROX)
 _declare(
     "hqs",
     "half-quadratic splitting: ADMM without the dual",
     "ADMM",
     fixed={"dual": False},
-    prox=True,
-    grows=True,
     title="PnP-HQS",
+    **_BY_PROX,
 )
-
-
 _declare(
     "proxskip",
     "gradient steps, of which a random few call the denoiser",
     "ProxSkip",
     options=SkipOptions,
     arguments={"denoise_probability": "probability"},
-    uses=("momentum", "gradient"),
-    refines=True,
-    grows=True,
     seeded=True,
     prefers="bounded",
     title="PnP-ProxSkip",
+    **_BY_GRADIENT,
 )
-
-
 _declare(
     "red",
     "regularisation by denoising: RED, On-RED, SIMBA",
     "RED",
     options=REDOptions,
-    uses=("momentum", "gradient"),
-    refines=True,
-    grows=True,
     weight="tau",
     title="online RED",
+    **_BY_GRADIENT,
 )
-
-
 _declare(
     "snore",
     "regularisation by denoising, with noise before the denoiser",
     "RED",
     options=NoiseOptions,
     arguments={"injected_noise": "noise"},
-    uses=("momentum", "gradient"),
-    refines=True,
-    grows=True,
     weight="tau",
     seeded=True,
     prefers="none",
     title="SNORE",
+    **_BY_GRADIENT,
 )
-
-
 _declare(
     "ipa",
     "incremental ADMM, with the prox of a few views a step",
     "IncrementalADMM",
     options=IncrementalOptions,
     arguments={"prox_parts": "parts"},
-    prox=True,
-    grows=True,
     title="PnP-IPA",
+    **_BY_PROX,
 )
-
-
 _declare(
     "inexact-admm",
     "incremental ADMM, with two conjugate gradients of a few views in place of a prox",
@@ -173,8 +151,6 @@ _declare(
     prox=True,
     title="PnP-ADMM, inexact",
 )
-
-
 _declare(
     "block-admm",
     "incremental ADMM that remembers what each block of views said",
@@ -182,16 +158,12 @@ _declare(
     prox=True,
     title="PnP-ADMM by blocks",
 )
-
-
 _declare(
     "sgd-splitting",
     "half-quadratic splitting, with gradient steps on a few views in place of the prox",
     "GradientSplitting",
     options=InnerOptions,
     arguments={"inner_steps": "inner"},
-    uses=("momentum", "gradient"),
-    refines=True,
-    grows=True,
     title="PnP-HQS by gradients",
+    **_BY_GRADIENT,
 )

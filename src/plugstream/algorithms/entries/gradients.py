@@ -37,11 +37,7 @@ def _declare(name: str, text: str, estimator: str, **how: Any) -> None:
 
 
 _declare("plain", "the mean over the batch", "Plain", grows=True, plain=True)
-
-
 _declare("saga", "corrected by what is remembered of every view", "SAGA")
-
-
 _declare(
     "svrg",
     "corrected by a full pass now and then",
@@ -50,8 +46,6 @@ _declare(
     arguments={"refresh": "probability"},
     seeded=True,
 )
-
-
 _declare(
     "diagonal",
     "with a step of its own for every pixel, for ct",

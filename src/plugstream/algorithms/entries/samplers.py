@@ -1,10 +1,10 @@
 """The samplers by name: which views each step uses.
 
-Facts that an entry may say:
+Facts of an entry:
 
-    grows: it can take views that are still to come.
-    seeded: it draws at random (then `seed=`, that of the section, is handed to it).
-    draws: "independent" views, of which the theory of stochastic steps speaks; "all" of them; the "same" in each step.
+    grows: it can take views that arrive later.
+    seeded: it draws at random (`seed=` of the section is passed).
+    draws: "independent" views, as in the theory of stochastic steps; "all" of them; the "same" in each step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BatchOptions(Options):
     batch: int = Field(10, ge=1, le=10**12, description="views in a step")
 
 
-_DRAWN: dict[str, Any] = {"options": BatchOptions, "seeded": True}
+_RANDOM: dict[str, Any] = {"options": BatchOptions, "seeded": True}
 
 
 def _declare(name: str, text: str, sampler: str, **how: Any) -> None:
@@ -35,23 +35,13 @@ def _declare(name: str, text: str, sampler: str, **how: Any) -> None:
 
 
 _declare(
-    "uniform", "independent views, with replacement: the paper's", "Uniform", **_DRAWN, grows=True, draws="independent"
+    "uniform", "independent views, with replacement: the paper's", "Uniform", **_RANDOM, grows=True, draws="independent"
 )
-
-
-_declare("epochs", "every view once before any comes again, shuffled", "Epochs", **_DRAWN, grows=True)
-
-
+_declare("epochs", "every view once before any comes again, shuffled", "Epochs", **_RANDOM, grows=True)
 _declare("shifted", "evenly spaced views, moved on by one a step", "ShiftedViews", options=BatchOptions, grows=True)
 
 
-@register(
-    "sampler",
-    "importance",
-    "views drawn by their Lipschitz constants, weighted to match",
-    options=BatchOptions,
-    seeded=True,
-)
+@register("sampler", "importance", "views drawn by their Lipschitz constants, weighted to match", **_RANDOM)
 def build_importance(options: BatchOptions, fidelity: Fidelity, seed: int = 0) -> Sampler:
     from plugstream.algorithms.sampling import Importance
 

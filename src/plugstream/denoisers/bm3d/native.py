@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from plugstream import _native
+from plugstream.denoisers import forms
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size, reference_positions
 from plugstream.denoisers.bm3d.transforms import bior15, correlations, dct
@@ -17,58 +19,26 @@ from plugstream.denoisers.bm3d.transforms import bior15, correlations, dct
 __all__ = ["bm3d", "match", "serves"]
 
 
-def serves(images: Tensor) -> bool:
-    """Whether the kernel is there and these images are for it: on the CPU, in single precision, not differentiated."""
-    return (
-        _native.load() is not None
-        and images.device.type == "cpu"
-        and images.dtype == torch.float32
-        and not (images.requires_grad and torch.is_grad_enabled())
-    )
+serves = forms.native_serves
 
 
 def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2, level: str = "") -> Tensor:
-    """What `reference.bm3d` does: (N, H, W) and (N,) to (N, H, W), in float32.
-
-    The number of threads is torch's. Neither it nor the other images of the batch change a bit of the result.
-
-    Arguments:
-        level: the instruction set, for tests; the best that the machine has if empty.
-    """
-    images = images.detach().contiguous()
+    """As `reference.bm3d`: (N, H, W) and (N,) to (N, H, W), in float32; `level` as of `call_native`."""
+    images = images.contiguous()
     out = torch.empty_like(images)
-    _native.kernels().bm3d(
-        images.numpy(),
-        sigma.detach().to(torch.float32).contiguous().numpy(),
-        out.numpy(),
-        step=profile.step,
-        radius=profile.radius,
-        group1=profile.group1,
-        group2=profile.group2,
-        threshold=profile.threshold,
-        wiener=profile.wiener,
-        stages=stages,
-        threads=torch.get_num_threads(),
-        level=level,
-        **_matrices(profile.kaiser),
-    )
+    options = asdict(profile) | _matrices(profile.kaiser)
+    forms.call_native("bm3d", images, sigma.float().contiguous(), out, level=level, stages=stages, **options)
     return out
 
 
-def match(guide: Tensor, profile: Profile, wanted: int, *, level: str = "") -> Tensor:
-    """What `reference.match` does, to the bit."""
+def match(guide: Tensor, profile: Profile, size: int, *, level: str = "") -> Tensor:
+    """As `reference.match`, to the bit."""
     height, width = guide.shape
     references = len(reference_positions(height, profile.step)) * len(reference_positions(width, profile.step))
-    found = torch.empty((references, group_size((height, width), profile.radius, wanted)), dtype=torch.int64)
-    _native.kernels().bm3d_match(
-        guide.detach().contiguous().numpy(),
-        found.numpy(),
-        step=profile.step,
-        radius=profile.radius,
-        wanted=wanted,
-        level=level,
-    )
-    return found
+    groups = torch.empty((references, group_size((height, width), profile.radius, size)), dtype=torch.int64)
+    options = {"step": profile.step, "radius": profile.radius, "wanted": size, "level": level}
+    _native.kernels().bm3d_match(guide.detach().contiguous().numpy(), groups.numpy(), **options)
+    return groups
 
 
 @cache

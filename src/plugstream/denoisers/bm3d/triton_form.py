@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from plugstream.base.cuda_graphs import GraphCall, side_by_side
-from plugstream.denoisers import _triton
+from plugstream.denoisers import forms
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size
 from plugstream.denoisers.bm3d.transforms import bior15, correlations, dct
@@ -34,9 +34,7 @@ _TRANSFORM = (8, 8, 4)  # columns and rows of one program, and its warps
 _FOLD = (16, 4)  # columns of one program, and its warps
 
 
-def serves(images: Tensor) -> bool:
-    """Whether this form takes these images: float32 on CUDA, where Triton is installed."""
-    return images.is_cuda and images.dtype == torch.float32 and _triton.available()
+serves = forms.triton_serves
 
 
 def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2, deterministic: bool = False) -> Tensor:
@@ -79,15 +77,15 @@ def _match(images: Tensor, profile: Profile, wanted: int) -> Tensor:
     count, height, width = images.shape
     k = group_size((height, width), profile.radius, wanted)
     # As many as `reference_positions` has: every `step` pixels, and one at the very end.
-    rows, columns = (_triton.cover(size - BLOCK, profile.step) + 1 for size in (height, width))
+    rows, columns = (forms.cover(size - BLOCK, profile.step) + 1 for size in (height, width))
     down, across = (
-        _triton.cover((size - BLOCK) // profile.step + 1, at_once)
+        forms.cover((size - BLOCK) // profile.step + 1, at_once)
         for size, at_once in ((height, _REFERENCES), (width, _BESIDE))
     )
     # The last row or column may break the step.
     more_down, more_across = (int((size - BLOCK) % profile.step != 0) for size in (height, width))
     span = 2 * profile.radius + 1
-    lanes = _power_of_two(_triton.cover(span, _DOWN) * span)
+    lanes = _power_of_two(forms.cover(span, _DOWN) * span)
     # 6 KB for a reference; freed on return, for the spectra to take its place.
     keys = torch.empty((count, rows * columns, _DOWN * lanes), dtype=torch.int32, device=images.device)
     groups = torch.empty((count, rows * columns, k), dtype=torch.int32, device=images.device)
@@ -104,8 +102,8 @@ def _match(images: Tensor, profile: Profile, wanted: int) -> Tensor:
         **shape,
         REFS=_REFERENCES,
         COLUMNS=_BESIDE,
-        PTX=not _triton.interpreted(),
-        num_warps=min(_WARPS, _triton.cover(lanes, 32)),
+        PTX=not forms.interpreted(),
+        num_warps=min(_WARPS, forms.cover(lanes, 32)),
         maxnreg=_REGISTERS,
         enable_fp_fusion=False,
     )
@@ -117,7 +115,7 @@ def _match(images: Tensor, profile: Profile, wanted: int) -> Tensor:
 
 def _framed(images: Tensor, by: int) -> Tensor:
     """The images where `by` numbers before and after them can be read as well, whatever they are."""
-    by = 64 * _triton.cover(by, 64)  # what is not aligned takes ten times as long to copy
+    by = 64 * forms.cover(by, 64)  # what is not aligned takes ten times as long to copy
     memory = torch.empty(images.numel() + 2 * by, device=images.device)
     return memory[by:-by].view(images.shape).copy_(images)
 
@@ -174,7 +172,7 @@ def _stage(images: Tensor, basic: Tensor | None, sigma: Tensor, profile: Profile
     denominator = torch.empty((count, down, width), device=device)
     result = torch.empty_like(images)
     tile, warps = _FOLD
-    fold_columns[_triton.cover(width, tile), down, count](
+    fold_columns[forms.cover(width, tile), down, count](
         total,
         weight,
         largest,
@@ -188,7 +186,7 @@ def _stage(images: Tensor, basic: Tensor | None, sigma: Tensor, profile: Profile
         TILE=tile,
         num_warps=warps,
     )
-    fold_rows[_triton.cover(width, tile), height, count](
+    fold_rows[forms.cover(width, tile), height, count](
         numerator, denominator, synthesis, window, images, sigma, result, height, width, TILE=tile, num_warps=1
     )
     return result
@@ -202,7 +200,7 @@ def _spectra(images: Tensor, analysis: Tensor) -> Tensor:
     down, across = height - BLOCK + 1, width - BLOCK + 1
     out = torch.empty((count * down * across, 64), device=images.device)
     tile, tall, warps = _TRANSFORM
-    transform[_triton.cover(across, tile), _triton.cover(down, tall), count](
+    transform[forms.cover(across, tile), forms.cover(down, tall), count](
         images, analysis, out, height, width, TILE=tile, TALL=tall, num_warps=warps
     )
     return out

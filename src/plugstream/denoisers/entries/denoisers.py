@@ -30,7 +30,7 @@ _FAST: dict[str, Any] = {**_OURS, "cpu": "native", "cuda": "Triton"}
 
 
 class SolverOptions(Options):
-    """Of denoisers that iterate up to an accuracy."""
+    """Of iterative denoisers."""
 
     tol: float | None = Field(None, ge=0, le=1, description="guaranteed relative error; its own if not given")
     max_iterations: int | None = Field(
@@ -39,9 +39,9 @@ class SolverOptions(Options):
 
     @property
     def accuracy(self) -> dict[str, Any]:
-        """The accuracy that was asked for, if any."""
-        asked = {"tol": self.tol, "max_iterations": self.max_iterations}
-        return {name: value for name, value in asked.items() if value is not None}
+        """Those of both that are given."""
+        both = {"tol": self.tol, "max_iterations": self.max_iterations}
+        return {name: value for name, value in both.items() if value is not None}
 
 
 class BM3DOptions(Options):
@@ -118,25 +118,16 @@ _TV: dict[str, Any] = {
 }
 
 
-@register("denoiser", "tv", "piecewise constant images", noise=_total_variation(0.8), object="TV()", **_TV)
-def build_tv(options: SolverOptions, *, low: float, high: float) -> Denoiser:
-    from plugstream.denoisers.tv import TV
+def _declare_tv(name: str, text: str, factor: float, arguments: str, *, isotropic: bool) -> None:
+    @register("denoiser", name, text, noise=_total_variation(factor), object=f"TV({arguments})", **_TV)
+    def build(options: SolverOptions, *, low: float, high: float) -> Denoiser:
+        from plugstream.denoisers.tv import TV
 
-    return TV(isotropic=True, low=low, high=high, **options.accuracy)
+        return TV(isotropic=isotropic, low=low, high=high, **options.accuracy)
 
 
-@register(
-    "denoiser",
-    "tv-anisotropic",
-    "piecewise constant, upright edges",
-    noise=_total_variation(0.64),
-    object="TV(isotropic=False)",
-    **_TV,
-)
-def build_anisotropic_tv(options: SolverOptions, *, low: float, high: float) -> Denoiser:
-    from plugstream.denoisers.tv import TV
-
-    return TV(isotropic=False, low=low, high=high, **options.accuracy)
+_declare_tv("tv", "piecewise constant images", 0.8, "", isotropic=True)
+_declare_tv("tv-anisotropic", "piecewise constant, upright edges", 0.64, "isotropic=False", isotropic=False)
 
 
 def _declare(name: str, text: str, place: str, **how: Any) -> None:
@@ -185,12 +176,10 @@ def build_tnrd(options: TrainedOptions) -> Denoiser:
     "photographs, trained, convex",
     options=RidgeOptions,
     averaged=0.5,
-    cpu="native",
-    cuda="Triton",
     object="ConvexRidge()",
     why="the prox of a convex sum of ridge functions, by construction, up to tol",
     files="weights/ridge*.safetensors",
-    **_OURS,
+    **_FAST,
 )
 def build_ridge(options: RidgeOptions) -> Denoiser:
     from plugstream.denoisers.ridge import ConvexRidge
@@ -203,7 +192,6 @@ def build_ridge(options: RidgeOptions) -> Denoiser:
 
 _PROX: dict[str, Any] = {**_OURS, "averaged": 0.5, "why": "a prox in closed form"}
 
-
 _declare(
     "soft",
     "sparse images",
@@ -213,11 +201,7 @@ _declare(
     object="SoftThreshold()",
     **_PROX,
 )
-
-
 _declare("box", "known bounds", "simple:Box", sigma="unused", bounded=True, object="Box()", **_PROX)
-
-
 _declare(
     "identity",
     "none",
@@ -228,8 +212,6 @@ _declare(
     object="Identity()",
     **_OURS,
 )
-
-
 _declare(
     "pypi-bm3d",
     "self-similar images",

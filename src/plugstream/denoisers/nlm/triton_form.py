@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from plugstream.denoisers import _triton
+from plugstream.denoisers import forms
 from plugstream.denoisers.nlm.reference import Matrix, rates, reflect_indices
 
 __all__ = ["apply", "form", "nlm", "serves"]
@@ -20,13 +20,8 @@ _MOST = 1 << 31  # bytes of affinities; larger batches are done in parts
 
 
 def serves(images: Tensor) -> bool:
-    """Whether these are for our kernels: float32 on CUDA, where Triton is installed, not differentiated."""
-    return (
-        images.is_cuda
-        and images.dtype == torch.float32
-        and _triton.available()
-        and not (images.requires_grad and torch.is_grad_enabled())
-    )
+    """Whether the kernels take these images, without gradients."""
+    return forms.triton_serves(images) and not forms.differentiated(images)
 
 
 @torch.no_grad()
@@ -71,7 +66,7 @@ def _form(
     padded = guides[:, rows][:, :, columns].contiguous()
     halves = _halves(search)
     affinity = torch.empty((count, halves, height, across), device=guides.device)
-    affinities[_triton.cover(height * across, _FORM["BLOCK"]), halves, count](
+    affinities[forms.cover(height * across, _FORM["BLOCK"]), halves, count](
         padded, rates(width, patch, torch.float32), affinity, height, across, halves,
         SEARCH=search, AROUND=2 * patch + 1, **_FORM,
     )  # fmt: skip
@@ -100,7 +95,7 @@ def _multiply(
 
     v, out = v.contiguous(), torch.empty_like(v)
     count, height, width = v.shape
-    multiply[_triton.cover(height * width, _MULTIPLY["BLOCK"]), count](
+    multiply[forms.cover(height * width, _MULTIPLY["BLOCK"]), count](
         affinity, v, v if z is None else z.contiguous(), v if rest is None else rest, out,
         out if out_two is None else out_two, height, width, affinity.shape[1],
         MODE=mode, SEARCH=search, **_MULTIPLY,

@@ -12,7 +12,8 @@ from torch import Tensor
 from plugstream.base.cuda_graphs import GraphCall
 from plugstream.base.errors import InputError, StorageError
 from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
-from plugstream.denoisers.tnrd import native, triton_form, triton_influence
+from plugstream.denoisers.forms import differentiated, triton_serves
+from plugstream.denoisers.tnrd import native, triton_form
 from plugstream.denoisers.tnrd.files import load_models, save_model
 from plugstream.denoisers.tnrd.model import ReactionDiffusion
 
@@ -61,7 +62,7 @@ class TNRD(Denoiser):
         self.min_size = max(model.size for model in self.models)
         # A stage filters twice, with a filter and with the same one mirrored.
         self.reach = max(model.stages * (model.size - 1) for model in self.models)
-        self._kept: dict[tuple[int, torch.device], tuple[object, Callable[[Tensor, Tensor], Tensor]]] = {}
+        self._forms: dict[tuple[int, torch.device], tuple[object, Callable[[Tensor, Tensor], Tensor]]] = {}
 
     @classmethod
     def load(cls, path: str | Path, *, sigma: float | None = None, white: float = 1.0) -> TNRD:
@@ -120,14 +121,14 @@ class TNRD(Denoiser):
 
     def _nearest(self, sigma: float) -> int:
         """Which model was trained for the noise nearest to this, as a ratio."""
-        wanted = math.log(max(255 * sigma / self.white, 1e-300))
-        return min(range(len(self.models)), key=lambda k: abs(math.log(self.models[k].sigma) - wanted))
+        level = math.log(max(255 * sigma / self.white, 1e-300))
+        return min(range(len(self.models)), key=lambda k: abs(math.log(self.models[k].sigma) - level))
 
     def _apply_nearest(self, stack: Tensor, levels: Tensor) -> Tensor:
         """Each image by its own nearest model."""
         chosen = torch.tensor([self._nearest(level) for level in levels.tolist()], dtype=torch.int64)
         parts = [(chosen == k).nonzero()[:, 0].to(stack.device) for k in range(len(self.models))]
-        outs = [self._apply(k, stack[at], levels[at]) for k, at in enumerate(parts) if len(at) > 0]
+        outs = [self._apply(k, stack[rows], levels[rows]) for k, rows in enumerate(parts) if len(rows) > 0]
         return torch.cat(outs)[torch.cat(parts).argsort()] if outs else stack
 
     def _apply(self, index: int, stack: Tensor, levels: Tensor) -> Tensor:
@@ -136,23 +137,21 @@ class TNRD(Denoiser):
         if native.serves(stack, model) or self._fused(stack, model):
             return self._form(index, stack.device)(stack, levels)
         gain = _gain(model, levels)
-        there = (gain > 0)[:, None, None]
-        scale = torch.where(there, gain[:, None, None], 1.0)
-        return torch.where(there, model(stack * scale) / scale, stack)
+        noisy = (gain > 0)[:, None, None]
+        scale = torch.where(noisy, gain[:, None, None], 1.0)
+        return torch.where(noisy, model(stack * scale) / scale, stack)
 
     @staticmethod
     def _fused(stack: Tensor, model: ReactionDiffusion) -> bool:
-        asked = stack.requires_grad or any(p.requires_grad for p in model.parameters())
-        return triton_influence.serves(stack) and model.size == 7 and not (asked and torch.is_grad_enabled())
+        return triton_serves(stack) and model.size == 7 and not differentiated(stack, *model.parameters())
 
     def _form(self, index: int, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
-        """The kernels of a device with the model as they read it; formed anew when its parameters have changed."""
-        model = self.models[index]
+        """The kernels of a device, prepared again if the model's parameters have changed."""
+        model, key = self.models[index], (index, device)
         stamp = tuple((p.data_ptr(), p._version) for p in model.parameters())
-        kept = self._kept.get((index, device))
-        if kept is None or kept[0] != stamp:
-            kept = self._kept[index, device] = (stamp, _kernels(model, device))
-        return kept[1]
+        if key not in self._forms or self._forms[key][0] != stamp:
+            self._forms[key] = (stamp, _kernels(model, device))
+        return self._forms[key][1]
 
 
 def _kernels(model: ReactionDiffusion, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:

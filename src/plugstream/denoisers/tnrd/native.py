@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from plugstream import _native
+from plugstream.denoisers import forms
 from plugstream.denoisers.tnrd.model import ReactionDiffusion
 from plugstream.denoisers.tnrd.tables import polynomials
 
@@ -15,14 +15,8 @@ _TOGETHER = 12  # filters whose taps stand together in memory
 
 
 def serves(images: Tensor, model: ReactionDiffusion) -> bool:
-    """Whether the kernel is there and this is for it: on the CPU, float32, 7 x 7 filters, not differentiated."""
-    return (
-        _native.load() is not None
-        and images.device.type == "cpu"
-        and images.dtype == torch.float32
-        and model.size == 7
-        and not (torch.is_grad_enabled() and (images.requires_grad or any(p.requires_grad for p in model.parameters())))
-    )
+    """Whether the kernel takes these images and this model, which needs 7 x 7 filters."""
+    return model.size == 7 and forms.native_serves(images) and not forms.differentiated(*model.parameters())
 
 
 @torch.no_grad()
@@ -32,32 +26,22 @@ def prepare(model: ReactionDiffusion) -> dict[str, Tensor]:
     stages, filters, taps, _ = kernels.shape
     backward = kernels.new_zeros(stages, filters, taps, taps + 1)
     backward[..., :taps] = kernels.flip((-2, -1)).transpose(-2, -1)
-    made = {
+    parts = {
         "forward": kernels.reshape(stages, -1, _TOGETHER, taps, taps).permute(0, 1, 3, 4, 2),
         "backward": backward,
         "reaction": model.log_reaction.double().cpu().exp(),
         "table": polynomials(model.weights, 5, 10.0),
     }
-    return {name: value.to(torch.float32).contiguous() for name, value in made.items()}
+    return {name: value.to(torch.float32).contiguous() for name, value in parts.items()}
 
 
 def tnrd(images: Tensor, gain: Tensor, prepared: dict[str, Tensor], *, level: str = "") -> Tensor:
-    """gain^-1 TNRD(gain z) for every image z, and z where its gain is 0: (N, H, W) and (N,) to (N, H, W), in float32.
+    """gain^-1 TNRD(gain z) for every image z, and z if its gain is 0: (N, H, W) and (N,) to (N, H, W), in float32.
 
-    The number of threads is torch's. Neither it nor the other images of the batch change a bit of the result.
-
-    Arguments:
-        prepared: the model, from `prepare`.
-        level: the instruction set, for tests; the best that the machine has if empty.
+    Arguments: prepared, the model from `prepare`; level as of `call_native`.
     """
-    images = images.detach().contiguous()
+    images = images.contiguous()
     out = torch.empty_like(images)
-    _native.kernels().tnrd(
-        images.numpy(),
-        gain.detach().to(torch.float32).contiguous().numpy(),
-        out.numpy(),
-        threads=torch.get_num_threads(),
-        level=level,
-        **{name: value.numpy() for name, value in prepared.items()},
-    )
+    model = {name: value.numpy() for name, value in prepared.items()}
+    forms.call_native("tnrd", images, gain.float().contiguous(), out, level=level, **model)
     return out

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from plugstream.denoisers import _triton
+from plugstream.denoisers import forms
 from plugstream.denoisers.tnrd.model import ReactionDiffusion
 from plugstream.denoisers.tnrd.tables import REACH, polynomials
 
@@ -77,11 +77,11 @@ def _diffuse(images: Tensor, gain: Tensor, prepared: dict[str, Tensor], shares: 
     for stage in range(stages):
         first, last = stage == 0, stage + 1 == stages
         before = images if first else out
-        drive[_triton.cover(shares.shape[-1], _DRIVE["BLOCK"]), count](
+        drive[forms.cover(shares.shape[-1], _DRIVE["BLOCK"]), count](
             before, gain, forward[stage], backward[stage], table[stage], shares, height, width,
             FIRST=first, CELLS=table.shape[-2], STEP=_STEP, REACH=REACH, PRECISION=_DOT, **_DRIVE,
         )  # fmt: skip
         # In place: a pixel of the step needs of u that pixel only.
-        settle[_triton.cover(height * width, _SETTLE["BLOCK"]), count](
+        settle[forms.cover(height * width, _SETTLE["BLOCK"]), count](
             before, images, gain, reaction[stage:], shares, out, height, width, FIRST=first, LAST=last, **_SETTLE
         )

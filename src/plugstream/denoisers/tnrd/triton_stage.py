@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from plugstream.denoisers import _triton
+from plugstream.denoisers import forms
 from plugstream.denoisers.tnrd.tables import BUMPS, PRECISION, REACH, SPACING, cubics
-from plugstream.denoisers.tnrd.triton_influence import serves
 
 __all__ = ["diffuse", "serves"]
+
+serves = forms.triton_serves
 
 _STEP = 5.0  # of the table of cubics
 _CELLS = round(2 * REACH / _STEP)
@@ -53,12 +54,12 @@ class _Stage(torch.autograd.Function):
         ones = torch.ones(count, device=u.device)
         down, up = _pad_kernels(kernels)
         table = _table(weights, slopes=False)
-        drive[_triton.cover(around, _DRIVE["BLOCK"]), count](
+        drive[forms.cover(around, _DRIVE["BLOCK"]), count](
             u, ones, down, up, table, shares, height, width,
             FIRST=False, CELLS=_CELLS, STEP=_STEP, REACH=REACH, PRECISION=_EXACT, **_DRIVE,
         )  # fmt: skip
         out = torch.empty_like(u)
-        settle[_triton.cover(height * width, _PIXELS["BLOCK"]), count](
+        settle[forms.cover(height * width, _PIXELS["BLOCK"]), count](
             u, noisy, ones, reaction, shares, out, height, width, FIRST=False, LAST=False, **_PIXELS
         )
         return out
@@ -75,7 +76,7 @@ class _Stage(torch.autograd.Function):
         around = (height + 6) * (width + 6)
         shares = torch.empty((images, 49, around), device=device)
         responses, given = (torch.empty((filters, images * around), device=device) for _ in range(2))
-        parts = _triton.cover(around, _BACK["BLOCK"] * _BACK["LOOPS"])
+        parts = forms.cover(around, _BACK["BLOCK"] * _BACK["LOOPS"])
         of_kernels = torch.empty((images * parts, 64, 64), device=device)
         down, up = _pad_kernels(kernels)
         drive_gradients[parts, images](
@@ -83,7 +84,7 @@ class _Stage(torch.autograd.Function):
             height, width, images, CELLS=_CELLS, STEP=_STEP, REACH=REACH, FILTERS=filters,
             EXACT=_EXACT, FAST=_FAST, **_BACK,
         )  # fmt: skip
-        parts = _triton.cover(images * around, _SUMS["BLOCK"] * _SUMS["LOOPS"])
+        parts = forms.cover(images * around, _SUMS["BLOCK"] * _SUMS["LOOPS"])
         of_weights = torch.empty((filters, parts, 64), device=device)
         bump_sums[filters, parts](
             responses, given, of_weights, images * around, BUMPS=BUMPS, SPACING=SPACING, HALF=PRECISION / 2, **_SUMS
@@ -91,11 +92,11 @@ class _Stage(torch.autograd.Function):
         of_u = None
         if ctx.needs_input_grad[0]:
             continued = torch.empty((images, height + 12, width + 12), device=device)
-            unfold[_triton.cover(continued[0].numel(), _PIXELS["BLOCK"]), images](
+            unfold[forms.cover(continued[0].numel(), _PIXELS["BLOCK"]), images](
                 shares, continued, height, width, **_PIXELS
             )
             of_u = torch.empty_like(u)
-            reflect[_triton.cover(height * width, _PIXELS["BLOCK"]), images](
+            reflect[forms.cover(height * width, _PIXELS["BLOCK"]), images](
                 continued, grad, reaction, of_u, height, width, **_PIXELS
             )
         return (

@@ -53,17 +53,9 @@ def _declare(name: str, text: str, loss: str, **how: Any) -> None:
 
 
 _declare("gaussian", "least squares: independent Gaussian noise of one strength", "Gaussian", prox=True)
-
-
 _declare("huber", "Gaussian noise with outliers", "Huber", options=HuberOptions)
-
-
 _declare("poisson", "counts", "Poisson", options=PoissonOptions, arguments={"background_counts": "background"})
-
-
 _declare("amplitude", "intensities of waves, by their roots", "Amplitude", options=AmplitudeOptions)
-
-
 _declare(
     "transmission",
     "line integrals of X-rays, by the photons that were counted",
