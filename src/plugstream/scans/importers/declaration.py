@@ -18,19 +18,26 @@ from plugstream.scans.importers.source import UNITS, Lookup, Source, check_array
 __all__ = ["read_by_declaration"]
 
 
-def read_by_declaration(source: Source, mapping: Mapping[str, Any], cls: type[Instrument]) -> Reading:
+def read_by_declaration(
+    source: Source, mapping: Mapping[str, Any], cls: type[Instrument], defaults: Mapping[str, Any] | None = None
+) -> Reading:
     """A file as a scan of an instrument, by what the instrument declares and nothing else.
 
     data, columns and fixed arrays are arrays, and so is truth, which may be missing; attributes are values. Complex
     numbers may be stored as such, as records of two or as a last axis of two. An array whose own attribute `units`
     differs from the declared unit is refused, except for lengths, which are converted.
+
+    Arguments: source; mapping from our names to the file's; cls, the instrument; defaults, fixed arrays by name for a
+    file that has none.
     """
     path, look = source.path, Lookup(source, mapping)
     parts: list[Any] = [*cls.columns, *cls.arrays, *cls.attributes]
     check_names(mapping, ["data", *(part.name for part in parts), "truth"])
     fixed = {}
     for part in cls.arrays:
-        if (array := look.array(part.name)) is not None:
+        array = look.array(part.name)
+        array = (defaults or {}).get(part.name) if array is None else array
+        if array is not None:
             numbers = _numeric(path, part.name, array, part.dtype)
             fixed[part.name] = _read_scaled(numbers, _unit_scale(path, part, array), slice(None))
     values = {a.name: value for a in cls.attributes if (value := _attribute(look, a)) is not None}
