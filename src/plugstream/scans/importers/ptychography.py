@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Field, register
 from plugstream.instruments.ptychography import Ptychography, neighbour_distance, place_frames
-from plugstream.scans.importers.arrays import reader
+from plugstream.scans.importers.arrays import read_by_declaration, reader
 from plugstream.scans.importers.base import ImportResult, switch
-from plugstream.scans.importers.declaration import read_by_declaration
 from plugstream.scans.importers.ptychography_recordings import FORMATS, Recording
 from plugstream.scans.importers.reading import Reading, ViewOptions, choose_views, made_by, parse_pair, write_each
 from plugstream.scans.importers.source import Lookup, Source
