@@ -20,7 +20,6 @@ from plugstream.scans.baselines.voxel_views import VoxelViews
 
 __all__ = [
     "Filter",
-    "FilteredBackProjection",
     "angular_weights",
     "equiangular_kernel",
     "filtered_back_projection",
@@ -75,15 +74,32 @@ def filtered_back_projection(
     References: Kak and Slaney, Principles of computerized tomographic imaging, 1988; Feldkamp, Davis and Kress, J. Opt.
     Soc. Am. A 1(6), 1984.
     """
-    plan = FilteredBackProjection(rays, voxels, filter=filter, cutoff=cutoff, device=device, dtype=dtype)
+    if filter not in get_args(Filter):
+        raise InputError(f"there is no filter {filter!r}; there are {', '.join(get_args(Filter))}")
+    if not 0 < cutoff <= 1:
+        raise InputError(f"the cutoff of a filter is a part of the highest frequency, from 0 to 1, not {cutoff}")
+    if len(voxels.shape) != rays.ndim:
+        raise InputError(f"a detector of {rays.detector} sees {rays.ndim} axes, but voxels are {voxels.shape}")
     axis = data.ndim - 1 - len(rays.detector) if isinstance(data, Tensor) else 0
     if isinstance(data, Tensor) and (axis < 0 or tuple(data.shape[axis:]) != (len(rays), *rays.detector)):
         raise InputError(f"data has shape {tuple(data.shape)}, but must end in {(len(rays), *rays.detector)}")
-    total = torch.zeros((), device=device, dtype=dtype)
-    for views in plan.blocks():
+    where: dict[str, Any] = {"device": torch.device(device), "dtype": dtype}
+    beam, voxel_views = _check_beam(rays, voxels), VoxelViews(rays, voxels, **where)
+    length, pixel = 1 << math.ceil(math.log2(3 * rays.detector[-1])), float(np.median(beam.step))
+    kernel = (equiangular_kernel if math.isfinite(rays.curvature) else ramp_kernel)(length, pixel)
+    response = torch.as_tensor(np.fft.rfft(kernel).real * window(filter, length // 2 + 1, cutoff) * pixel, **where)
+    angular = angular_weights(beam.angles, math.pi if rays.parallel else 2 * math.pi)
+    # The kernel is that of the median pixel; one of another size scales it by the inverse.
+    scales = torch.as_tensor(angular, **where) / torch.as_tensor(beam.step / pixel, **where)
+    total = torch.zeros((), **where)
+    size = dtype.itemsize * math.prod(rays.detector[:-1]) * length
+    for views in torch.arange(len(rays)).split(max(1, _BLOCK_BYTES // size)):
         report("back-projecting", int(views[0]), len(rays))
-        rows = data.index_select(axis, views) if isinstance(data, Tensor) else data(views)
-        total = total + plan.back_project(rows, views)
+        rows = (data.index_select(axis, views) if isinstance(data, Tensor) else data(views)).to(**where)
+        weights = torch.as_tensor(_ray_weights(rays, beam, views.numpy()), **where)
+        scale = scales[views].reshape(-1, *(1,) * len(rays.detector))
+        filtered = _convolve(rows * weights, response, length) * scale
+        total = total + voxel_views.gather(filtered, views, beam.distance[views.numpy()])
     return total
 
 
@@ -96,86 +112,34 @@ class _Beam:
     distance: Angles  # of the source from the axis, along the middle ray
 
 
-class FilteredBackProjection:
-    """Filtered back-projection of some views at a time: the sum over blocks of views is the image.
+def _ray_weights(rays: Rays, beam: _Beam, views: NDArray[Any]) -> NDArray[np.float64]:
+    """Cosines and shares of the rays of some views, which broadcast to (B, *detector)."""
+    rays, shape = rays.select(views), (len(views), *(1,) * len(rays.detector))
+    if rays.parallel:
+        return np.ones(shape)
+    angles = beam.angles[views].reshape(shape)
+    to_pixel = rays.pixels() - rays.vectors[:, 0].reshape(*shape, 3)
+    ahead = np.stack([-np.sin(angles), np.cos(angles), np.zeros(shape)], axis=-1)
+    across = np.stack([-np.cos(angles), -np.sin(angles), np.zeros(shape)], axis=-1)
+    forward = (to_pixel * ahead).sum(-1)
+    cosine = forward / np.linalg.norm(to_pixel, axis=-1)
+    if math.isfinite(rays.curvature):
+        cosine = cosine * beam.distance[views].reshape(shape)
+    fan = np.arctan2((to_pixel * across).sum(-1), forward)  # from the middle ray to the pixel's, counterclockwise
+    return np.asarray(cosine * redundancy_weights(beam.angles, angles, fan))
 
-    Arguments: as of `filtered_back_projection`.
-    """
 
-    def __init__(
-        self,
-        rays: Rays,
-        voxels: Voxels,
-        *,
-        filter: Filter = "ram-lak",
-        cutoff: float = 1.0,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        if filter not in get_args(Filter):
-            raise InputError(f"there is no filter {filter!r}; there are {', '.join(get_args(Filter))}")
-        if not 0 < cutoff <= 1:
-            raise InputError(f"the cutoff of a filter is a part of the highest frequency, from 0 to 1, not {cutoff}")
-        if len(voxels.shape) != rays.ndim:
-            raise InputError(f"a detector of {rays.detector} sees {rays.ndim} axes, but voxels are {voxels.shape}")
-        self.rays, self.voxels = rays, voxels
-        self.device, self.dtype = torch.device(device), dtype
-        self._beam = _check_beam(rays, voxels)
-        self._curved = math.isfinite(rays.curvature)
-        self._views = VoxelViews(rays, voxels, self.device, dtype)
-        columns = rays.detector[-1]
-        self._length = 1 << math.ceil(math.log2(3 * columns))
-        pixel = float(np.median(self._beam.step))
-        self._pixels = torch.as_tensor(self._beam.step / pixel, device=self.device, dtype=dtype)
-        kernel = (equiangular_kernel if self._curved else ramp_kernel)(self._length, pixel)
-        response = np.fft.rfft(kernel).real * window(filter, len(kernel) // 2 + 1, cutoff) * pixel
-        self._response = torch.as_tensor(response, device=self.device, dtype=dtype)
-        self._angular = angular_weights(self._beam.angles, math.pi if rays.parallel else 2 * math.pi)
-
-    def blocks(self) -> tuple[Tensor, ...]:
-        """The views some at a time, as many as are filtered at once."""
-        size = self.dtype.itemsize * math.prod(self.rays.detector[:-1]) * self._length
-        parts: tuple[Tensor, ...] = torch.arange(len(self.rays)).split(max(1, _BLOCK_BYTES // size))
-        return parts
-
-    def back_project(self, data: Tensor, views: Tensor) -> Tensor:
-        """The part of the image from these views: (..., B, *detector) to (..., *shape)."""
-        rows = data.to(device=self.device, dtype=self.dtype)
-        weights = torch.as_tensor(self._weights(views.numpy()), device=self.device, dtype=self.dtype)
-        filtered = self._filter(rows * weights)
-        scale = torch.as_tensor(self._angular[views.numpy()], device=self.device, dtype=self.dtype)
-        # The kernel is that of the median pixel; one of another size scales it by the inverse.
-        scale = (scale / self._pixels[views]).reshape(-1, *(1,) * len(self.rays.detector))
-        return self._views.gather(filtered * scale, views, self._beam.distance[views.numpy()])
-
-    def _weights(self, views: NDArray[Any]) -> NDArray[np.float64]:
-        """Cosines and shares of the rays, which broadcast to (B, *detector)."""
-        rays, shape = self.rays.select(views), (-1, *(1,) * len(self.rays.detector))
-        if rays.parallel:
-            return np.ones((len(views), *shape[1:]))
-        angles, zero = self._beam.angles[views].reshape(shape), np.zeros((len(views), *shape[1:]))
-        to_pixel = rays.pixels() - rays.vectors[:, 0].reshape(*zero.shape, 3)
-        ahead = np.stack([-np.sin(angles), np.cos(angles), zero], axis=-1)
-        across = np.stack([-np.cos(angles), -np.sin(angles), zero], axis=-1)
-        forward = (to_pixel * ahead).sum(-1)
-        cosine = forward / np.linalg.norm(to_pixel, axis=-1)
-        if self._curved:
-            cosine = cosine * self._beam.distance[views].reshape(shape)
-        fan = np.arctan2((to_pixel * across).sum(-1), forward)  # from the middle ray to the pixel's, counterclockwise
-        return np.asarray(cosine * redundancy_weights(self._beam.angles, angles, fan))
-
-    def _filter(self, rows: Tensor) -> Tensor:
-        """Convolve along the rows, whose values fade to zero beyond the detector's ends."""
-        columns = rows.shape[-1]
-        pad = self._length - columns
-        right, left = pad // 2, pad - pad // 2
-        fade = torch.linspace(0, math.pi / 2, columns + 1, device=rows.device, dtype=rows.dtype).cos()[1:]
-        fade = torch.nn.functional.pad(fade, (0, max(0, left - columns)))
-        after = rows[..., -1:] * fade[:right]
-        before = rows[..., :1] * fade[:left].flip(0)
-        circle = torch.cat([rows, after, before], dim=-1)  # of the Fourier transform
-        filtered: Tensor = torch.fft.irfft(torch.fft.rfft(circle) * self._response, n=self._length)
-        return filtered[..., :columns]
+def _convolve(rows: Tensor, response: Tensor, length: int) -> Tensor:
+    """Convolve along the rows, whose values fade to zero beyond the detector's ends, on a circle of this length."""
+    columns = rows.shape[-1]
+    right, left = (length - columns) // 2, (length - columns + 1) // 2
+    fade = torch.linspace(0, math.pi / 2, columns + 1, device=rows.device, dtype=rows.dtype).cos()[1:]
+    fade = torch.nn.functional.pad(fade, (0, max(0, left - columns)))
+    after = rows[..., -1:] * fade[:right]
+    before = rows[..., :1] * fade[:left].flip(0)
+    circle = torch.cat([rows, after, before], dim=-1)
+    filtered: Tensor = torch.fft.irfft(torch.fft.rfft(circle) * response, n=length)
+    return filtered[..., :columns]
 
 
 def is_circular(rays: Rays, voxels: Voxels) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,12 +45,11 @@ class CTImport(StepOptions):
 
 
 def _is_helsinki(source: Source) -> bool:
-    return not is_frames(source)  # MATLAB's, but of a microscope
+    return not is_frames(source)  # of a microscope
 
 
 FORMATS = Formats(
-    Format("MATLAB", _is_helsinki, read_helsinki),
-    Format("MATLAB 7.3", _is_helsinki, read_helsinki),
+    *(Format(container, _is_helsinki, read_helsinki) for container in ("MATLAB", "MATLAB 7.3")),
     Format("HDF5", is_exchange, read_exchange),
     Format("HDF5", find_nexus, read_nexus),
     Format("", is_stack, read_stack),
@@ -61,8 +59,7 @@ FORMATS = Formats(
 )
 
 
-@dataclass(frozen=True)
-class _Setup:
+class _Setup(NamedTuple):
     """Height and width of a pixel, in `unit`, and distances from the axis; source is None for parallel beams."""
 
     height: float

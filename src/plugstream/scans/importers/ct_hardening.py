@@ -1,8 +1,9 @@
-"""Beam hardening of one material, found from rays that run in it alone, and taken out of line integrals."""
+"""Beam hardening of one material, found from rays that run in it alone, and its correction."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,23 +16,23 @@ __all__ = ["Hardening", "find_hardening"]
 
 Numbers = NDArray[np.float64]
 
-# Lengths of ways through the disc, as parts of its diameter, by which rays are sorted, and how many of a length tell.
+# Bins of path lengths through the disc, as parts of its diameter, and the least number of rays in a bin.
 _LENGTHS, _LEAST = np.linspace(0.18, 0.98, 29), 20
-# Of rays of one length those that run in material alone show most: this quantile.
+# The rays of one length that run in material alone show most: this quantile.
 _SOLID = 0.95
-# Rays up to half of the diameter must show one smooth curve to this part; of longer ones those count that follow it.
+# Rays up to half of the diameter must follow one smooth curve to this part; longer ones count if they follow it.
 _HALF, _FOLLOWS = 0.5, 0.015
-# At least this part of all lengths must follow, and this part of rays run through less material than their length.
+# At least this part of all lengths must follow, and this part of rays must meet holes.
 _KNOWN, _HOLES = 0.5, 0.03
-# What is less than this at the diameter is left alone, and more than that is something else.
+# Less than this at the diameter is left alone, and more than that is something else.
 _LITTLE, _MUCH = 0.05, 0.5
 
 
 @dataclass(frozen=True)
 class Hardening:
-    """y = l (a - b l - c l^2) along l of a material, whose value at its surface is a.
+    """y = l (a - b l - c l^2) for a path of length l in a material, whose value at its surface is a.
 
-    Attributes: a, b, c; diameter, up to which it is known; part, how much less than a l a ray shows there.
+    Attributes: a, b, c; diameter, up to which it holds; part, by how much less than a l a ray shows there.
     """
 
     a: float
@@ -44,24 +45,23 @@ class Hardening:
         return (self.b * self.diameter + self.c * self.diameter**2) / self.a
 
     def correct(self, integrals: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Line integrals that are proportional to the material on the way, a l, as those of a single energy are."""
+        """Line integrals that are proportional to the length in the material, a l, as those of a single energy."""
         length = np.linspace(0, 1.05 * self.diameter, 4096)
-        shown = length * (self.a - self.b * length - self.c * length**2)
-        found = np.interp(integrals, shown, self.a * length)
-        slope = (self.a * length[-1] - self.a * length[-2]) / (shown[-1] - shown[-2])
-        beyond = self.a * length[-1] + slope * (integrals - shown[-1])
-        return np.where(integrals <= 0, integrals, np.where(integrals > shown[-1], beyond, found)).astype(np.float32)
+        hard, ideal = length * (self.a - self.b * length - self.c * length**2), self.a * length
+        slope = (ideal[-1] - ideal[-2]) / (hard[-1] - hard[-2])
+        beyond = ideal[-1] + slope * (integrals - hard[-1])
+        corrected = np.where(integrals > hard[-1], beyond, np.interp(integrals, hard, ideal))
+        return np.where(integrals <= 0, integrals, corrected).astype(np.float32)
 
 
 def find_hardening(rays: Rays, integrals: NDArray[np.float32]) -> Hardening | None:
-    r"""How much less long ways through a material attenuate than short ones, None where the data does not tell.
+    r"""How much less long paths through a material attenuate than short ones, None where the data does not tell.
 
-    A tube has many energies, of which a material takes the soft ones first, so that the attenuation y / l falls
-    with the way l. Where the object is a disc (its tangent rays say so) l is known of every ray, and where it is of
-    one material with holes, y / l of the rays that miss the holes is the largest of all rays of that length.
-    Lengths up to half of the diameter must show one smooth, falling curve a - b l - c l^2, and longer ones must not
-    rise above it; a disc without any holes is left alone, since one that is denser at its rim looks the same. So
-    are tubes and layers, whose curve has a corner.
+    A tube has many energies, and a material absorbs the soft ones first, so that the attenuation y / l falls with the
+    length l. In a disc, which tangent rays reveal, l is known for every ray, and in one material with holes, y / l is
+    largest for the rays that miss the holes. Lengths up to half of the diameter must show one smooth, falling curve
+    a - b l - c l^2, and longer ones must not rise above it. A disc without holes is left alone, since one that is
+    denser at its rim looks the same, and so are tubes and layers, whose curve has a corner.
 
     Arguments: rays, of a detector without rows; integrals, (views, columns), without air.
     Reference: linearization of a polychromatic beam, Herman, Phys. Med. Biol. 24, 1979.
@@ -72,42 +72,41 @@ def find_hardening(rays: Rays, integrals: NDArray[np.float32]) -> Hardening | No
     (x, y, radius), mean, worst = fit_disc(tangents)
     if not fits(mean, worst) or radius <= 0:
         return None
-    way, data = chords(rays, (x, y, radius)), integrals.astype(np.float64)
-    lengths, shown = [], []
-    for low, high in zip(2 * radius * _LENGTHS[:-1], 2 * radius * _LENGTHS[1:], strict=True):
-        here = (way >= low) & (way < high)
-        if here.sum() >= _LEAST:
-            lengths.append((low + high) / 2)
-            shown.append(np.quantile(data[here] / way[here], _SOLID))
-    length, largest = np.array(lengths), np.array(shown)
+    path, data = chords(rays, (x, y, radius)), integrals.astype(np.float64)
+    points = []
+    for low, high in pairwise(2 * radius * _LENGTHS):
+        inside = (path >= low) & (path < high)
+        if inside.sum() >= _LEAST:
+            points.append(((low + high) / 2, np.quantile(data[inside] / path[inside], _SOLID)))
+    length, largest = np.array(points).reshape(-1, 2).T
     used = length <= _HALF * 2 * radius
     if used.sum() < 6:
         return None
     a, b, c = _fit(length[used], largest[used])
     if np.abs(_off(length, largest, a, b, c)[used]).max() > _FOLLOWS:
         return None
-    for _ in range(8):  # those above it count, too, and raise it
+    for _ in range(8):  # values above the curve count, too, and raise it
         used = _off(length, largest, a, b, c) >= -_FOLLOWS
         a, b, c = _fit(length[used], largest[used])
     off = _off(length, largest, a, b, c)
     if off.max() > 2 * _FOLLOWS or (np.abs(off) <= _FOLLOWS).mean() < _KNOWN:
         return None
-    found = Hardening(a, b, c, 2 * radius)
+    hardening = Hardening(a, b, c, 2 * radius)
     slope = a - 2 * b * 2.1 * radius - 3 * c * (2.1 * radius) ** 2
-    expected = way * (a - b * way - c * way**2)
-    holes = (data < 0.9 * expected)[way > 0.3 * 2 * radius].mean()
-    return found if _LITTLE <= found.part <= _MUCH and slope > 0 and holes >= _HOLES else None
+    expected = path * (a - b * path - c * path**2)
+    holes = (data < 0.9 * expected)[path > 0.3 * 2 * radius].mean()
+    return hardening if _LITTLE <= hardening.part <= _MUCH and slope > 0 and holes >= _HOLES else None
 
 
-def _off(length: Numbers, shown: Numbers, a: float, b: float, c: float) -> Numbers:
-    """By which part rays of a length show more than the curve."""
-    off: Numbers = shown / np.maximum(a - b * length - c * length**2, 1e-300) - 1
+def _off(length: Numbers, values: Numbers, a: float, b: float, c: float) -> Numbers:
+    """By which part values lie above the curve."""
+    off: Numbers = values / np.maximum(a - b * length - c * length**2, 1e-300) - 1
     return off
 
 
-def _fit(length: Numbers, shown: Numbers) -> tuple[float, float, float]:
+def _fit(length: Numbers, values: Numbers) -> tuple[float, float, float]:
     """a - b l - c l^2 with b, c >= 0 by least squares."""
     scale = float(length.max())
     table = np.stack([np.ones_like(length), -length / scale, -((length / scale) ** 2)], 1)
-    (a, b, c), _ = nnls(table, shown)
+    (a, b, c), _ = nnls(table, values)
     return float(a), float(b / scale), float(c / scale**2)

@@ -149,10 +149,9 @@ def find_fan_center(sinogram: ArrayLike, angles: ArrayLike, pixel: float) -> tup
     step = float(np.median(np.diff(turn))) if len(turn) > 1 else 0.0
     once = turn < turn[0] + 2 * np.pi - step / 2  # later views repeat earlier ones
     values, turn = values[once], turn[once]
-    even = len(turn) >= 8 and step > 0 and np.allclose(np.diff(turn), step, rtol=0.05, atol=1e-6)
     reach = values.shape[1] / 10
     ends = (middle - reach, middle, middle + reach)
-    if not even or any(np.isnan(fan_mismatch(values, turn, c, pixel)) for c in ends):
+    if _even_step(turn) is None or any(np.isnan(fan_mismatch(values, turn, c, pixel)) for c in ends):
         return middle, "the middle of the detector"
     center = _search(lambda c: fan_mismatch(values, turn, c, pixel) ** 2, middle, reach, count=17, last=2.0)
     return center, "by the two rays along each line"
@@ -181,18 +180,19 @@ def _search(cost: Callable[[float], float], start: float, reach: float, *, count
 def _half_turn(angles: NDArray[np.float64]) -> NDArray[np.int64] | None:
     """The views of one half turn, its end left out; None where it is incomplete or not evenly spaced."""
     order = np.argsort(angles, kind="stable")
-    turn = angles[order] - angles[order[0]]
-    if len(turn) < 8:
-        return None
-    steps = np.diff(turn)
-    step = float(np.median(steps))
-    if step <= 0 or not np.allclose(steps, step, rtol=0.05, atol=1e-6):
+    step = _even_step(angles[order])
+    if step is None:
         return None
     count = round(np.pi / step)
-    if abs(count * step - np.pi) > 0.2 * step or len(turn) < count:
-        return None
-    chosen: NDArray[np.int64] = order[:count]
-    return chosen
+    complete = abs(count * step - np.pi) <= 0.2 * step and len(order) >= count
+    return order[:count] if complete else None
+
+
+def _even_step(angles: NDArray[np.float64]) -> float | None:
+    """The step of eight or more evenly spaced angles, None for others."""
+    steps = np.diff(angles)
+    step = float(np.median(steps)) if len(steps) >= 7 else 0.0
+    return step if step > 0 and np.allclose(steps, step, rtol=0.05, atol=1e-6) else None
 
 
 def _check(sinogram: ArrayLike, angles: ArrayLike) -> tuple[Sinogram, NDArray[np.float64]]:

@@ -15,16 +15,7 @@ from plugstream.base.registry import Field, register
 from plugstream.models.fpm_geometry import Microscope, fitting_size, light_directions, make_pupil, spiral
 from plugstream.scans.importers.base import ImportResult, switch
 from plugstream.scans.importers.formats import Format, Formats
-from plugstream.scans.importers.reading import (
-    Reading,
-    ViewOptions,
-    choose_views,
-    made_by,
-    middle_window,
-    parse_pair,
-    read_each,
-    write_reading,
-)
+from plugstream.scans.importers.reading import ViewOptions, made_by, middle_window, parse_pair, write_each
 from plugstream.scans.importers.source import Source, first_line
 
 __all__ = ["FORMATS", "FPMImport", "Frames", "is_frames"]
@@ -174,55 +165,50 @@ def _tell(frames: Frames) -> list[str]:
 )
 def build(options: FPMImport, file: Path, out: Path) -> ImportResult:
     """Write the scan."""
-    with FORMATS.open(file) as frames:
-        return write_reading(_plan(options, file, frames), out)
-
-
-def _plan(options: FPMImport, file: Path, frames: Frames) -> Reading:
     from plugstream.instruments.fpm import FPM
 
-    leds, values, remarks = _arrange(frames, options)
-    aperture, pixel, wavelength = (values[name] for name in ("aperture", "pixel", "wavelength"))
-    if options.crop is not None and options.crop > min(frames.shape):
+    with FORMATS.open(file) as frames:
+        leds, values, remarks = _arrange(frames, options)
+        aperture, pixel, wavelength = (values[name] for name in ("aperture", "pixel", "wavelength"))
         rows, columns = frames.shape
-        raise InputError(f"--crop {options.crop} is larger than the pictures, which are {rows} x {columns}")
-    window = middle_window(frames.shape, options.crop)
+        if options.crop is not None and options.crop > min(frames.shape):
+            raise InputError(f"--crop {options.crop} is larger than the pictures, which are {rows} x {columns}")
+        window = middle_window(frames.shape, options.crop)
 
-    def read(view: int) -> NDArray[np.float32]:
-        return np.ascontiguousarray(frames.read(view)[window], dtype=np.float32)
+        def read(view: int) -> NDArray[np.float32]:
+            return np.ascontiguousarray(frames.read(view)[window], dtype=np.float32)
 
-    height, width = frames.read(0)[window].shape
-    guard = min(min(height, width) // _GUARD_SHARE, _GUARD_MOST) if options.guard is None else options.guard
-    room = (height + 2 * guard, width + 2 * guard)
-    camera = Microscope(room, pixel, wavelength, aperture, room)
-    directions = light_directions(leds, values["distance"], values["slide"], values["slide_index"])
-    sine = np.hypot(*directions.T)
-    if not (sine < aperture).any():
-        raise InputError(
-            f"no LED is within the aperture of {aperture:g}, so that all views are in dark field; are pitch, "
-            "distance and aperture right? Give --pitch and --distance in metres"
+        height, width = read(0).shape
+        guard = min(min(height, width) // _GUARD_SHARE, _GUARD_MOST) if options.guard is None else options.guard
+        room = (height + 2 * guard, width + 2 * guard)
+        camera = Microscope(room, pixel, wavelength, aperture, room)
+        directions = light_directions(leds, values["distance"], values["slide"], values["slide_index"])
+        sine = np.hypot(*directions.T)
+        if not (sine < aperture).any():
+            raise InputError(
+                f"no LED is within the aperture of {aperture:g}, so that all views are in dark field; are pitch, "
+                "distance and aperture right? Give --pitch and --distance in metres"
+            )
+        middle = sine <= aperture / 2
+        bright = np.flatnonzero(middle if middle.any() else sine < aperture)
+        light = float(np.mean([frames.read(int(view))[window].mean(dtype=np.float64) for view in bright]))
+        if not light > 0:
+            raise InputError("its pictures in bright field are dark; the data must be intensities")
+        size = fitting_size(camera, directions) if options.size is None else (options.size, options.size)
+        instrument = FPM(
+            height,
+            width,
+            *size,
+            light=light,
+            pupil=None if frames.pupil is None else _fit_pupil(frames.pupil, camera, values["defocus"]),
+            spherical=not options.plane_waves,
+            guard=guard,
+            **{name: values[name] for name in _NAMES if name != "pitch"},
         )
-    middle = sine <= aperture / 2
-    bright = np.flatnonzero(middle if middle.any() else sine < aperture)
-    light = float(np.mean([frames.read(int(view))[window].mean(dtype=np.float64) for view in bright]))
-    if not light > 0:
-        raise InputError("its pictures in bright field are dark; the data must be intensities")
-    instrument = FPM(
-        height,
-        width,
-        *(fitting_size(camera, directions) if options.size is None else (options.size, options.size)),
-        light=light,
-        pupil=None if frames.pupil is None else _fit_pupil(frames.pupil, camera, values["defocus"]),
-        spherical=not options.plane_waves,
-        guard=guard,
-        **{name: values[name] for name in _NAMES if name != "pitch"},
-    )
-    instrument.check_plausible({"leds": leds})
-    instrument.check_views({"leds": leds})
-    chosen = choose_views(options, frames.views)
-    provenance = made_by("fpm", file, options, y_axis="down")
-    rows = read_each(chosen, read, leds=leds)
-    return Reading(instrument, len(chosen), rows, provenance=provenance, remarks=remarks, at_once=1)
+        instrument.check_plausible({"leds": leds})
+        instrument.check_views({"leds": leds})
+        provenance = made_by("fpm", file, options, y_axis="down")
+        return write_each(out, instrument, options, read, {"leds": leds}, provenance=provenance, remarks=remarks)
 
 
 def _arrange(frames: Frames, options: FPMImport) -> tuple[NDArray[np.float64], dict[str, float], list[str]]:

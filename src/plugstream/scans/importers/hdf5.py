@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any
 from plugstream.base.errors import InputError
 from plugstream.base.registry import register
 from plugstream.base.trust import OutsideError, trusting
-from plugstream.scans.importers.arrays import (
-    ARRAY_FACTS,
-    ArrayOptions,
-    array_options,
-    describe_arrays,
-    import_arrays,
-    read_mapping,
-)
+from plugstream.scans.importers.arrays import ARRAY_FACTS, ArrayOptions, build_scan, describe_arrays, import_opened
 from plugstream.scans.importers.base import ImportResult
 from plugstream.scans.importers.source import Source, first_line, open_error, read_head
 
@@ -41,7 +34,7 @@ def import_hdf5(
     """Write a scan from an HDF5 file of any layout, some views at a time, and return the number of views.
 
     Holds for fields stored as complex numbers, as records of real and imaginary part, as a last axis of two, or as two
-    arrays; see `import_arrays`. Arrays that were never written, which HDF5 reads as zeros, are refused, and so are
+    arrays; see `import_opened`. Arrays that were never written, which HDF5 reads as zeros, are refused, and so are
     arrays in other files that are too short, or outside the file's folder.
 
     Arguments: path of the file; out, the scan to make; mapping from our names to paths such as /entry/data, or
@@ -49,9 +42,8 @@ def import_hdf5(
     files that this one names may be read wherever they are; options of the instrument's reader, for born-2d those of
     `plugstream.scans.importers.born.BornImport`.
     """
-    values = array_options(instrument, **options)
-    with trusting(trust), open_hdf5(Path(path)) as source:
-        return import_arrays(source, out, mapping, values).views
+    with trusting(trust):
+        return import_opened(open_hdf5(Path(path)), out, mapping, instrument, options)
 
 
 @contextmanager
@@ -159,5 +151,4 @@ def _describe(path: Path) -> tuple[str, list[str]] | None:
 )
 def build(options: ArrayOptions, file: Path, out: Path) -> ImportResult:
     """Write the scan."""
-    with open_hdf5(file) as source:
-        return import_arrays(source, out, read_mapping(options), options)
+    return build_scan(open_hdf5(file), options, out)

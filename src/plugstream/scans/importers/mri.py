@@ -78,13 +78,8 @@ def build(options: MRIImport, file: Path, out: Path) -> ImportResult:
     from plugstream.instruments.mri import MRI
     from plugstream.scans.importers.mri_steps import estimate_maps, first_image
 
-    recording = read_recording(
-        file,
-        stack=options.stack,
-        repetition=options.repetition,
-        trajectory=None if options.trajectory is None else Path(options.trajectory),
-        pixel=options.pixel,
-    )
+    names = ("stack", "repetition", "trajectory", "pixel")
+    recording = read_recording(file, **{name: getattr(options, name) for name in names})
     if options.conjugate:
         recording = replace(recording, data=recording.data.conj())
     if options.held_out and not options.leave_out:

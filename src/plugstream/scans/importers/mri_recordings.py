@@ -64,14 +64,14 @@ def read_recording(path: Path, **options: Any) -> Recording:
 
 
 def _read_ismrmrd(
-    source: Source, *, repetition: int = 0, trajectory: Path | None = None, pixel: float | None = None, **_: Any
+    source: Source, *, repetition: int = 0, trajectory: str | None = None, pixel: float | None = None, **_: Any
 ) -> Recording:
     if trajectory is not None and is_ismrmrd(source):
         raise InputError(f"{source.path} tells itself where its samples were taken; leave out --trajectory")
     return Recording(**read_ismrmrd(source, repetition=repetition, pixel=pixel))
 
 
-def _read_npy(source: Source, *, stack: bool = False, trajectory: Path | None = None, **_: Any) -> Recording:
+def _read_npy(source: Source, *, stack: bool = False, trajectory: str | None = None, **_: Any) -> Recording:
     array = _load(source.path, "k-space that is known (NPY, NPZ or ISMRMRD)")
     if array.dtype.kind != "c":
         raise InputError(f"{source.path} holds {array.dtype}, and k-space is complex")
@@ -80,7 +80,7 @@ def _read_npy(source: Source, *, stack: bool = False, trajectory: Path | None = 
     return _along_path(array.astype(np.complex64), _load(trajectory, "trajectory"))
 
 
-def _load(path: Path, what: str) -> NDArray[Any]:
+def _load(path: str | Path, what: str) -> NDArray[Any]:
     try:
         array = np.load(path, allow_pickle=False)
         if not isinstance(array, np.ndarray):
@@ -133,7 +133,7 @@ def _along_path(data: Complex, path: NDArray[Any]) -> Recording:
     return Recording("samples along a path", data, path.astype(np.float64), stack=data.ndim == 4)
 
 
-def _read_npz(source: Source, *, stack: bool = False, trajectory: Path | None = None, **_: Any) -> Recording:
+def _read_npz(source: Source, *, stack: bool = False, trajectory: str | None = None, **_: Any) -> Recording:
     def waves(name: str) -> Any:
         array = source.read_complex(name)
         return None if array is None else array.astype(np.complex64)

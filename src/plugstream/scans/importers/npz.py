@@ -18,14 +18,7 @@ from plugstream.base.capacity import machine_memory
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.base.registry import register
-from plugstream.scans.importers.arrays import (
-    ARRAY_FACTS,
-    ArrayOptions,
-    array_options,
-    describe_arrays,
-    import_arrays,
-    read_mapping,
-)
+from plugstream.scans.importers.arrays import ARRAY_FACTS, ArrayOptions, build_scan, describe_arrays, import_opened
 from plugstream.scans.importers.base import ImportResult
 from plugstream.scans.importers.source import Source, first_line, open_error, read_head
 
@@ -53,11 +46,9 @@ def import_npz(
 
     Arguments: path of the file; out, the scan to make; mapping from our names to the file's where they differ, or for
     values to numbers; instrument, by name or FILE.py:NAME; options of its reader, for born-2d those of
-    `plugstream.scans.importers.born.BornImport`. See `import_arrays`.
+    `plugstream.scans.importers.born.BornImport`. See `import_opened`.
     """
-    values = array_options(instrument, **options)
-    with open_npz(Path(path)) as source:
-        return import_arrays(source, out, mapping or {}, values).views
+    return import_opened(open_npz(Path(path)), out, mapping or {}, instrument, options)
 
 
 @contextmanager
@@ -184,5 +175,4 @@ def _describe(path: Path) -> tuple[str, list[str]] | None:
 @register("importer", "npz", "arrays of an NPZ file, for any instrument", describe=_describe, **ARRAY_FACTS)
 def build(options: ArrayOptions, file: Path, out: Path) -> ImportResult:
     """Write the scan."""
-    with open_npz(file) as source:
-        return import_arrays(source, out, read_mapping(options), options)
+    return build_scan(open_npz(file), options, out)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,15 +21,7 @@ from plugstream.models.odt_geometry import poses_of_light, poses_of_rotation
 from plugstream.scans.importers.base import ImportResult, switch
 from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.odt_steps import FieldOptions, FieldSteps
-from plugstream.scans.importers.reading import (
-    Reading,
-    ViewOptions,
-    choose_views,
-    made_by,
-    read_each,
-    spread_angles,
-    write_reading,
-)
+from plugstream.scans.importers.reading import ViewOptions, made_by, spread_angles, write_each
 from plugstream.scans.importers.source import Source, read_complex
 
 __all__ = ["FORMATS", "ODTImport", "Recording", "read_angles"]
@@ -236,7 +228,6 @@ def build(options: ODTImport, file: Path, out: Path) -> ImportResult:
     with FORMATS.open(file / "series.h5" if file.is_dir() else file) as recording:
         poses = _poses(recording, options)
         values, remarks = _values(recording, options)
-        chosen = choose_views(options, recording.views)
         steps = FieldSteps(options, recording.shape)
         voxel = options.voxel or values["pixel"]
         rows, columns = (max(2, round(n * values["pixel"] / voxel)) for n in steps.shape)
@@ -250,12 +241,14 @@ def build(options: ODTImport, file: Path, out: Path) -> ImportResult:
         )
         instrument.check_plausible()
         instrument.check_views({"poses": poses})
-        read = read_each(chosen, lambda view: steps.apply(view, *recording.read(view)), poses=poses)
         provenance = made_by("odt", file, options, kind=recording.kind, steps=steps.steps())
-        write_reading(Reading(instrument, len(chosen), read, provenance=provenance, at_once=1), out)
-    if steps.unwrapped:
-        remarks.append(f"the phases of {steps.unwrapped} views were made continuous")
-    return ImportResult(len(chosen), tuple(remarks))
+
+        def read(view: int) -> NDArray[np.complex64]:
+            return steps.apply(view, *recording.read(view))
+
+        result = write_each(out, instrument, options, read, {"poses": poses}, provenance=provenance, remarks=remarks)
+    unwrapped = [f"the phases of {steps.unwrapped} views were made continuous"] if steps.unwrapped else []
+    return replace(result, remarks=(*result.remarks, *unwrapped))
 
 
 def _poses(recording: Recording, options: ODTImport) -> Real:

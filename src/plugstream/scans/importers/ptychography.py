@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,19 +14,10 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Field, register
 from plugstream.instruments.ptychography import Ptychography, neighbour_distance, place_frames
-from plugstream.scans.importers.arrays import reader
+from plugstream.scans.importers.arrays import read_by_declaration, reader
 from plugstream.scans.importers.base import ImportResult, switch
-from plugstream.scans.importers.declaration import read_by_declaration
 from plugstream.scans.importers.ptychography_recordings import FORMATS, Recording
-from plugstream.scans.importers.reading import (
-    Reading,
-    ViewOptions,
-    choose_views,
-    made_by,
-    parse_pair,
-    read_each,
-    write_reading,
-)
+from plugstream.scans.importers.reading import Reading, ViewOptions, choose_views, made_by, parse_pair, write_each
 from plugstream.scans.importers.source import Lookup, Source
 
 __all__ = ["PtychographyImport"]
@@ -86,7 +77,6 @@ def _tell(recording: Recording) -> list[str]:
 def build(options: PtychographyImport, file: Path, out: Path) -> ImportResult:
     """Write the scan."""
     with FORMATS.open(file) as recording:
-        chosen = choose_views(options, recording.views)
         frames = _Frames(recording, options)
         pixel = _pixel(recording, options, frames.size)
         # Rows and columns of the image are y or x of the file, maybe reversed.
@@ -96,7 +86,8 @@ def build(options: PtychographyImport, file: Path, out: Path) -> ImportResult:
         positions, shape = place_frames(places if recording.in_pixels else places / pixel, frames.shape, _MARGIN)
         _check_overlap(positions, frames.size)
         probe, remarks = _probe(recording, options, frames)
-        power = float(np.mean([frames.read(view).sum(dtype=np.float64) for view in _sample(chosen.tolist())]))
+        views = choose_views(options, recording.views).tolist()
+        power = float(np.mean([frames.read(view).sum(dtype=np.float64) for view in _sample(views)]))
         if not power > 0:
             raise InputError(f"the frames of {file} are dark, so there is nothing to reconstruct from")
         probe = probe * math.sqrt(power / float((np.abs(probe) ** 2).sum()))
@@ -104,16 +95,9 @@ def build(options: PtychographyImport, file: Path, out: Path) -> ImportResult:
         if options.thin is not None:
             provenance["thin"] = {"part": options.thin, "seed": options.thin_seed}
             remarks.append(f"{power:.4g} photons a frame are left of the recorded ones")
-        reading = Reading(
-            Ptychography(probe.astype(np.complex64), *shape, pixel, frames.good),
-            len(chosen),
-            read_each(chosen, frames.read, positions=positions),
-            dtype=frames.dtype,
-            provenance=provenance,
-            remarks=remarks,
-            at_once=1,
-        )
-        return write_reading(reading, out)
+        instrument = Ptychography(probe.astype(np.complex64), *shape, pixel, frames.good)
+        about: Any = {"dtype": frames.dtype, "provenance": provenance, "remarks": remarks}
+        return write_each(out, instrument, options, frames.read, {"positions": positions}, **about)
 
 
 def _sample(views: Any, count: int = _SAMPLES) -> Any:
@@ -246,22 +230,5 @@ def read_arrays(source: Source, mapping: Mapping[str, Any], options: Any) -> Rea
         raise InputError(f"the frames of {source.path} are dark, or hold NaN or infinity, so they tell no probe")
     beam = _first_probe(mean)
     beam *= math.sqrt(float(mean.sum(dtype=np.float64)) / float((np.abs(beam) ** 2).sum()))
-    reading = read_by_declaration(_WithProbe(source, beam[None]), mapping, Ptychography)
+    reading = read_by_declaration(source, mapping, Ptychography, {"probe": beam[None]})
     return replace(reading, remarks=[_NO_PROBE], provenance={"probe": "first guess"})
-
-
-class _WithProbe(Source):
-    """A file with a probe added to it."""
-
-    def __init__(self, source: Source, probe: NDArray[Any]) -> None:
-        super().__init__(source.path)
-        self.source, self.probe = source, probe
-
-    def find(self, name: str) -> Any:
-        return self.probe if name == "probe" else self.source.find(name)
-
-    def attribute(self, name: str, array: str | None) -> Any:
-        return self.source.attribute(name, array)
-
-    def names(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
-        return self.source.names()

@@ -31,9 +31,9 @@ __all__ = [
     "parse_pair",
     "pick_rows",
     "read_blocks",
-    "read_each",
     "read_toml",
     "spread_angles",
+    "write_each",
     "write_reading",
 ]
 
@@ -89,21 +89,29 @@ def read_blocks(views: int, view_bytes: int, at_once: int | None = None) -> list
     return [slice(start, min(start + step, views)) for start in range(0, views, step)]
 
 
-def read_each(
-    views: Indices, read: Callable[[int], NDArray[Any]], **columns: NDArray[Any]
-) -> Callable[[slice], dict[str, Any]]:
-    """The `read` of a `Reading`, for files that are read view by view.
+def write_each(
+    out: Path,
+    instrument: Instrument,
+    options: ViewOptions,
+    read: Callable[[int], NDArray[Any]],
+    columns: Mapping[str, NDArray[Any]],
+    *,
+    dtype: str | None = None,
+    provenance: Mapping[str, Any],
+    remarks: Sequence[str] = (),
+) -> ImportResult:
+    """Write a scan of a file that is read view by view.
 
-    Arguments: views to take; read, the data of one view; columns of all views of the file.
+    Arguments: out, the scan; instrument; options, which choose the views; read, the data of one view; columns of all
+    views of the file; the rest as of `Reading`.
     """
+    views = choose_views(options, len(next(iter(columns.values()))))
 
     def read_slice(rows: slice) -> dict[str, Any]:
-        chosen = views[rows]
-        return {"data": np.stack([read(view) for view in chosen.tolist()])} | {
-            name: column[chosen] for name, column in columns.items()
-        }
+        data = np.stack([read(view) for view in views[rows].tolist()])
+        return {"data": data, **{name: column[views[rows]] for name, column in columns.items()}}
 
-    return read_slice
+    return write_reading(Reading(instrument, len(views), read_slice, dtype, None, provenance, remarks, 1), out)
 
 
 def made_by(importer: str, file: Path, options: Options, **more: Any) -> dict[str, Any]:
