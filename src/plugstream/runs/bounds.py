@@ -58,12 +58,6 @@ class Preferred:
     reason: str
 
 
-def check_support_text(text: str, space: ImageSpace) -> None:
-    """Refuse what is no support of an image in this space, before anything is read or computed."""
-    if text.partition(" ")[0] not in _WORDS or " " in text:
-        build_support(text, space)
-
-
 def build_support(text: str, space: ImageSpace) -> Tensor | None:
     """Where an image may be other than zero, of its shape or of a slice's, as the setting says; None for everywhere.
 

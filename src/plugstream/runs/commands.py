@@ -67,11 +67,10 @@ def read_command(content: Any) -> Command:
 def parse_command(text: bytes) -> Command:
     """The command of a text, whoever wrote it; bytes, depth and digits are limited."""
     try:
-        return read_command(load_json(text, most_bytes=_MOST_BYTES))
-    except InputError:
-        raise
+        content = load_json(text, most_bytes=_MOST_BYTES)
     except ValueError as error:
         raise InputError(f"it cannot be read: {error}") from error
+    return read_command(content)
 
 
 def send_command(folder: Path, command: Command) -> None:

@@ -113,10 +113,7 @@ def write_page(folder: Path, log: EventLog, settings: Settings) -> None:
 
 
 def rescue(run: RunContext, reason: str) -> None:
-    """Whatever ended the run, keep its last good state as a checkpoint, if it took a step, and say why it ended.
-
-    A disk that is full, say, takes neither; then the checkpoint before is what there is to go on from.
-    """
+    """Keep the last good state of a run that failed as a checkpoint, and say why it ended, where the disk allows it."""
     last = run.last
     seconds = (0.0, 0.0) if last is None else (last.time, last.wall)
     with contextlib.suppress(InputError, MemoryError):  # what went wrong first is what is told

@@ -88,10 +88,7 @@ def check_plain(folder: Path) -> None:
 
 
 def remove_unbegun(folder: Path, *more: str) -> None:
-    """Remove the folder of a run that failed before its first step, if it holds nothing but what the run put there.
-
-    Arguments: more, names besides those that every run has.
-    """
+    """Remove the folder of a run that took no step, if it holds only what the run put there, `more` names included."""
     names = {".lock", "settings.toml", "run.json", "events.jsonl", "commands", "start.npy"}
     names |= {"preview.safetensors", "previews", "tensorboard", *more}
     with suppress(OSError, InputError):

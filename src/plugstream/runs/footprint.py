@@ -78,10 +78,7 @@ class Footprint:
 
 
 def warm_fields(denoiser: Denoiser) -> float:
-    """How many images a denoiser's warm start is as large as, for a small volume; three where that fails.
-
-    One process asks for all, so it denoises tiles that several share by itself: it would wait for ever.
-    """
+    """How many images a denoiser's warm start is as large as, for a small volume and one process; 3 if that fails."""
     denoiser = _alone(denoiser)
     least = [max(16, size) for size in denoiser.min_shape]
     least[0] = denoiser.min_shape[0]

@@ -177,10 +177,7 @@ def _turn_to(
 def _arrange(
     values: dict[str, NDArray[np.float32]], panels: Sequence[dict[str, Any]]
 ) -> tuple[list[list[NDArray[np.float32]]], list[list[dict[str, Any]]]]:
-    """Images and panels in rows: slices side by side, channels and phases in rows of their own.
-
-    Where there is no row of slices, channels stand side by side, and magnitude beside phase.
-    """
+    """Images and panels in rows: slices side by side, then channels and phases; without slices all in one row."""
     several = len({tuple(axis["name"] for axis in panel["axes"]) for panel in panels}) > 1
     rows: dict[tuple[int, bool], list[tuple[NDArray[np.float32], dict[str, Any]]]] = {}
     for panel in panels:

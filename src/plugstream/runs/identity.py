@@ -22,10 +22,7 @@ from plugstream.settings.choices import Choice, Selection, label_of, marked_fiel
 
 
 def identity(scan: Scan, settings: Settings, views: int) -> dict[str, Any]:
-    """What the iterates of a run depend on, by name; two of them belong together where `difference` finds nothing.
-
-    Of the scan it is the `hashes` of the views that the run began with.
-    """
+    """What the iterates of a run depend on, by name, with the `hashes` of the views that it began with."""
     return {**settings_identity(settings), **hashes(scan, views)}
 
 
@@ -129,10 +126,7 @@ def _hash(path: Path) -> str:
 
 
 def log_start(log: EventLog, settings: Settings, processes: int, iterations: int | None = None) -> None:
-    """Write to the log of a run that a process begins with it, or goes on.
-
-    Arguments: processes, that share the work; iterations in all, those of the settings if not given.
-    """
+    """Write to the log that a process begins or continues a run; `iterations` are of the settings if not given."""
     me, versions = this_process(), (__version__, torch.__version__, platform.python_version())
     steps = settings.algorithm.iterations if iterations is None else iterations
     content = (steps, used_sections(settings), files_read(settings))

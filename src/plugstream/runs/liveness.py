@@ -51,10 +51,7 @@ def this_process() -> Process:
 
 
 def is_running(folder: Path, history: History) -> bool | None:
-    """Whether a process goes on with the run in a folder; None where that cannot be seen from this machine.
-
-    It does if its lock is held, or if the log has no end and its process lives.
-    """
+    """Whether a process goes on with the run, by its lock or its signs of life; None where that cannot be seen here."""
     if is_locked(folder):
         return True
     if history.start is None or history.stop is not None:

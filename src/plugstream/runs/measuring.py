@@ -24,10 +24,7 @@ _GROUPS = 64
 
 
 def usable_views(record: Views, hold_out: int | None) -> Tensor:
-    """The views that steps draw from: all but damaged ones and every `hold_out`-th; (n,), ascending.
-
-    Which are held out depends on their numbers alone, and stays as it is while a scan grows.
-    """
+    """The views that steps draw from: all but damaged ones and every `hold_out`-th; (n,), ascending."""
     return _split(record.views, record.damaged, hold_out)[0]
 
 
@@ -47,10 +44,7 @@ def _split(views: int, damaged: Sequence[int], hold_out: int | None) -> tuple[Te
 
 
 class MeasuredViews:
-    """The views to measure on, evenly spaced; None for all, which is what the theory speaks of.
-
-    Arguments: scan; settings; damaged, which views cannot be used by now.
-    """
+    """The views to measure on, evenly spaced, without damaged ones; None for all, which is what the theory is about."""
 
     def __init__(self, scan: Scan, settings: Settings, damaged: Callable[[], Sequence[int]] = tuple) -> None:
         self.scan, self.settings, self.damaged = scan, settings, damaged

@@ -96,11 +96,8 @@ class Terminal(Watcher):
         """Show what was measured as a line, where lines stay; the last one is shown everywhere, at the end."""
         self._untold = True
         if self.display.mode == "plain" and not self.past and (self._lines < _LINES or now - self._written > _PAUSE):
-            self._write_measurement(now)
-
-    def _write_measurement(self, now: float) -> None:
-        self._untold, self._lines, self._written = False, self._lines + 1, now
-        self.display.line(self.steps.text())
+            self._untold, self._lines, self._written = False, self._lines + 1, now
+            self.display.line(self.steps.text())
 
     def _stop(self, event: Stop) -> None:
         self.display.show(None)

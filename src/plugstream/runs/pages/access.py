@@ -60,11 +60,7 @@ def is_local(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Access:
-    """What a request needs.
-
-    Arguments: token; local, whether the server listens for this machine alone; names, of hosts that it is reached by
-    besides its addresses.
-    """
+    """What a request needs; `local` is a server for this machine alone, `names` are of hosts besides its addresses."""
 
     token: str
     local: bool = True
@@ -145,10 +141,7 @@ class Access:
 
 
 class Guard:
-    """An application of which only what `Access` allows is asked, and whose answers all have `HEADERS`.
-
-    Arguments: app, an ASGI application; access.
-    """
+    """An ASGI application that is asked only what `Access` allows, and whose answers all have `HEADERS`."""
 
     def __init__(self, app: Any, access: Access) -> None:
         self.app, self.access = app, access

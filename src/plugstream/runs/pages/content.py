@@ -68,7 +68,9 @@ def run_content(
     step = _step(history, moment, running=state in ("running", "paused"))
     measured = history.measured if step >= history.step else [e for e in history.measured if e.step <= step]
     speed = _speed(history, running=state == "running")
-    theory = theory_of(history)
+    theory, command = theory_of(history), ""
+    with contextlib.suppress(InputError):
+        command = open_run(folder).command
     versions = ("plugstream", "torch", "python")
     return {
         "name": printable(folder.resolve().name),
@@ -89,7 +91,7 @@ def run_content(
         "stages": [_plain(event.content()) for event in history.stages],
         "steering": [_plain(event.content()) for event in history.steering],
         "settings": settings,
-        "command": _command(folder),
+        "command": command,
         "machine": None if history.machine is None else _plain(history.machine.content()),
         "versions": {} if start is None else {name: getattr(start, name) for name in versions},
         "files": {} if start is None else start.files,
@@ -158,12 +160,6 @@ def _safe(value: Any) -> Any:
     return value if plain else str(value)
 
 
-def _command(folder: Path) -> str:
-    with contextlib.suppress(InputError):
-        return open_run(folder).command
-    return ""
-
-
 def _planned(settings: dict[str, Any], history: History) -> int | None:
     """How many steps there will be in all; while a scan is followed that counts from its end."""
     iterations = None if history.start is None else history.start.iterations
@@ -208,10 +204,7 @@ def _measured(events: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def _thin(events: list[Measurement], most: int) -> list[Measurement]:
-    """Every event, or every second, fourth, ..., at most so many, and the last one.
-
-    As a run goes on, most of those that are shown stay.
-    """
+    """Every event, or every second, fourth, ..., at most so many, and the last; as a run goes on most of them stay."""
     stride = 1
     while len(events) > stride * (most - 1):
         stride *= 2

@@ -44,10 +44,7 @@ _PREVIEWS = 3
 
 
 class RunFeed:
-    """One run for all pages that show it. Its methods may be called from any thread.
-
-    Arguments: folder of the run.
-    """
+    """The run in a folder for all pages that show it; its methods may be called from any thread."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -87,10 +84,7 @@ class RunFeed:
         return {name: content[name] for name in names} | {"values": _last_values(content), "thumbnail": thumbnail}
 
     def picture(self, role: str, stamp: str | None = None) -> bytes:
-        """An image of the run as JSON; InputError where there is none of this role.
-
-        Arguments: role; stamp of the preview that a page knows of, which is kept while newer ones come.
-        """
+        """An image of the run as JSON; `stamp` may name one of the last previews. InputError where there is none."""
         encode = json.JSONEncoder(allow_nan=False).encode
         return self._make("picture", role, lambda stamp: encode(self._picture(role, stamp)).encode(), stamp)
 
@@ -122,10 +116,7 @@ class RunFeed:
             return self._pictures[kind, role, stamp]
 
     def _keep_preview(self) -> str | None:
-        """The stamp of the present preview, which is kept with the last ones; None where it cannot be read.
-
-        The file is replaced while the run goes on, so what is read later may be of a later step.
-        """
+        """The stamp of the present preview, which is kept since the file is replaced; None where it cannot be read."""
         path = self.folder / "preview.safetensors"
         for _ in range(3):
             stamp = "" if path.is_symlink() else stamp_of(path)

@@ -74,11 +74,7 @@ def serve_runs(
     names: Sequence[str] = (),
     over: Callable[[int], bool] | None = None,
 ) -> None:
-    """Serve runs until somebody ends it.
-
-    Arguments: folders, each of a run or of runs; listener; token; names that the machine is reached by, too; over,
-    asked now and then with the number of open pages whether to end.
-    """
+    """Serve runs, or folders of them, until `over`, asked with the number of open pages, or somebody ends it."""
     import uvicorn
 
     from plugstream.runs.pages.access import Access
