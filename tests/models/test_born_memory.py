@@ -254,7 +254,7 @@ def test_a_row_is_the_formula_whatever_its_company(data, what, far, order, extra
         for _ in range(2):
             assert np.array_equal(kept(points[some]), whole[some])
             assert np.array_equal(kept(points[some[:1]]), whole[some[:1]])
-        assert len(kept._kept[0]) <= expansion_module._RADII
+        assert len(kept._cache[0]) <= expansion_module._RADII
     # W[t, p] = 1/P sum_m c_m i^{-m} exp(i m (phi_t - theta_p)), written out with SciPy's functions
     k, m, (half, p) = g.wavenumber, np.arange(-order, order + 1), (directions.half, directions.count)
     scale = (2 * np.pi / 0.13) ** 2 * 0.01**2 if what == "receivers" else 1.0

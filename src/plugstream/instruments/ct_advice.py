@@ -1,4 +1,4 @@
-"""What suits tomographic scans: by the number of their views, and where they lack angles."""
+"""Defaults for tomographic scans, by the number of their views, and for missing angles."""
 
 from __future__ import annotations
 
@@ -42,38 +42,38 @@ def advise_views(pixels: int, n_views: int, batch: int | None) -> tuple[Advice, 
 
     Arguments: pixels, of the longer side of a slice; n_views; batch, the views of a step, None for all.
     """
-    found = []
-    for of, usual in _SHARES.items():
+    advice = []
+    for kind, usual in _SHARES.items():
         share, why = usual, ""
         lack = _SPARSE * math.pi / 2 * pixels / max(n_views, 1)
-        if of == "noise" and lack > 1:
+        if kind == "noise" and lack > 1:
             share = f"{min(_MOST_SHARE, float(usual[:-1]) * lack**_POWER):.1g}%"
         if share != usual:
             why = f", not {usual}, since {n_views} view{'s' * (n_views > 1)} of {pixels} pixels leave streaks"
         reason = f"sigma is {share} of the image's range{why}; --sigma says another"
-        found.append(Advice("algorithm", "sigma", share, reason, sigma=of))
+        advice.append(Advice("algorithm", "sigma", share, reason, sigma=kind))
     if batch is not None and n_views >= _PASS * batch:
         steps = -(-n_views // batch)
         reason = f"views are many, {batch} of {n_views} a step: each is used once in {steps} steps (--sampler epochs)"
-        found.append(Advice("sampler", "name", "epochs", reason))
+        advice.append(Advice("sampler", "name", "epochs", reason))
         reason = f"TV is solved to {_TOL:g} of the image, as steps of a few views need it (--tol)"
-        found.append(Advice("denoiser", "tol", _TOL, reason, sigma="weight"))
+        advice.append(Advice("denoiser", "tol", _TOL, reason, sigma="weight"))
     if batch is not None and batch < n_views:
-        found += advise_momentum(min(_MOST_MOMENTUM, max(_LEAST_MOMENTUM, 2.0 * batch)), batch)
-    return tuple(found)
+        advice += advise_momentum(min(_MOST_MOMENTUM, max(_LEAST_MOMENTUM, 2.0 * batch)), batch)
+    return tuple(advice)
 
 
 def lacks_angles(rays: Rays, voxels: Voxels) -> bool:
-    """Whether there are many views, and yet they cover less than 150 degrees."""
+    """Whether many views cover less than 150 degrees."""
     return len(rays) >= _FEW and outlook(rays, voxels).arc * len(rays) / (len(rays) - 1) < _LIMITED
 
 
 def advise_limited(n_views: int, usual: Iterable[Advice]) -> tuple[Advice, ...]:
-    """Steps of all views until the image has come to rest, with one sigma.
+    """Steps with all views until the image has settled, with a fixed sigma.
 
-    Views that are held out do not see what the others miss either, and so are no judges of a prior.
+    Held-out views miss the same angles as the others, so they cannot judge a prior.
 
-    Arguments: n_views; usual, what suits scans that lack no angles.
+    Arguments: n_views; usual, the advice for scans without missing angles.
     """
     if n_views > _MANY:
         return tuple(usual)

@@ -1,4 +1,4 @@
-"""A Fourier ptychographic microscope that is made up: where its LEDs are, what it looks at, how photons are counted."""
+"""A simulated Fourier ptychographic microscope: its LEDs, its object, and photon counts."""
 
 from __future__ import annotations
 
@@ -41,10 +41,7 @@ class FPMSimulation(Options):
 
 
 def plan_leds(s: FPMSimulation) -> NDArray[np.float64]:
-    """x and y of the LEDs in the order in which they are lit, a square spiral from the middle, in metres: (views, 2).
-
-    A scan that does not fit into memory is refused.
-    """
+    """x and y of the LEDs in a square spiral from the middle, in metres: (views, 2); refuse too large a scan."""
     views = s.leds**2
     check_memory(
         24 * views * s.camera**2 + 96 * s.size**2,
@@ -55,7 +52,7 @@ def plan_leds(s: FPMSimulation) -> NDArray[np.float64]:
 
 
 def count_photons(waves: torch.Tensor, seed: int) -> torch.Tensor:
-    """Counts with Poisson's distribution about the intensities of waves, as float32, in the waves' shape."""
+    """Poisson counts of the intensities of waves, as float32, in the waves' shape."""
     import torch
 
     counts = np.random.default_rng(seed).poisson(waves.abs().double().square().numpy())
@@ -63,7 +60,7 @@ def count_photons(waves: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def thin_object(s: FPMSimulation) -> NDArray[np.complex64]:
-    """What the light of a simulation goes through: magnitude and phase of cells, or of pictures, (size, size)."""
+    """The simulated object: magnitude and phase of cells, or of pictures, (size, size)."""
     from plugstream.images.pictures import load_picture
 
     cells = smear(s.size)

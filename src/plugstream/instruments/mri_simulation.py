@@ -1,4 +1,4 @@
-"""A made-up MRI scan: coils on a ring, a path through k-space, and a picture with a phase."""
+"""A simulated MRI scan: coils on a ring, a path through k-space, and a picture with a phase."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def ring_coils(shape: tuple[int, ...], coils: int) -> NDArray[np.complex64]:
     """Smooth sensitivities of coils on a ring around the image, with sum |S_c|^2 = 1: (coils, planes, H, W).
 
     Each falls off as 1 / (1 + (r / a)^2) with the distance r from its coil, a being half of the image's width, and its
-    phase turns with the direction that it is seen in. One coil sees everything alike.
+    phase varies with the direction to the coil. A single coil has uniform sensitivity.
 
-    Arguments: shape, (H, W), or (D, H, W) for a stack, along which coils stand a little apart; coils.
+    Arguments: shape, (H, W), or (D, H, W) for a stack, along which coils are slightly displaced; coils.
     """
     planes, (height, width) = shape[0] if len(shape) == 3 else 1, shape[-2:]
     if coils == 1:
@@ -48,12 +48,12 @@ def ring_coils(shape: tuple[int, ...], coils: int) -> NDArray[np.complex64]:
     across = x[None, None, None] - 1.2 * np.cos(angles)[:, None, None, None]
     up = y[None, None, :, None] - 1.2 * np.sin(angles)[:, None, None, None]
     along = z[None, :, None, None] - 0.5 * (np.arange(coils) % 2 * 2 - 1)[:, None, None, None] * (planes > 1)
-    found = np.exp(1j * np.arctan2(up, across)) / (1 + across**2 + up**2 + along**2)
-    return np.asarray(found / np.sqrt((np.abs(found) ** 2).sum(0)), np.complex64)
+    maps = np.exp(1j * np.arctan2(up, across)) / (1 + across**2 + up**2 + along**2)
+    return np.asarray(maps / np.sqrt((np.abs(maps) ** 2).sum(0)), np.complex64)
 
 
 def draw_path(s: MRISimulation, voxels: Voxels) -> NDArray[np.float64]:
-    """The path of the views that are asked for, (views, samples, 2), 1/m: a full scan's, less often."""
+    """The path of an accelerated scan: (views, samples, 2), 1/m."""
     from plugstream.models.trajectories import cartesian_lines, radial_spokes, spiral_interleaves, variable_lines
 
     full = {"radial": np.pi * s.size / 2, "spiral": s.size / 2, "cartesian": s.size}[s.trajectory]

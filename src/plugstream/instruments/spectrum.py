@@ -1,4 +1,4 @@
-"""Frequencies and wavelengths as people write them, and which views of a scan are of which."""
+"""Frequencies and wavelengths as people write them, and the views of a scan by wavelength."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _MOST = 10_000  # of one list
 def parse_waves(text: str) -> tuple[float, ...]:
     """Wavelengths in vacuum, in metres, from a list of frequencies or wavelengths such as `2,4,6GHz` or `632.8nm`.
 
-    A number without a unit has that of the next one that has a unit, and GHz where none has. What is no list of
-    positive numbers, or names one twice, is refused.
+    A number without a unit has the next unit of the list, or GHz if there is none. Refuse anything but a list of
+    distinct positive numbers.
     """
     words = [word for word in text.split(",") if word.strip()]
     if not words or len(words) > _MOST:
         raise InputError(f"{_shorten(text)!r} is no list of frequencies; write 2,4,6GHz, or wavelengths as 50,75mm")
-    found: list[float] = []
+    waves: list[float] = []
     unit = "GHz"
-    known = {name.lower(): name for name in FREQUENCY_UNITS}
+    frequencies = {name.lower(): name for name in FREQUENCY_UNITS}
     for word in reversed(words):
         match = _WORD.fullmatch(word)
         try:
@@ -50,7 +50,7 @@ def parse_waves(text: str) -> tuple[float, ...]:
         except ValueError:
             value = math.nan
         name = match[2] if match else ""
-        unit = known.get(name.lower(), name) if name else unit
+        unit = frequencies.get(name.lower(), name) if name else unit
         if not 0 < value < math.inf or (unit not in FREQUENCY_UNITS and unit not in _LENGTH_UNITS):
             units = ", ".join((*FREQUENCY_UNITS, *_LENGTH_UNITS))
             raise InputError(
@@ -59,15 +59,14 @@ def parse_waves(text: str) -> tuple[float, ...]:
         wave = LIGHT / (value * FREQUENCY_UNITS[unit]) if unit in FREQUENCY_UNITS else value * _LENGTH_UNITS[unit]
         if not 0 < wave < math.inf:
             raise InputError(f"{_shorten(word.strip())!r} is too large or too small for a frequency")
-        found.append(wave)
-    for k, wave in enumerate(found):
-        if any(_same(wave, other) for other in found[:k]):
+        if any(_same(wave, other) for other in waves):
             raise InputError(f"{_shorten(text)!r} names {describe_wave(wave)} twice; leave one of them out")
-    return tuple(reversed(found))
+        waves.append(wave)
+    return tuple(reversed(waves))
 
 
 def describe_wave(wavelength: float) -> str:
-    """A wavelength in vacuum in words: by its frequency below 1 THz, `4 GHz`, and else by its length, `632.8 nm`."""
+    """A wavelength in vacuum in words: its frequency below 1 THz, `4 GHz`, else its length, `632.8 nm`."""
     hertz = LIGHT / wavelength
     if hertz < 1e12:
         unit = next(name for name in ("GHz", "MHz", "kHz", "Hz") if hertz >= FREQUENCY_UNITS[name] or name == "Hz")
@@ -77,34 +76,33 @@ def describe_wave(wavelength: float) -> str:
 
 
 def describe_waves(wavelengths: Sequence[float]) -> str:
-    """Several in words, the longest wavelength first and units once where they are the same; of many the first."""
-    shown = [describe_wave(wave) for wave in sorted(wavelengths, reverse=True)]
-    if len(shown) > 12:
-        shown = [*shown[:10], "..", shown[-1]]
-    units = {word.partition(" ")[2] for word in shown if word != ".."}
+    """Wavelengths in words, the longest first, with a common unit written once; of many, the first ones."""
+    words = [describe_wave(wave) for wave in sorted(wavelengths, reverse=True)]
+    if len(words) > 12:
+        words = [*words[:10], "..", words[-1]]
+    units = {word.partition(" ")[2] for word in words if word != ".."}
     if len(units) == 1:
-        return ", ".join(word.partition(" ")[0] for word in shown) + f" {units.pop()}"
-    return ", ".join(shown)
+        return ", ".join(word.partition(" ")[0] for word in words) + f" {units.pop()}"
+    return ", ".join(words)
 
 
-def match_waves(wanted: Sequence[float], known: Sequence[float], where: str) -> tuple[int, ...]:
-    """Which of the known wavelengths are meant, within a thousandth: their numbers; one that is not there is refused.
+def match_waves(waves: Sequence[float], available: Sequence[float], where: str) -> tuple[int, ...]:
+    """The numbers of wavelengths among the available ones, within a thousandth; refuse one that is missing.
 
-    Arguments: wanted and known, in metres; where, for the message, such as the name of a file.
+    Arguments: waves and available, in metres; where, for the message, such as the name of a file.
     """
-    there = np.asarray(known, dtype=np.float64)
-    found = []
-    for wave in wanted:
-        nearest = int(np.abs(np.log(there / wave)).argmin())
-        if not _same(float(there[nearest]), wave):
-            raise InputError(f"{where} has no {describe_wave(wave)}; it has {describe_waves(known)}")
-        found.append(nearest)
-    return tuple(found)
+    numbers = []
+    for wave in waves:
+        nearest = int(np.abs(np.log(np.asarray(available, dtype=np.float64) / wave)).argmin())
+        if not _same(float(available[nearest]), wave):
+            raise InputError(f"{where} has no {describe_wave(wave)}; it has {describe_waves(available)}")
+        numbers.append(nearest)
+    return tuple(numbers)
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The wavelengths of a scan in the order in which they first come, and which of them each view has: (views,)."""
+    """The wavelengths of a scan in the order of their first views, and the number of each view's: (views,)."""
 
     wavelengths: tuple[float, ...]
     group: NDArray[np.int64]
@@ -115,7 +113,7 @@ class Spectrum:
 
 
 def find_spectrum(wavelengths: ArrayLike) -> Spectrum:
-    """The distinct wavelengths of views, (views,); two are the same if they are equal to the bit."""
+    """The distinct wavelengths of views, (views,), compared to the bit."""
     each = np.asarray(wavelengths, dtype=np.float64)
     values, first, group = np.unique(each, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")

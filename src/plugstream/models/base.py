@@ -21,20 +21,19 @@ from plugstream.models.views import Views
 
 __all__ = ["Linearization", "Model", "ModelBase", "as_model"]
 
-# Images of their own for this many views at once when every L_i is estimated, and of so many pixels in all.
+# Views, each with its own image, and their pixels in all, for which L_i are estimated at once.
 _VIEWS_AT_ONCE = 64
 _LANCZOS_PIXELS = 1 << 24
-# Values of data that the windows of several views have at once, from which bounds of L start.
-_WINDOW_VALUES = 1 << 18
+_WINDOW_VALUES = 1 << 18  # data values of the windows that are computed at once
 
 
 @runtime_checkable
 class Model(ModelAbilities, Protocol):
     """The forward map H_i of each view i, from an image to that view's measurements.
 
-    `image_shape` is (H, W), a volume's (D, H, W) or either with channels before it, `data_shape` the shape of one
-    view's measurements. Images and data may carry the same leading axes, which are independent images. `dtype` is the
-    image's, real or complex, and `data_dtype` the data's.
+    `image_shape` is (H, W), a volume's (D, H, W) or either with channels before it, and `data_shape` the shape of one
+    view's measurements. Images and data may have the same leading axes, for independent images. `dtype` is the image's,
+    real or complex, and `data_dtype` the data's.
     """
 
     n_views: int
@@ -58,11 +57,10 @@ class Model(ModelAbilities, Protocol):
         """J_i(x) v, the derivative of each view's prediction at an image along a direction: (..., B, *data_shape)."""
 
     def linearized(self, at: Tensor | None = None) -> Model:
-        """The derivative J(at) as a linear model, at zero if no image (*image_shape) is given; of one that is linear,
-        itself."""
+        """The derivative J(at) as a linear model, at zero if no image (*image_shape) is given; itself if linear."""
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
-        """The data with what the model does not predict (receivers masked out) set to zero."""
+        """The data with entries that the model does not predict, such as masked receivers, set to zero."""
 
     def gradient(self, image: Tensor, data: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
         """sum_i w_i Re(J_i^H (H_i x - y_i)), J_i the derivative of H_i at x: (..., *image_shape) to the same."""
@@ -81,10 +79,10 @@ class Model(ModelAbilities, Protocol):
 
 
 class ModelBase(ModelAbilities, ABC):
-    """A base to write models on: give `forward` and `adjoint`, and for a linear model the rest of `Model` follows.
+    """A base class for models: a linear model needs only `forward` and `adjoint`, and the rest of `Model` follows.
 
-    Image and data may each be real or complex, and the inner product of both is <a, b> = Re(sum conj(a) b), so the
-    adjoint of H is z -> H^H z for complex images and z -> Re(H^H z) for real ones.
+    Image and data may each be real or complex. The inner product of both is <a, b> = Re(sum conj(a) b), so the adjoint
+    of H is z -> H^H z for complex images and z -> Re(H^H z) for real ones.
     """
 
     n_views: int
@@ -109,17 +107,17 @@ class ModelBase(ModelAbilities, ABC):
         return self.forward(image, views), lambda data: self.adjoint(data, views)
 
     def derivative(self, image: Tensor, direction: Tensor, views: Views = None) -> Tensor:
-        """J_i(x) v, which of a linear model is H_i v; one that is not linear overrides it."""
+        """J_i(x) v, which is H_i v for a linear model; a nonlinear one overrides it."""
         if not self.linear:
             raise InputError(f"{type(self).__name__} is not linear, and has no derivative along a direction")
         return self.forward(direction, views)
 
     def linearized(self, at: Tensor | None = None) -> Model:
-        """The model near an image: J(at), the derivative there, which is a linear model, and H itself of a linear one.
+        """J(at), the derivative at an image, as a linear model; a linear model itself.
 
-        H(at + v) = H(at) + J(at) v to first order, so that J(0) gives a nonlinear model what linear ones have: an L
-        to begin with, and a back-projection. A model that knows a faster form of its derivative overrides it, as
-        multiple scattering does, whose derivative at zero is the Born model.
+        H(at + v) = H(at) + J(at) v to first order, so that J(0) gives a nonlinear model an L to begin with and a
+        back-projection. Models with a faster form override it: the derivative of multiple scattering at zero is the
+        Born model.
 
         Arguments: at, an image (*image_shape), zero if not given.
         """
@@ -134,9 +132,10 @@ class ModelBase(ModelAbilities, ABC):
     def gradient(self, image: Tensor, data: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
         """The gradient of sum_i w_i/2 ||H_i x - y_i||^2: sum_i w_i Re(J_i^H (H_i x - y_i)), J_i = H_i if it is linear.
 
+        A model that need not go through memory twice overrides it.
+
         Arguments: image (..., *image_shape); data (..., B, *data_shape), already restricted; weights (B,), ones if not
         given. Leading axes broadcast: one image may come with the data of several.
-        A model that can do it without going through memory twice overrides it.
         """
         lead = broadcast_axes(
             image.shape[: image.ndim - len(self.image_shape)], data.shape[: data.ndim - 1 - len(self.data_shape)]
@@ -147,10 +146,7 @@ class ModelBase(ModelAbilities, ABC):
         return pullback(residual if weights is None else self.spread(weights) * residual)
 
     def normal(self, views: Views = None, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-        """A function x -> sum_i w_i Re(H_i^H H_i x) for repeated use: conjugate gradients, Lanczos.
-
-        Holds for linear models. A model that can prepare something for it overrides it.
-        """
+        """x -> sum_i w_i Re(H_i^H H_i x) for repeated use, of a linear model; override it to prepare something."""
 
         def apply(image: Tensor) -> Tensor:
             data, pullback = self.linearize(image, views)
@@ -159,10 +155,9 @@ class ModelBase(ModelAbilities, ABC):
         return apply
 
     def normal_each(self, images: Tensor, views: Tensor) -> Tensor:
-        """Re(H_i^H H_i x_i) with an image of its own for each view: (B, *image_shape) to the same.
+        """Re(H_i^H H_i x_i) with an image for each view, for Lanczos iterations for every L_i: (B, *image_shape).
 
-        This is what the Lanczos iteration for every L_i at once needs. A model whose views share work overrides
-        it; here it is a loop.
+        A model whose views share work overrides this loop.
         """
         out = torch.empty_like(images)
         for b, view in enumerate(views.split(1)):
@@ -171,97 +166,88 @@ class ModelBase(ModelAbilities, ABC):
         return out
 
     def squared_norms(self, views: Tensor, tol: float) -> Tensor:
-        """The largest eigenvalue of each view's Re(H_i^H H_i), by Lanczos in the image, some views at a time.
+        """The largest eigenvalue of each view's Re(H_i^H H_i), by Lanczos iterations, some views at a time.
 
-        Of a non-negative model they are `squared_norm_bounds`, whatever `tol`.
+        For a non-negative model they are `squared_norm_bounds`, whatever `tol`.
         """
         if self.nonnegative:
             return self.squared_norm_bounds(views)
-        parts: list[Tensor] = []
-        for some in views.split(_VIEWS_AT_ONCE):
+        norms: list[Tensor] = []
+        for part in views.split(_VIEWS_AT_ONCE):
             products = 0
 
-            def normal(images: Tensor, some: Tensor = some) -> Tensor:
+            def normal(images: Tensor, part: Tensor = part) -> Tensor:
                 nonlocal products
                 products += 1
-                report(f"estimating L of every view, product {products}", _VIEWS_AT_ONCE * len(parts), len(views))
-                return self.normal_each(images, some)
+                report(f"estimating L of every view, product {products}", _VIEWS_AT_ONCE * len(norms), len(views))
+                return self.normal_each(images, part)
 
-            like = torch.empty((len(some), *self.image_shape), device=self.device, dtype=self.dtype)
-            parts.append(largest_eigenvalue(normal, like, tol=tol, ndim=len(self.image_shape)))
-        return torch.cat(parts)
+            like = torch.empty((len(part), *self.image_shape), device=self.device, dtype=self.dtype)
+            norms.append(largest_eigenvalue(normal, like, tol=tol, ndim=len(self.image_shape)))
+        return torch.cat(norms)
 
     def squared_norm_bounds(self, views: Tensor) -> Tensor:
-        """Upper bounds of each view's largest eigenvalue, of which the largest is within 20 % of the largest of all.
+        """Upper bounds of each view's largest eigenvalue; the largest bound is within 20 % of the largest of all.
 
-        They need a quarter of the products of `squared_norms` where all views are alike, and far fewer where one stands
-        out, and hold with a probability of 0.999 (`largest_eigenvalue_bounds`). Of a non-negative model they need two
-        products a view, and hold always (`nonnegative_bound`). A model that has something cheaper overrides it, and
-        says how near that comes: of MRI with several coils the largest is 1.3 to 2.6 times the true one.
+        They need a quarter of the products of `squared_norms` if all views are alike, far fewer if one stands out, and
+        hold with a probability of 0.999 (`largest_eigenvalue_bounds`). For a non-negative model they need two products
+        a view, and always hold (`nonnegative_bound`). Models with something cheaper override it.
         """
         if self.nonnegative:
             return self._nonnegative_bounds(views)
         parts: list[Tensor] = []
-        largest, done = 0.0, 0
+        largest, finished = 0.0, 0
         at_once = max(1, min(_VIEWS_AT_ONCE, _LANCZOS_PIXELS // math.prod(self.image_shape)))
-        for some in views.split(at_once):
+        for part in views.split(at_once):
 
-            def normal(images: Tensor, which: Tensor, some: Tensor = some) -> Tensor:
-                return self.normal_each(images, some[which])
+            def normal(images: Tensor, which: Tensor, part: Tensor = part) -> Tensor:
+                return self.normal_each(images, part[which])
 
-            def look(settled: int, done: int = done) -> None:
-                report("bounding L of every view", done + settled, len(views))
+            def look(settled: int, finished: int = finished) -> None:
+                report("bounding L of every view", finished + settled, len(views))
 
             look(0)
-            like = torch.empty((len(some), *self.image_shape), device=self.device, dtype=self.dtype)
+            like = torch.empty((len(part), *self.image_shape), device=self.device, dtype=self.dtype)
+            failure, ndim = 1e-3 * len(part) / len(views), len(self.image_shape)
             bounds, largest = largest_eigenvalue_bounds(
-                normal,
-                like,
-                tol=0.2,
-                failure=1e-3 * len(some) / len(views),
-                largest=largest,
-                ndim=len(self.image_shape),
-                look=look,
+                normal, like, tol=0.2, failure=failure, largest=largest, ndim=ndim, look=look
             )
             parts.append(bounds)
-            done += len(some)
+            finished += len(part)
         return torch.cat(parts)
 
     def windows(self, views: Tensor) -> Tensor:
-        """Positive data of each view from which a non-negative model's bounds of L start: (B, *data_shape).
+        """Positive data of each view from which the bounds of L of a non-negative model start: (B, *data_shape).
 
-        The nearer they are to the eigenvector of H_i H_i^T with the largest eigenvalue, the nearer the bounds; they
-        hold for any. A model that knows more than nothing, which is ones, overrides it.
+        Bounds hold for any, and are closer the nearer these are to the eigenvector of H_i H_i^T with the largest
+        eigenvalue.
         """
         return torch.ones((len(views), *self.data_shape), device=self.device, dtype=self.data_dtype)
 
     def _nonnegative_bounds(self, views: Tensor) -> Tensor:
-        bounds = torch.empty(len(views), dtype=torch.float64)
-        at_once = max(1, _WINDOW_VALUES // math.prod(self.data_shape))
-        for first in range(0, len(views), at_once):
-            some = views[first : first + at_once]
-            for b, (view, start) in enumerate(zip(some.split(1), self.windows(some).split(1), strict=True), first):
-                report("bounding L of every view", b, len(views))
-                bounds[b] = nonnegative_bound(
-                    lambda image, view=view: self.forward(image, view),  # type: ignore[misc]
-                    lambda data, view=view: self.adjoint(data, view),  # type: ignore[misc]
-                    start,
-                )
-        return bounds
+        bounds: list[float] = []
+        for part in views.split(max(1, _WINDOW_VALUES // math.prod(self.data_shape))):
+            for view, start in zip(part.split(1), self.windows(part).split(1), strict=True):
+                report("bounding L of every view", len(bounds), len(views))
+                bounds.append(self._nonnegative_bound(view, start))
+        return torch.tensor(bounds, dtype=torch.float64)
+
+    def _nonnegative_bound(self, view: Tensor, start: Tensor) -> float:
+        return float(nonnegative_bound(lambda x: self.forward(x, view), lambda z: self.adjoint(z, view), start))
 
     def spread(self, weights: Tensor) -> Tensor:
-        """Weights of views, (B,), shaped so that they multiply data, on the model's device."""
+        """Weights of views, (B,), shaped to multiply data, on the model's device."""
         return weights.to(device=self.device, dtype=self.dtype.to_real()).reshape(-1, *(1,) * len(self.data_shape))
 
 
 def as_model(model: Any) -> Model:
-    """A model as it is, or one of somebody's own class with the defaults of `ModelBase` for what it lacks."""
+    """The model itself, or, if it is not a `ModelBase`, with the defaults of `ModelBase` for what it lacks."""
     completed: Model = model if isinstance(model, ModelBase) else with_defaults(model, _OwnModel)
     return completed
 
 
 class _OwnModel(ModelBase):
-    """The defaults of a model that was not written on `ModelBase`, whose norms are therefore its own."""
+    """The defaults of a model that was not written on `ModelBase`, whose norms are its own."""
 
     estimated_views = 1000
 
@@ -269,8 +255,8 @@ class _OwnModel(ModelBase):
 class Linearization(ModelBase):
     """The derivative J_i(at) of each view's prediction, v -> J_i(at) v, as a linear model.
 
-    H_i(at + v) = H_i(at) + J_i(at) v + O(||v||^2), so that near `at` least squares with H are those with J(at) and the
-    data y_i - H_i(at): its L, its back-projection and its prox are those of a linear model.
+    H_i(at + v) = H_i(at) + J_i(at) v + O(||v||^2), so near `at`, least squares with H are those with the linear model
+    J(at) and the data y_i - H_i(at).
 
     Holds where the model can be differentiated; it needs its `derivative` and `linearize`.
 
@@ -297,14 +283,14 @@ class Linearization(ModelBase):
         return self.model.restrict(data, views)
 
     def normal(self, views: Views = None, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-        """x -> sum_i w_i Re(J_i^H J_i x), with what the pullback at one image needs prepared once."""
-        kept: dict[torch.Size, Callable[[Tensor], Tensor]] = {}
+        """x -> sum_i w_i Re(J_i^H J_i x), with the pullback prepared once."""
+        pullbacks: dict[torch.Size, Callable[[Tensor], Tensor]] = {}
 
         def apply(image: Tensor) -> Tensor:
-            if image.shape not in kept:
-                kept[image.shape] = self._pullback(self.at.expand_as(image), views)
+            if image.shape not in pullbacks:
+                pullbacks[image.shape] = self._pullback(self.at.expand_as(image), views)
             data = self.forward(image, views)
-            return kept[image.shape](data if weights is None else self.spread(weights) * data)
+            return pullbacks[image.shape](data if weights is None else self.spread(weights) * data)
 
         return apply
 

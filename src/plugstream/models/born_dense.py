@@ -23,12 +23,10 @@ ComplexType = type[np.complexfloating[Any, Any]]
 Which = NDArray[np.int64] | slice
 
 # An induced current of 2^22 complex values is 32 MB in single precision: enough rows for the matrix product
-# to run at full speed (64 views at 256 x 256), little beside the Green's matrix itself.
+# to run at full speed (64 views at 256 x 256), and little compared with the Green's matrix.
 _BLOCK_VALUES = 1 << 22
-# The fields of all views are kept up to so many bytes.
-FIELD_BYTES = {"cpu": 256 << 20, "cuda": 4 << 30}
-# Transmitters whose nearest pixels are looked for at once.
-_POINTS = 1 << 16
+FIELD_BYTES = {"cpu": 256 << 20, "cuda": 4 << 30}  # the fields of all views are kept up to this
+_POINTS = 1 << 16  # transmitters whose nearest pixels are computed at once
 
 
 class DenseBorn:
@@ -94,7 +92,7 @@ class DenseBorn:
         return out.reshape(images.shape)
 
     def fields_of(self, index: Tensor) -> Tensor:
-        """The incident fields of these views: (B, pixels), not to be changed."""
+        """The incident fields of these views: (B, pixels), read-only."""
         if self.fields is None:
             return self._some_fields(index.cpu().numpy())
         return self.fields[index.to(self.device)]
@@ -124,7 +122,7 @@ class DenseBorn:
         return z.conj().resolve_conj() @ self.green
 
     def _field_blocks(self, index: Tensor | None, images: int) -> Iterator[tuple[slice, Tensor]]:
-        """Slices of the batch of views with their fields, which are a copy where `index` and a table are given."""
+        """Slices of the batch of views with their fields, which are a copy if `index` and a table are given."""
         step = max(1, _BLOCK_VALUES // (images * self.green.shape[1]))
         for start in range(0, self._count(index), step):
             rows = slice(start, min(start + step, self._count(index)))
@@ -135,7 +133,7 @@ class DenseBorn:
             yield rows, fields
 
     def _kept_fields(self, start: int) -> Tensor | None:
-        """The fields of all views from `start` on, if those of all views are few enough to be kept."""
+        """The fields of all views from `start` on, None if those of all views are too many to keep."""
         if not fits(FIELD_BYTES, self.n_views * self.green.shape[1], self.device, self.dtype):
             if self.geometry.transmitters is not None:
                 peak_intensities(self.geometry, slice(start, None))  # refuses one that lies on a pixel
@@ -143,15 +141,14 @@ class DenseBorn:
         try:
             return self._some_fields(slice(start, self.n_views))
         except DamagedError:
-            return None  # on the disk; they are read with the views that are drawn, which may leave the bad ones out
+            return None  # on disk; they are read with the views that are drawn, which may not include the bad ones
 
     def _some_fields(self, views: Which) -> Tensor:
-        """(B, pixels); not to be changed, since they may lie in memory of the geometry's."""
-        given = self.geometry.fields
-        if given is None:
+        """(B, pixels), read-only, since they may share memory with the geometry."""
+        if self.geometry.fields is None:
             return self._place(_incident(self.geometry, self.kind, views))
-        some = given[views]
-        return self._place(some.reshape(len(some), -1))
+        fields = self.geometry.fields[views]
+        return self._place(fields.reshape(len(fields), -1))
 
     def _count(self, index: Tensor | None) -> int:
         return self.n_views if index is None else len(index)
@@ -170,7 +167,7 @@ def weigh(residual: Tensor, weights: Tensor | None, mask: Tensor | None, rows: s
 
 
 def green_matrix(geometry: BornGeometry, dtype: ComplexType = np.complex64) -> Complex:
-    """How the current induced in each pixel reaches each receiver: (receivers, pixels).
+    """The Green's matrix from currents in pixels to receivers: (receivers, pixels).
 
     S[m, n] = k_0^2 (i/4) H_0^(1)(k |r_m - r_n|) dA, or for receivers in the far field, which are directions s_m,
     S[m, n] = k_0^2 exp(i pi/4) / sqrt(8 pi k) exp(-i k s_m . r_n) dA, the former's limit times sqrt(r) exp(-i k r).
@@ -195,7 +192,7 @@ def incident_fields(geometry: BornGeometry, dtype: ComplexType = np.complex64) -
 
 
 def peak_intensities(geometry: BornGeometry, views: Which = slice(None)) -> NDArray[np.float64]:
-    """The largest |u_i[n]|^2 of each view on the grid, with little memory for millions of them: (views,).
+    """The largest |u_i[n]|^2 of each view on the grid, in blocks, for millions of views: (views,).
 
     A line source is strongest at the pixel that is nearest to it, since |H_0^(1)| falls; a plane wave is 1 everywhere.
     """
@@ -206,8 +203,8 @@ def peak_intensities(geometry: BornGeometry, views: Which = slice(None)) -> NDAr
     pixels = geometry.grid.shape[0] * geometry.grid.shape[1]
     step = _POINTS if geometry.fields is None else max(1, _BLOCK_VALUES // pixels)
     for start in range(0, len(numbers), step):
-        some = numbers[start : start + step]
-        rows = slice(some.start, some.stop, some.step) if isinstance(some, range) else some
+        part = numbers[start : start + step]
+        rows = slice(part.start, part.stop, part.step) if isinstance(part, range) else part
         if geometry.fields is not None:
             out[start : start + step] = np.abs(geometry.fields[rows]).max((1, 2)).astype(np.float64) ** 2
         else:
@@ -231,7 +228,7 @@ def _peaks_of_transmitters(geometry: BornGeometry, views: Which) -> NDArray[np.f
 
 
 def fits(limits: Mapping[str, int], values: int, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether so many complex values, in the precision of `dtype`, are within the limit of bytes of the device."""
+    """Whether so many complex values, in the precision of `dtype`, are within the device's limit of bytes."""
     return values * 2 * dtype.itemsize <= limits.get(device.type, limits["cpu"])
 
 
@@ -247,12 +244,12 @@ def _numbers(geometry: BornGeometry, views: Which) -> range | NDArray[np.int64]:
     return range(geometry.n_views)[views] if isinstance(views, slice) else views
 
 
-def _refuse(what: str, number: int) -> NoReturn:
-    raise InputError(f"{what} {number} lies on the centre of a pixel, where its field is infinite; move it")
+def _refuse(antenna: str, number: int) -> NoReturn:
+    raise InputError(f"{antenna} {number} lies on the centre of a pixel, where its field is infinite; move it")
 
 
 def _line_sources(
-    what: str,
+    antenna: str,
     numbers: range | NDArray[np.int64],
     sources: NDArray[np.float64],
     geometry: BornGeometry,
@@ -269,7 +266,7 @@ def _line_sources(
     def fill(row: int) -> None:
         distance = k * np.hypot(*(pixels - sources[row]).T)
         if not distance.min() > 0:
-            _refuse(what, numbers[row])
+            _refuse(antenna, numbers[row])
         out[row].real = -0.25 * scale * y0(distance)
         out[row].imag = 0.25 * scale * j0(distance)
 

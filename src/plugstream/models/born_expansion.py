@@ -38,19 +38,16 @@ __all__ = [
 Real = NDArray[np.float64]
 Complex = NDArray[np.complexfloating[Any, Any]]
 
-# Orders are looked at until J_m(ka) is as small as this; beyond it nothing is left at any eps.
-_NOTHING = 1e-40
-# What the FFT and the products can reach, relative to the data: chosen so that random geometries keep to eps.
+_NOTHING = 1e-40  # of J_m(ka), beyond which orders add nothing at any eps
+# The accuracy of the FFT and the products, relative to the data: chosen so that random geometries keep to eps.
 _ROUNDING = {True: 2e-7, False: 5e-14}
-# The largest gain in double precision: with 10 twice, rounding keeps forward and adjoint transposes to 1e-12.
+# The largest gain in double precision: with 10 twice, forward and adjoint are transposes to 1e-12.
 _MOST_GAIN = 10.0
-# eps is shared out: to cutting off the series of sources, of receivers, and the non-uniform FFT with its rounding.
+# Parts of eps for cutting off the series of sources and of receivers each, and for the FFT with its rounding.
 _CUT, _TRANSFORM = 0.1, 0.5
-# Coefficients are computed for so many values at once; and so many radii have their series kept.
-_BLOCK_VALUES = 1 << 16
-_RADII = 64
-# Points whose distances are computed at once.
-_POINTS = 1 << 16
+_BLOCK_VALUES = 1 << 16  # coefficients that are computed at once
+_RADII = 64  # whose series are kept
+_POINTS = 1 << 16  # whose distances are computed at once
 
 
 @dataclass(frozen=True)
@@ -79,11 +76,11 @@ class Expansion:
 
 
 def plan_expansion(geometry: BornGeometry, eps: float, *, single: bool) -> Expansion:
-    """Plan the fast method at accuracy eps, or say in one line why it cannot be had.
+    """Plan the fast method at accuracy eps, or say in one line why it is impossible.
 
     Every transmitter and receiver must be far enough from the grid's centre for its series to end before its
-    coefficients have grown so much that rounding, amplified by the `gain` of both, would exceed eps. That smallest
-    radius is a little more than that of the corners, by about 3 (k a)^{1/3} / k.
+    coefficients grow so much that rounding, amplified by the `gain` of both, exceeds eps. That smallest radius exceeds
+    that of the corners by about 3 (k a)^{1/3} / k.
 
     Arguments: geometry; eps, relative to the scattered field in all directions; single, for single precision.
     """
@@ -93,25 +90,25 @@ def plan_expansion(geometry: BornGeometry, eps: float, *, single: bool) -> Expan
     most = largest_gain(eps, single=single)
     chosen, gains = Directions(0, 2), 1.0
     nearest: list[float | None] = []
-    for what in ("transmitters", "receivers"):
-        points: Real | None = getattr(geometry, what)
-        if points is None or (what == "receivers" and geometry.far_field):
+    for antennas in ("transmitters", "receivers"):
+        points: Real | None = getattr(geometry, antennas)
+        if points is None or (antennas == "receivers" and geometry.far_field):
             nearest.append(None)
             continue
         place, distance = _nearest(points, geometry.grid)
-        found = choose_directions(k * a, k * distance, _CUT * eps) if distance > a else None
-        if found is None or gain(k * distance, found) > most:
+        needed = choose_directions(k * a, k * distance, _CUT * eps) if distance > a else None
+        if needed is None or gain(k * distance, needed) > most:
             least = smallest_radius(k * a, _CUT * eps, most) / k
             raise InputError(
-                f"{what[:-1]} {place} is {distance:.5g} m from the grid's centre, and the fast method needs at "
+                f"{antennas[:-1]} {place} is {distance:.5g} m from the grid's centre, and the fast method needs at "
                 f"least {_round_up(least):.5g} m for eps = {eps:g} in {'single' if single else 'double'} precision; "
                 "use method='dense', a larger eps, or a smaller image"
             )
         nearest.append(k * distance)
     for kr in nearest:
-        found = choose_directions(k * a, kr, _CUT * eps)
-        assert found is not None
-        chosen = Directions(max(chosen.order, found.order), max(chosen.count, found.count))
+        needed = choose_directions(k * a, kr, _CUT * eps)
+        assert needed is not None
+        chosen = Directions(max(chosen.order, needed.order), max(chosen.count, needed.count))
     for kr in nearest:
         gains *= max(1.0, gain(kr, chosen))
     return Expansion(chosen, _TRANSFORM * eps / gains)
@@ -127,7 +124,7 @@ def largest_gain(eps: float, *, single: bool) -> float:
 
 
 def _round_up(value: float) -> float:
-    """To five digits upwards, so that a radius that is told is one that is taken."""
+    """Upwards to five digits, so that the radius in a message is accepted."""
     digits = 4 - int(np.floor(np.log10(value)))
     return float(np.ceil(value * 10**digits) / 10**digits)
 
@@ -135,24 +132,21 @@ def _round_up(value: float) -> float:
 def support_radius(grid: Grid) -> float:
     """a, the distance from the pixel at the grid's centre to the farthest pixel, in metres.
 
-    The centre is that pixel, and not the middle of the rectangle half a pixel away, so that pixels have integer
-    coordinates: what the FFT wants, and circles about the grid's centre then keep one radius. It costs one order.
+    The centre is that pixel, not the middle of the rectangle half a pixel away, so that pixels have integer
+    coordinates, as the FFT needs, and circles about the grid's centre have one radius. It costs one order.
     """
     return float(grid.pixel * np.hypot(grid.shape[0] // 2, grid.shape[1] // 2))
 
 
 def source_distance(geometry: BornGeometry, start: int = 0) -> float:
-    """How far the nearest transmitter of the views from `start` on is from the grid's centre; infinity for plane waves.
-
-    In metres.
-    """
+    """Metres from the grid's centre to the nearest transmitter of views from `start` on; infinity for plane waves."""
     if geometry.transmitters is None or start >= geometry.n_views:
         return float("inf")
     return _nearest(geometry.transmitters[start:], geometry.grid)[1]
 
 
 def _nearest(points: Real, grid: Grid) -> tuple[int, float]:
-    """Which point is the nearest to the grid's centre, and how far that is, with little memory for millions of them."""
+    """The number of the point nearest to the grid's centre and its distance, in blocks, for millions of points."""
     best, least = 0, float("inf")
     for start in range(0, len(points), _POINTS):
         distance = np.hypot(*(points[start : start + _POINTS] - np.asarray(grid.center, dtype=np.float64)).T)
@@ -240,31 +234,30 @@ class Coefficients:
     exp(i pi/4) / sqrt(8 pi k), the limit of (i/4) H_0(k r) sqrt(r) exp(-i k r). As a_{-m} = a_m, the real and the
     imaginary part of W are real Fourier series, and a real FFT each.
 
-    A row is the same to the bit whichever others are asked for with it, so it may be kept or computed anew. Sources on
-    circles have few radii, and the series of the last few are kept.
+    A row has the same bits whatever rows are asked for with it, so it may be kept or computed again. Sources on circles
+    have few radii, and the series of the last few are kept.
 
-    Holds for sources farther than the radius that `choose_directions` was asked for.
+    Holds for sources farther than the radius given to `choose_directions`.
 
-    Arguments: geometry, of which no point is kept; what, "transmitters", "plane_waves" or "receivers"; directions.
+    Arguments: geometry, of which no point is kept; kind, "transmitters", "plane_waves" or "receivers"; directions.
     """
 
-    def __init__(self, geometry: BornGeometry, what: str, directions: Directions) -> None:
+    def __init__(self, geometry: BornGeometry, kind: str, directions: Directions) -> None:
         self.directions, self.wavenumber = directions, geometry.wavenumber
         self.center = np.asarray(geometry.grid.center, dtype=np.float64)
-        receivers = what == "receivers"
-        self.plane = what == "plane_waves" or (receivers and geometry.far_field)
+        receivers = kind == "receivers"
+        self.plane = kind == "plane_waves" or (receivers and geometry.far_field)
         self.scale: complex = (2 * np.pi / geometry.wavelength) ** 2 * geometry.grid.pixel**2 if receivers else 1.0
         if receivers and self.plane:
             self.scale *= np.exp(0.25j * np.pi) / np.sqrt(8 * np.pi * self.wavenumber)
         self._sign = -1.0 if receivers else 1.0
-        # Radii, in order and with infinity at the end, and their series: one attribute, so that no thread sees one
-        # without the other.
-        self._kept: tuple[Real, Real] = np.array([np.inf]), np.zeros((1, 2, directions.order + 1))
+        # Radii, in order and with infinity at the end, and their series: one attribute, so that threads see both.
+        self._cache: tuple[Real, Real] = np.array([np.inf]), np.zeros((1, 2, directions.order + 1))
 
     @property
     def held(self) -> int:
         """Bytes kept."""
-        return sum(array.nbytes for array in self._kept)
+        return sum(array.nbytes for array in self._cache)
 
     def __call__(self, points: Real) -> Complex:
         """A block at a time, since it is done in double precision with several arrays of this size."""
@@ -298,17 +291,17 @@ class Coefficients:
 
     def _series(self, x: Real) -> Real:
         """a_m of line sources at x = k R, m = 0 .. M: (n, 2, M + 1), real and imaginary parts."""
-        radii, series = self._kept
+        radii, series = self._cache
         place = np.searchsorted(radii, x)
-        known = radii[place] == x
-        if not known.all():
-            new = np.unique(x[~known])
+        cached = radii[place] == x
+        if not cached.all():
+            new = np.unique(x[~cached])
             radii, series = np.concatenate([new, radii]), np.concatenate([self._line_sources(new), series])
             order = np.argsort(radii)
             radii, series = radii[order], series[order]
             place = np.searchsorted(radii, x)
             last = slice(None) if len(radii) <= _RADII else np.append(np.searchsorted(radii, new[: _RADII - 1]), -1)
-            self._kept = radii[last], series[last]
+            self._cache = radii[last], series[last]
         return series[place]
 
     def _line_sources(self, x: Real) -> Real:

@@ -22,14 +22,10 @@ from plugstream.models.nufft import Nufft, make_nufft
 
 __all__ = ["TABLE_BYTES", "FastBorn"]
 
-# Products of waves, P^2 values an image, are formed for so many values at once.
-_BLOCK_VALUES = 1 << 24
-# Rows of sources are taken for so many values at once, 8 MB in single precision; and computed for a part of that, since
-# it is done in double precision.
-_ROW_VALUES = 1 << 20
-_COMPUTED_VALUES = 1 << 17
-# A table of the sources of all views is kept up to so many bytes.
-TABLE_BYTES = {"cpu": 64 << 20, "cuda": 4 << 30}
+_BLOCK_VALUES = 1 << 24  # products of waves, P^2 an image, that are formed at once
+_ROW_VALUES = 1 << 20  # of rows of sources that are taken at once, 8 MB in single precision
+_COMPUTED_VALUES = 1 << 17  # of those that are computed at once, in double precision
+TABLE_BYTES = {"cpu": 64 << 20, "cuda": 4 << 30}  # of the largest table of the sources of all views that is kept
 
 
 class FastBorn:
@@ -70,8 +66,8 @@ class FastBorn:
         self.shape, self.n_views = geometry.grid.shape, geometry.n_views
         self.device, self.dtype, self.half = device, dtype, directions.half
         self.data_dtype = dtype.to_complex()
-        what = "transmitters" if geometry.transmitters is not None else "plane_waves"
-        self._coefficients = Coefficients(geometry, what, directions)
+        kind = "transmitters" if geometry.transmitters is not None else "plane_waves"
+        self._coefficients = Coefficients(geometry, kind, directions)
         self._points = _sources(geometry)
         self._table: Tensor | None = self._computed(self._coefficients, self._points) if self._keeps() else None
         self._recent = RecentRows()

@@ -1,4 +1,4 @@
-"""Rows of sources of the last batches, kept by place: antennas of a long scan stand in few places, again and again."""
+"""Rows of sources of the last batches, cached by place: antennas of a long scan return to few places."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from plugstream.images.grid import Points
 
 __all__ = ["RecentRows"]
 
-# Rows are kept up to so many bytes, and of batches of so many views: a pass over all views would only push others out.
+# Rows are cached up to so many bytes, and only for batches of so many views: a pass over all views would evict others.
 _BYTES = 16 << 20
 _BATCH = 64
 
 
 class RecentRows:
-    """The rows of points, (n, 2) to (n, P), of which those of places that came before are not computed again.
+    """A cache of the rows of points, (n, 2) to (n, P).
 
-    Holds where a row is the same to the bit whichever others are computed with it, so that keeping it changes nothing.
-    When there is no more room all are forgotten, so that memory does not grow with the number of views; and if fewer
-    rows had been found than computed by then, there are too many places, and none are kept any more. Threads may share
-    it.
+    Holds where a row has the same bits whatever rows are computed with it, so that caching changes nothing. A full
+    cache is emptied, so that memory does not grow with the number of views; if by then fewer rows were cached than
+    computed, there are too many places, and the cache is switched off. Threads may share it.
     """
 
     def __init__(self) -> None:
         self._rows: dict[bytes, Tensor] = {}
-        self._gain = 0  # rows that were found, less those that were computed
+        self._gain = 0  # rows taken from the cache, less rows computed
         self._useful = True
 
     @property
@@ -36,21 +35,21 @@ class RecentRows:
         return sum(row.nbytes for row in list(self._rows.values()))
 
     def find(self, points: Points, compute: Callable[[Points], Tensor]) -> Tensor:
-        """The rows of these points; `compute` makes those that are not known."""
+        """The rows of these points; `compute` makes those that are not cached."""
         if not (self._useful and 0 < len(points) <= _BATCH):
             return compute(points)
-        known, places = self._rows, [point.tobytes() for point in points]
-        found = [known.get(place) for place in places]
-        new = {place: number for number, place in enumerate(places) if found[number] is None}
-        self._gain += len(places) - 2 * len(new)
-        if new:
-            # Rows by themselves: a part of a tensor would keep all of it.
-            rows = [row.clone() for row in compute(points[list(new.values())]).unbind()]
-            made = dict(zip(new, rows, strict=True))
-            if (len(known) + len(rows)) * rows[0].nbytes > _BYTES:
-                known = self._rows = {}
+        places = [point.tobytes() for point in points]
+        rows = {place: row for place in places if (row := self._rows.get(place)) is not None}
+        missing = {place: number for number, place in enumerate(places) if place not in rows}
+        self._gain += len(places) - 2 * len(missing)
+        if missing:
+            # Clones, since a part of a tensor would keep all of it.
+            new = [row.clone() for row in compute(points[list(missing.values())]).unbind()]
+            if (len(self._rows) + len(new)) * new[0].nbytes > _BYTES:
+                self._rows = {}
                 self._useful, self._gain = self._gain >= 0, 0
+            computed = dict(zip(missing, new, strict=True))
             if self._useful:
-                known.update(made)
-            found = [made[place] if row is None else row for place, row in zip(places, found, strict=True)]
-        return torch.stack([row for row in found if row is not None])
+                self._rows.update(computed)
+            rows |= computed
+        return torch.stack([rows[place] for place in places])

@@ -28,10 +28,10 @@ class CoarseGrid:
     def __init__(self, shape: tuple[int, int], *, device: torch.device, dtype: torch.dtype) -> None:
         self.fine, self.shape = shape, tuple(-(-n // 2) for n in shape)
         rows, columns = (interpolation(n) for n in shape)
-        # A real matrix multiplies rows of complex numbers from the left; from the right it has to be complex.
+        # A real matrix multiplies rows of complex numbers from the left; along columns it has to be complex.
         self._down, self._up = (
-            (_Band(left, device, dtype), _Band(right, device, dtype.to_complex()))
-            for left, right in zip(rows, columns, strict=True)
+            (_Band(row_matrix, device, dtype), _Band(column_matrix, device, dtype.to_complex()))
+            for row_matrix, column_matrix in zip(rows, columns, strict=True)
         )
 
     def sample(self, fields: Tensor) -> Tensor:
@@ -53,10 +53,7 @@ class CoarseGrid:
 
 
 class _Band:
-    """A matrix that is zero but near its diagonal, in blocks of rows, each with the columns that it needs.
-
-    On a GPU it is one block, since launches take longer than zeros.
-    """
+    """A band matrix, in blocks of rows, each with the columns that it needs; on a GPU one block, to save launches."""
 
     def __init__(self, matrix: NDArray[np.float64], device: torch.device, dtype: torch.dtype) -> None:
         self.count, step = len(matrix), len(matrix) if device.type == "cuda" else _BLOCK
@@ -72,16 +69,16 @@ class _Band:
         """The matrix, real, times complex fields (k, n, w): (k, count, w)."""
         parts = torch.view_as_real(fields).flatten(2)
         out = parts.new_empty((len(parts), self.count, parts.shape[2]))
-        for here, there, block in self._blocks:
-            torch.matmul(block, parts[:, there], out=out[:, here])
+        for rows, columns, block in self._blocks:
+            torch.matmul(block, parts[:, columns], out=out[:, rows])
         return torch.view_as_complex(out.unflatten(2, (-1, 2)))
 
     def along_columns(self, fields: Tensor) -> Tensor:
         """Complex fields (k, h, n) times the transpose of the matrix, complex: (k, h, count)."""
         flat = fields.flatten(0, 1)
         out = flat.new_empty((len(flat), self.count))
-        for here, there, block in self._blocks:
-            torch.mm(flat[:, there], block.T, out=out[:, here])
+        for rows, columns, block in self._blocks:
+            torch.mm(flat[:, columns], block.T, out=out[:, rows])
         return out.reshape(*fields.shape[:2], self.count)
 
 
@@ -102,7 +99,7 @@ def _lagrange(places: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     index = first[:, None] + np.arange(points)
     out = np.zeros((len(places), size))
     for n in range(points):
-        others = np.delete(index, n, 1)
-        weights = np.prod((places[:, None] - others) / (index[:, n : n + 1] - others), 1)
+        nodes = np.delete(index, n, 1)
+        weights = np.prod((places[:, None] - nodes) / (index[:, n : n + 1] - nodes), 1)
         out[np.arange(len(places)), index[:, n]] = weights
     return out

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,10 +21,9 @@ _BLOCK_BYTES = 1 << 27  # of matrices of pixels that are decomposed together
 
 
 def find_calibration(sampled: NDArray[np.bool_], least: int = 4) -> tuple[slice, ...]:
-    """The largest box around the middle of k-space, N // 2 along each axis, in which everything is sampled.
+    """A fully sampled box around the middle of k-space, N // 2 along each axis, that cannot grow on any side.
 
-    It is found by letting a box grow by one at a time, on whichever side it can. One of fewer than `least` samples
-    along an axis is refused: there is nothing to tell coils apart by.
+    A box of fewer than `least` samples along an axis is refused, since it cannot tell coils apart.
 
     Arguments: sampled, (H, W) or (D, H, W), True where k-space was.
     """
@@ -102,20 +101,17 @@ def espirit_maps(
     spectra = torch.fft.fftn(basis, s=spread, dim=axes)
     products = torch.einsum("mc...,md...->cd...", spectra, spectra.conj())
     lags = torch.fft.ifftn(products, dim=axes)  # lag l at l modulo the spread
-    whole = torch.zeros((coils, coils, *shape), dtype=torch.complex64)
-    index = [torch.arange(-(side - 1), side) for side in sides]
-    places = torch.meshgrid(*[lag % n for lag, n in zip(index, shape, strict=True)], indexing="ij")
-    found = torch.meshgrid(*[lag % n for lag, n in zip(index, spread, strict=True)], indexing="ij")
-    for place, lag in zip(_flat(places), _flat(found), strict=True):  # one by one: small images fold lags together
-        to, from_ = (slice(None), slice(None), *place), (slice(None), slice(None), *lag)
-        whole[to] += lags[from_]
-    matrices = torch.fft.ifftn(whole, dim=axes, norm="forward") / math.prod(sides)
+    folded = torch.zeros((coils, coils, *shape), dtype=torch.complex64)
+    for lag in itertools.product(*(range(1 - side, side) for side in sides)):  # small images fold lags together
+        place, source = (tuple(a % n for a, n in zip(lag, m, strict=True)) for m in (shape, spread))
+        folded[:, :, *place] += lags[:, :, *source]
+    matrices = torch.fft.ifftn(folded, dim=axes, norm="forward") / math.prod(sides)
     matrices = torch.fft.fftshift(matrices, dim=axes).flatten(2).permute(2, 0, 1)
     maps, strength = _principal(matrices)
     maps = _turn(maps, _virtual_coil(middle))
     if real_image:
-        seen = (maps.conj() * smooth_images(middle, shape).flatten(1).T).sum(1)
-        maps = maps * _phasor(seen)[:, None]
+        combined = (maps.conj() * smooth_images(middle, shape).flatten(1).T).sum(1)
+        maps = maps * _phasor(combined)[:, None]
     maps = torch.where(strength[:, None] >= crop, maps, torch.zeros((), dtype=maps.dtype))
     return maps.T.reshape(coils, *shape).numpy()
 
@@ -126,11 +122,11 @@ def smooth_images(calibration: Tensor, shape: Sequence[int]) -> Tensor:
     for axis, size in enumerate(calibration.shape[1:], 1):
         window = torch.hann_window(size + 2, periodic=False)[1:-1]
         values = values * window.view(-1, *(1,) * (calibration.ndim - 1 - axis))
-    whole = torch.zeros((len(values), *shape), dtype=values.dtype)
+    kspace = torch.zeros((len(values), *shape), dtype=values.dtype)
     pairs = zip(shape, values.shape[1:], strict=True)
-    whole[(slice(None), *(slice(n // 2 - size // 2, n // 2 - size // 2 + size) for n, size in pairs))] = values
-    axes = tuple(range(1, whole.ndim))
-    images: Tensor = torch.fft.ifftn(torch.fft.ifftshift(whole, axes), dim=axes, norm="ortho")
+    kspace[(slice(None), *(slice(n // 2 - size // 2, n // 2 - size // 2 + size) for n, size in pairs))] = values
+    axes = tuple(range(1, kspace.ndim))
+    images: Tensor = torch.fft.ifftn(torch.fft.ifftshift(kspace, axes), dim=axes, norm="ortho")
     shifted: Tensor = torch.fft.fftshift(images, axes)
     return shifted
 
@@ -156,10 +152,6 @@ def adaptive_maps(images: Complex, *, window: int = 5, crop: float = 0.0) -> NDA
     return maps.T.reshape(coils, *shape).numpy()
 
 
-def _flat(grids: tuple[Tensor, ...]) -> list[Any]:
-    return [tuple(int(i) for i in place) for place in zip(*(grid.flatten().tolist() for grid in grids), strict=True)]
-
-
 def _principal(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """The first eigenvectors of Hermitian matrices, (n, coils), and their eigenvalues, (n,), some at a time."""
     coils = matrices.shape[1]
@@ -167,11 +159,11 @@ def _principal(matrices: Tensor) -> tuple[Tensor, Tensor]:
     values = torch.empty(len(matrices))
     step = max(1, _BLOCK_BYTES // (16 * coils * coils))
     for begin in range(0, len(matrices), step):
-        some = matrices[begin : begin + step]
-        # NumPy's takes them one by one on one thread, which for matrices as small as these is the fastest.
-        each, own = np.linalg.eigh(((some + some.mH) / 2).numpy())
-        values[begin : begin + step] = torch.from_numpy(each[:, -1].copy())
-        vectors[begin : begin + step] = torch.from_numpy(own[:, :, -1].copy())
+        part = matrices[begin : begin + step]
+        # NumPy takes them one by one on one thread, which is the fastest for such small matrices.
+        eigenvalues, eigenvectors = np.linalg.eigh(((part + part.mH) / 2).numpy())
+        values[begin : begin + step] = torch.from_numpy(eigenvalues[:, -1].copy())
+        vectors[begin : begin + step] = torch.from_numpy(eigenvectors[:, :, -1].copy())
     return vectors, values
 
 

@@ -1,4 +1,4 @@
-"""What an X-ray detector counted, as the line integrals that a model predicts: flat and dark fields, a logarithm."""
+"""From an X-ray detector's counts to the line integrals that a model predicts, by flat and dark fields."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from plugstream.models.views import Views, all_views
 
 __all__ = ["RawCounts"]
 
-# Counts above the dark field that are taken where there are fewer: the logarithm of none is infinite.
-_LEAST = 0.5
+_LEAST = 0.5  # counts above the dark field, at least, since the logarithm of 0 is infinite
 
 
 @dataclass(frozen=True, eq=False)
 class RawCounts:
-    r"""Counts of each pixel and view, with the fields that make line integrals of them.
+    r"""The fields that turn counts of each pixel and view into line integrals.
 
-    A pixel that counts n where the beam alone would give b and nothing d has the line integral
-    y = log(b / max(n - d, 1/2)), and its likelihood counts by b: the Poisson loss of n is b times the transmission loss
-    of y (`plugstream.fidelity.losses.Transmission`), but for half a photon where none came.
+    A pixel with a count of n, of b for the beam alone and of d without beam has the line integral
+    y = log(b / max(n - d, 1/2)), and its likelihood is weighted by b: the Poisson loss of n is b times the transmission
+    loss of y (`plugstream.fidelity.losses.Transmission`), except for half a photon where none came.
 
     Arguments: field, of the detector's rows and columns; places (views,), when each view was taken, in the units of
-    `field.places`; data_shape, of a view; reference, the beam that weights are relative to, None for the median of what
-    the beam gives in all pixels that it reaches.
+    `field.places`; data_shape, of a view; reference, the beam that weights are relative to, None for the median over
+    all pixels that the beam reaches.
     """
 
     field: FlatField
@@ -62,13 +61,13 @@ class RawCounts:
         return torch.log(beam / (counts - dark).clamp_min(_LEAST))
 
     def weights(self, views: Views = None) -> Tensor:
-        """What the beam gives in each pixel, of the median: (B, *data_shape)."""
+        """The beam in each pixel, relative to the reference: (B, *data_shape)."""
         return self._beam(views) / self.usual
 
     def _beam(self, views: Views) -> Tensor:
         index = all_views(views, self.places.shape[0]).numpy()
         beam = self.field.beam(np.asarray(self.places[index], dtype=np.float64))
-        # Pixels that the beam does not reach are masked; here they are kept finite.
+        # Pixels that the beam does not reach are masked; here they only need to be finite.
         return torch.from_numpy(self._shaped(np.where(beam > 0, beam, 1.0).astype(np.float32)))
 
     def _shaped(self, frames: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -79,7 +79,7 @@ class Voxels:
 
     @classmethod
     def from_json(cls, value: Any) -> Voxels:
-        """The voxels that JSON tells; what is none is refused."""
+        """Voxels from JSON; refuse anything else."""
         parts: list[Any] = []
         if isinstance(value, Mapping):
             parts = [value.get(name) for name in ("shape", "spacing", "origin")]
@@ -101,9 +101,9 @@ class Rays:
         centre + (b - (columns - 1)/2) u + (a - (rows - 1)/2) v.
 
     A detector may be curved: its columns are then on an arc through the centre, |u| metres apart along it, whose
-    midpoint lies `curvature` metres from it towards the source; it is usually the source itself. Rays are whole lines,
-    so the object must lie between source and detector. A 2D scan has no rows: its z components are 0, v counts for
-    nothing.
+    midpoint lies `curvature` metres from it towards the source; it is usually the source itself. Rays are infinite
+    lines, so the object must lie between source and detector. A 2D scan has no rows: its z components are 0, and v is
+    ignored.
 
     Arguments:
         vectors: (views, 4, 3). detector: (columns,) or (rows, columns).
@@ -131,7 +131,7 @@ class Rays:
         self._check_each(vectors)
 
     def _check_each(self, vectors: Points) -> None:
-        """Refuse views that are no beam onto a detector, by their numbers."""
+        """Refuse views that are not a beam onto a detector."""
 
         def refuse(wrong: Any, why: str) -> None:
             if wrong.any():
@@ -161,19 +161,19 @@ class Rays:
         return len(self.detector) + 1
 
     def select(self, views: ArrayLike | slice) -> Rays:
-        """The rays of some views, in this order. They were checked with the others, which every step would repeat."""
+        """The rays of some views, in this order, without repeating the checks."""
         vectors = self.vectors[views if isinstance(views, slice) else np.asarray(views)]
         if vectors.ndim != 3:
             raise InputError(f"views must be a list or a slice, not {views!r}")
-        some = copy(self)
-        object.__setattr__(some, "vectors", np.ascontiguousarray(vectors))
-        return some
+        selected = copy(self)
+        object.__setattr__(selected, "vectors", np.ascontiguousarray(vectors))
+        return selected
 
     def shift_detector(self, columns: ArrayLike = 0.0, rows: ArrayLike = 0.0) -> Rays:
         """With each view's detector moved along its columns and rows, in pixels: numbers, or one a view.
 
-        A rotation axis that is seen at column c of a parallel beam, and not in the middle, is a shift by
-        (columns - 1)/2 - c. A curved detector moves along its arc.
+        If a parallel beam sees the rotation axis at column c instead of the middle, the shift is (columns - 1)/2 - c. A
+        curved detector moves along its arc.
         """
         first, centre, u, v = np.moveaxis(self.vectors, 1, 0).copy()
         across, along = (np.broadcast_to(np.asarray(n, float), (len(self),))[:, None] for n in (columns, rows))
@@ -187,9 +187,9 @@ class Rays:
         return replace(self, vectors=np.stack([first, centre + along * v, u, v], 1))
 
     def translate(self, offset: ArrayLike) -> Rays:
-        """With source and detector moved by (x, y, z) metres, (3,) or (views, 3): an object that moved the other way.
+        """With source and detector moved by (x, y, z) metres, (3,) or (views, 3): the object moved the other way.
 
-        To move the rotation axis itself, translate by where it is, turned with each view.
+        To move the rotation axis itself, translate by its position, rotated with each view.
         """
         moved = self.vectors.copy()
         by = np.broadcast_to(np.asarray(offset, float), (len(self), 3))

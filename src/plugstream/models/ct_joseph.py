@@ -58,10 +58,10 @@ def _crossings(rays: Rays, voxels: Voxels, like: Tensor) -> Iterator[tuple[int, 
         lines = cross_planes(rays.select([view]), voxels)
         for axis in range(len(voxels.shape)):
             chosen = np.flatnonzero(lines.axis.ravel() == axis)
-            for some in np.array_split(chosen, -(-len(chosen) * voxels.shape[axis] // _AT_ONCE) or 1):
-                if len(some):
-                    index, weight = _interpolate(lines, voxels.shape, axis, some)
-                    ray = torch.as_tensor(some, device=like.device)
+            for part in np.array_split(chosen, -(-len(chosen) * voxels.shape[axis] // _AT_ONCE) or 1):
+                if len(part):
+                    index, weight = _interpolate(lines, voxels.shape, axis, part)
+                    ray = torch.as_tensor(part, device=like.device)
                     yield view, ray, index.to(like.device), weight.to(like.device, like.dtype)
 
 
@@ -72,13 +72,13 @@ def _interpolate(lines: Lines, shape: tuple[int, ...], axis: int, rays: np.ndarr
     plane = torch.arange(shape[axis], dtype=torch.float64)[:, None]
     strides = [math.prod(shape[b + 1 :]) for b in range(ndim)]
     step = torch.from_numpy(lines.step.ravel()[rays])
-    others = [b for b in range(ndim) if b != axis]
-    places = {b: start[:, b] + plane * slope[:, b] for b in others}
+    across = [b for b in range(ndim) if b != axis]
+    places = {b: start[:, b] + plane * slope[:, b] for b in across}
     indices, weights = [], []
-    for corner in itertools.product((0, 1), repeat=len(others)):
+    for corner in itertools.product((0, 1), repeat=len(across)):
         index = (plane.long() * strides[axis]).expand(-1, len(rays))
         weight = step.expand(shape[axis], -1)
-        for side, b in zip(corner, others, strict=True):
+        for side, b in zip(corner, across, strict=True):
             below = places[b].floor()
             voxel = (below + side).clamp(-1, shape[b]).long()  # a place far outside may not fit an index
             inside = (voxel >= 0) & (voxel < shape[b])

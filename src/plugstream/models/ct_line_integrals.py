@@ -65,13 +65,13 @@ class FlatField:
 
     def beam(self, views: ArrayLike) -> Frames:
         """What the beam adds to the dark field at these views: (views, rows, columns)."""
-        at = np.asarray(views, dtype=np.float64)
+        times = np.asarray(views, dtype=np.float64)
         bright = self.flats - self.dark
         if len(bright) == 1:
-            return np.broadcast_to(bright, (len(at), *self.dark.shape))
-        after = np.clip(np.searchsorted(self.places, at, side="right"), 1, len(self.places) - 1)
+            return np.broadcast_to(bright, (len(times), *self.dark.shape))
+        after = np.clip(np.searchsorted(self.places, times, side="right"), 1, len(self.places) - 1)
         low, high = self.places[after - 1], self.places[after]
-        part = np.clip((at - low) / (high - low), 0.0, 1.0).astype(np.float32)[:, None, None]
+        part = np.clip((times - low) / (high - low), 0.0, 1.0).astype(np.float32)[:, None, None]
         return (1 - part) * bright[after - 1] + part * bright[after]
 
     def transmission(self, counts: ArrayLike, views: ArrayLike) -> Frames:
@@ -96,7 +96,7 @@ def line_integrals(transmission: ArrayLike, floor: float = FLOOR) -> Frames:
 
 
 def find_bad_pixels(field: FlatField, least: float = 0.25) -> NDArray[np.bool_]:
-    """Pixels that do not answer to the beam as their neighbours do: True in (rows, columns).
+    """Pixels that do not respond to the beam like their neighbours: True in (rows, columns).
 
     A pixel is bad where flat - dark is not finite, not positive, below `least` times or above 1 / `least` times the
     median of the nine pixels of its row around it: a beam changes slowly from pixel to pixel.
@@ -120,27 +120,27 @@ def fill_pixels(frames: ArrayLike, bad: NDArray[np.bool_]) -> Frames:
     values = np.array(frames, dtype=np.float32)
     if not bad.any():
         return values
-    whole = bad.all(1)
-    if whole.all():
+    bad_rows = bad.all(1)
+    if bad_rows.all():
         raise InputError("every pixel of the detector is bad; are flat and dark fields what they are said to be?")
     columns = np.arange(bad.shape[1])
-    for row in np.flatnonzero(bad.any(1) & ~whole):
+    for row in np.flatnonzero(bad.any(1) & ~bad_rows):
         good = columns[~bad[row]]
         after = np.clip(np.searchsorted(good, columns[bad[row]]), 1, max(1, len(good) - 1))
-        left, right = good[after - 1], good[np.minimum(after, len(good) - 1)]
-        part = np.clip((columns[bad[row]] - left) / np.maximum(right - left, 1), 0.0, 1.0).astype(np.float32)
-        values[..., row, bad[row]] = (1 - part) * values[..., row, left] + part * values[..., row, right]
-    rows = np.flatnonzero(~whole)
-    for row in np.flatnonzero(whole):
+        start, end = good[after - 1], good[np.minimum(after, len(good) - 1)]
+        part = np.clip((columns[bad[row]] - start) / np.maximum(end - start, 1), 0.0, 1.0).astype(np.float32)
+        values[..., row, bad[row]] = (1 - part) * values[..., row, start] + part * values[..., row, end]
+    rows = np.flatnonzero(~bad_rows)
+    for row in np.flatnonzero(bad_rows):
         values[..., row, :] = values[..., rows[np.argmin(np.abs(rows - row))], :]
     return values
 
 
 def air_level(integrals: ArrayLike, margin: int) -> Frames:
-    """What the rays beside the object add up to, where they should give 0: (views,), to be subtracted from each.
+    """The line integrals of rays beside the object, which should be 0: (views,), to be subtracted.
 
-    The mean over the outermost `margin` columns at both sides of a view. It holds where the object is inside the
-    detector, and corrects a beam, or an exposure, that differs from that of the flat field by a factor.
+    The mean over the outermost `margin` columns at both sides of a view. It holds if the object is inside the detector,
+    and corrects a beam or an exposure that differs from that of the flat field by a factor.
 
     Arguments: integrals (views, rows, columns); margin, columns a side.
     """
@@ -152,12 +152,12 @@ def air_level(integrals: ArrayLike, margin: int) -> Frames:
 
 
 def stripe_pattern(mean: ArrayLike, width: int) -> Frames:
-    """What single detector pixels add to all views, seen as rings in the image: (rows, columns), to be subtracted.
+    """What single detector pixels add to all views, causing rings in the image: (rows, columns), to be subtracted.
 
     s = m - S(M(m)), where m is the mean over all views, M the median of about width/2 neighbouring columns, and S the
     least-squares parabola over `width` of them. A pixel with a wrong gain adds a constant to its line integrals, which
     stands out of m, since the object itself, seen from all sides, makes m smooth; the median keeps it out of the
-    parabola. What is as narrow as a ring and centred on the axis is taken for one and is lost with it.
+    parabola. Parts of the object as narrow as a ring and centred on the axis are lost too.
 
     Arguments: mean (rows, columns), of the line integrals over views; width, odd, four times the widest ring or more.
     Reference: M. Rivers, Tutorial introduction to X-ray computed microtomography data processing, 1998 (with a moving
@@ -173,9 +173,9 @@ def stripe_pattern(mean: ArrayLike, width: int) -> Frames:
     return np.asarray(values - savgol_filter(middle, width, polyorder=2, axis=-1), dtype=np.float32)
 
 
-def _mean(what: str, frames: ArrayLike) -> Frames:
+def _mean(kind: str, frames: ArrayLike) -> Frames:
     values = np.asarray(frames)
     if values.ndim != 3 or values.shape[0] == 0 or values.dtype.kind not in "fiu":
-        raise InputError(f"{what} fields have shape {values.shape}, but must be (frames, rows, columns) of numbers")
+        raise InputError(f"{kind} fields have shape {values.shape}, but must be (frames, rows, columns) of numbers")
     mean: Frames = values.mean(0, dtype=np.float64).astype(np.float32)
     return mean

@@ -1,4 +1,4 @@
-"""Where rays cross the planes of voxels, in the voxels' own units. Without torch; every projector starts from here."""
+"""Where rays cross the planes of voxels, in units of voxels. Without torch; every projector starts from here."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Points = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Lines:
-    """The rays of some views as places among the voxels, for each ray in the detector's order.
+    """The rays of some views among the voxels, in the detector's order.
 
-    A ray advances along that axis of the image on which it crosses the most planes of voxels, and is at
-    start + k slope on plane k of it, in voxels along each axis.
+    A ray advances along the image axis on which it crosses the most planes of voxels, and is at start + k slope on
+    plane k of that axis, in voxels along each axis.
 
-    Arguments: axis (views, *detector); start and slope (views, *detector, image axes), 0 and 1 along its own axis; step
+    Arguments: axis (views, *detector); start and slope (views, *detector, image axes), 0 and 1 along that axis; step
     (views, *detector), the metres from one plane to the next.
     """
 
@@ -48,11 +48,11 @@ def cross_planes(rays: Rays, voxels: Voxels) -> Lines:
 
 
 def check_rays(rays: Rays, voxels: Voxels) -> None:
-    """Refuse rays that do not go with the voxels: of another number of axes, or from a source among the voxels."""
+    """Refuse rays that do not fit the voxels: with another number of axes, or from a source among the voxels."""
     if rays.ndim != len(voxels.shape):
-        asked = "two axes" if rays.ndim == 2 else "three axes"
+        axes = "two axes" if rays.ndim == 2 else "three axes"
         raise InputError(
-            f"a detector of {rays.detector} pixels sees an image of {asked}, but the image is {voxels.shape}"
+            f"a detector of {rays.detector} pixels sees an image of {axes}, but the image is {voxels.shape}"
         )
     if rays.parallel:
         return

@@ -42,12 +42,12 @@ def serves(values: Tensor, rays: Rays, voxels: Voxels) -> bool:
     )
 
 
-@lru_cache(maxsize=4)  # who asks whether there are such rays wants them next
+@lru_cache(maxsize=4)  # callers first ask whether such rays exist, then for the rays
 def stand_upright(rays: Rays, voxels: Voxels) -> Rays | None:
-    """The same rays with detectors whose v is along z and whose u is not; None where there are none.
+    """The same rays with detectors whose v is along z and whose u is not; None if there are none.
 
-    The detector of a parallel beam may be moved along the rays, pixel by pixel, which tilts it. Rays that cross more
-    planes along z than along x or y are not for the kernel, either.
+    The detector of a parallel beam may be moved along the rays, pixel by pixel, which tilts it. The kernel does not
+    take rays that cross more planes along z than along x or y.
     """
     first, centre, u, v = np.moveaxis(rays.vectors, 1, 0)
     if not small_part(u[:, 2:], u):
@@ -76,7 +76,7 @@ def project(image: Tensor, rays: Rays, voxels: Voxels, *, level: str = "") -> Te
     """What `ct_joseph.project` does. The number of threads is torch's, and changes no bit of the result."""
     shares = _shares(rays)
     if len(shares) > 1:
-        parts = [project(image, some, voxels, level=level) for some in shares]
+        parts = [project(image, share, voxels, level=level) for share in shares]
         return torch.cat(parts, dim=image.ndim - len(voxels.shape))
     ndim = len(voxels.shape)
     lead = image.shape[: image.ndim - ndim]
@@ -105,8 +105,8 @@ def back_project(data: Tensor, rays: Rays, voxels: Voxels, *, level: str = "") -
     """What `ct_joseph.back_project` does."""
     shares = _shares(rays)
     if len(shares) > 1:
-        views = data.split([len(some) for some in shares], dim=data.ndim - rays.ndim)
-        parts = (back_project(part, some, voxels, level=level) for part, some in zip(views, shares, strict=True))
+        views = data.split([len(share) for share in shares], dim=data.ndim - rays.ndim)
+        parts = (back_project(part, share, voxels, level=level) for part, share in zip(views, shares, strict=True))
         return reduce(Tensor.add_, parts)
     lead = data.shape[: data.ndim - 1 - len(rays.detector)]
     values = np.ascontiguousarray(data.detach().numpy()).reshape(math.prod(lead), len(rays), *rays.detector)
@@ -143,15 +143,15 @@ def _call(
 
 
 def _shares(rays: Rays) -> list[Rays]:
-    """Views that are worked on together: what the kernels keep of each column grows with their number."""
-    some = max(1, _COLUMNS_AT_ONCE // rays.detector[-1])
-    if some >= len(rays):
+    """Views that are worked on together: the memory of the kernels grows with their number."""
+    views = max(1, _COLUMNS_AT_ONCE // rays.detector[-1])
+    if views >= len(rays):
         return [rays]
-    return [rays.select(slice(first, first + some)) for first in range(0, len(rays), some)]
+    return [rays.select(slice(first, first + views)) for first in range(0, len(rays), views)]
 
 
 def _is_oblique(rays: Rays, voxels: Voxels) -> bool:
-    """Whether the kernel for rays in any direction takes them."""
+    """Whether the kernel for rays in any direction takes these."""
     return not np.isfinite(rays.curvature) and math.prod(voxels.shape) < 1 << 31
 
 

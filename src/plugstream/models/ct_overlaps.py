@@ -46,7 +46,7 @@ def cross_view(rays: Rays, voxels: Voxels) -> Crossed:
 
 
 def has_kernel() -> bool:
-    """Whether the native kernel is here, which takes a hundredth of the time."""
+    """Whether the native kernel, which takes a hundredth of the time, is installed."""
     return hasattr(_native.load(), "joseph_overlaps")  # an extension that was built before has none
 
 
@@ -99,12 +99,12 @@ def share_voxels(lines: Crossed, offsets: NDArray[np.int32]) -> Values:
         return np.asarray(start[b, which] + plane * slope[b, which])
 
     for band, (down, across) in zip(bands.reshape(len(offsets), -1), offsets, strict=True):
-        there = (ray // columns + down < rows) & (ray // columns + down >= 0)
-        there &= (ray % columns + across < columns) & (ray % columns + across >= 0)
-        other = np.where(there, ray + down * columns + across, 0)
+        exists = (ray // columns + down < rows) & (ray // columns + down >= 0)
+        exists &= (ray % columns + across < columns) & (ray % columns + across >= 0)
+        other = np.where(exists, ray + down * columns + across, 0)
         for along in range(3):
             for turned in range(3):
-                chosen = np.flatnonzero(there & (axis == along) & (axis[other] == turned))
+                chosen = np.flatnonzero(exists & (axis == along) & (axis[other] == turned))
                 plane = np.arange(lines.size[along], dtype=np.float64)[:, None]
                 for j in np.array_split(chosen, -(-len(chosen) * len(plane) // _AT_ONCE) or 1):
                     k = other[j]
@@ -113,10 +113,10 @@ def share_voxels(lines: Crossed, offsets: NDArray[np.int32]) -> Values:
                         for b in {0, 1, 2} - {along, *flat}:
                             total = total * _share_axis(place(b, j, plane), place(b, k, plane), lines.size[b])
                     else:
-                        rest, at = 3 - along - turned, place(turned, j, plane)
+                        rest, crossing = 3 - along - turned, place(turned, j, plane)
                         total = total * 0
-                        for n in (np.floor(at), np.floor(at) + 1):
-                            weight = _triangle(at - n) * _triangle(place(along, k, n) - plane)
+                        for n in (np.floor(crossing), np.floor(crossing) + 1):
+                            weight = _triangle(crossing - n) * _triangle(place(along, k, n) - plane)
                             weight *= (n >= 0) & (n < lines.size[turned])
                             total += weight * _share_axis(place(rest, j, plane), place(rest, k, n), lines.size[rest])
                     band[j] = total.sum(0) * step[j] * step[k]

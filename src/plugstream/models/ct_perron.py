@@ -53,9 +53,9 @@ def solve_band(bands: Values) -> Values:
         return np.asarray(solveh_banded(matrix, right, lower=True, check_finite=False))
 
     for _ in range(_CORRECTIONS):
-        found = solve(shift, w)
-        top = shift - float((w / found).min())  # the largest of (M found) / found
-        w = np.asarray(found / found.max())
+        vector = solve(shift, w)
+        top = shift - float((w / vector).min())  # the largest of (M vector) / vector
+        w = np.asarray(vector / vector.max())
         if shift <= (1 + 2 * _BAND_ABOVE) * top:
             break
         shift = (1 + _BAND_ABOVE) * top

@@ -1,4 +1,4 @@
-"""Does a tomographic scan make physical sense? A unit that was forgotten shows in ratios that no scanner has.
+"""Does a tomographic scan make physical sense? A forgotten unit shows in ratios that no scanner has.
 
 | ratio | usual | warning | refused |
 | --- | --- | --- | --- |
@@ -26,10 +26,10 @@ _UNITS = "are pixels, distances and voxels in one unit? Scans are in metres"
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a view's rays are like at the middle of the image.
+    """The rays of views at the middle of the image.
 
-    Arguments: magnification of the detector's view of it, (views,); pixel, the detector pixel's width there, (views,);
-    angles, (views,), radians, that of `plugstream.models.ct_beams`; tilt of the rays against the plane z = 0, (views,).
+    Arguments: magnification from there to the detector, (views,); pixel, the width of a detector pixel there, (views,);
+    angles, (views,), radians, as in `plugstream.models.ct_beams`; tilt of the rays against the plane z = 0, (views,).
     """
 
     magnification: NDArray[np.float64]
@@ -39,7 +39,7 @@ class Outlook:
 
     @property
     def arc(self) -> float:
-        """Degrees that the views cover, up to 360: the circle without its largest gap, and one step besides."""
+        """Degrees that the views cover, up to 360: the circle without its largest gap, plus one step."""
         turned = np.sort(self.angles % (2 * np.pi))
         gaps = np.diff(np.append(turned, turned[0] + 2 * np.pi))
         step = float(np.median(gaps)) if len(gaps) > 1 else 0.0
@@ -48,15 +48,14 @@ class Outlook:
 
 
 def outlook(rays: Rays, voxels: Voxels) -> Outlook:
-    """How the middle of the image is seen in each view."""
+    """The rays of each view at the middle of the image."""
     first, center, u, _ = np.moveaxis(rays.vectors, 1, 0)
-    middle = _middle(voxels)
     along = first if rays.parallel else center - first
     along = along / np.linalg.norm(along, axis=1, keepdims=True)
     if rays.parallel:
         magnification = np.ones(len(rays))
     else:
-        near, far = ((middle - first) * along).sum(1), ((center - first) * along).sum(1)
+        near, far = ((_middle(voxels) - first) * along).sum(1), ((center - first) * along).sum(1)
         with np.errstate(divide="ignore"):
             magnification = far / near
     flat = np.hypot(along[:, 0], along[:, 1])
@@ -65,40 +64,34 @@ def outlook(rays: Rays, voxels: Voxels) -> Outlook:
 
 
 def check_plausible(rays: Rays, voxels: Voxels) -> None:
-    """Refuse views of which the source is inside the image, or that do not see it."""
+    """Refuse views whose source is inside the image, or that do not see it."""
     if not rays.parallel:
-        low, high = (np.zeros(3), np.zeros(3))
-        for axis, (start, end, step) in enumerate(
-            zip(reversed(voxels.origin), reversed(voxels.ends), reversed(voxels.spacing), strict=True)
-        ):
-            low[axis], high[axis] = start - step / 2, end + step / 2
-        axes = slice(0, len(voxels.shape))
-        source = rays.vectors[:, 0]
-        inside = ((source >= low) & (source <= high))[:, axes].all(1)
+        half = np.asarray(voxels.spacing) / 2
+        low, high = np.asarray(voxels.origin) - half, np.asarray(voxels.ends) + half
+        source = rays.vectors[:, 0, : len(voxels.shape)][:, ::-1]
+        inside = ((source >= low) & (source <= high)).all(1)
         if inside.any():
             raise InputError(f"view {int(inside.argmax())}: the source is inside the image; {_UNITS}")
-    seen = outlook(rays, voxels)
-    if (seen.magnification <= 0).any():
-        raise InputError(
-            f"view {int((seen.magnification <= 0).argmax())}: the image is not between the source and the detector"
-        )
-    ratio = seen.pixel / voxels.spacing[-1]
+    view = outlook(rays, voxels)
+    behind = view.magnification <= 0
+    if behind.any():
+        raise InputError(f"view {int(behind.argmax())}: the image is not between the source and the detector")
+    ratio = view.pixel / voxels.spacing[-1]
     far = (ratio > _TOO_FAR) | (ratio < 1 / _TOO_FAR)
     if far.any():
         raise InputError(
             f"view {int(far.argmax())}: a detector pixel covers {ratio[far.argmax()]:.3g} voxels of "
             f"{voxels.spacing[-1]:.3g}; {_UNITS}"
         )
-    if _misses(rays, voxels).all():
+    if _misses(rays, voxels, view.magnification).all():
         raise InputError(
             f"no view sees the image: its middle is far off the detector; {_UNITS}, and is --center right?"
         )
 
 
 def warn_if_implausible(rays: Rays, voxels: Voxels) -> None:
-    """Warn of voxels much larger or smaller than what the detector resolves."""
-    seen = outlook(rays, voxels)
-    ratio = float(np.median(seen.pixel)) / voxels.spacing[-1]
+    """Warn of voxels much larger or smaller than the detector's pixels."""
+    ratio = float(np.median(outlook(rays, voxels).pixel)) / voxels.spacing[-1]
     if not 1 / _RATIO <= ratio <= _RATIO:
         warnings.warn(
             f"a detector pixel covers {ratio:.3g} voxels, where one or two are usual; {_UNITS}",
@@ -109,18 +102,15 @@ def warn_if_implausible(rays: Rays, voxels: Voxels) -> None:
 
 def _middle(voxels: Voxels) -> NDArray[np.float64]:
     middle = np.zeros(3)
-    half = [(a + b) / 2 for a, b in zip(voxels.origin, voxels.ends, strict=True)]
-    middle[: len(half)] = half[::-1]
+    middle[: len(voxels.shape)] = ((np.asarray(voxels.origin) + np.asarray(voxels.ends)) / 2)[::-1]
     return middle
 
 
-def _misses(rays: Rays, voxels: Voxels) -> NDArray[np.bool_]:
-    """Whether the circle around the image lies beside the detector's columns, for each view."""
+def _misses(rays: Rays, voxels: Voxels, scale: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether the circle around the image, magnified, lies beside the detector's columns, for each view."""
     first, center, u, _ = np.moveaxis(rays.vectors, 1, 0)
     height, width = (n * s for n, s in zip(voxels.shape[-2:], voxels.spacing[-2:], strict=True))
     pixel = np.linalg.norm(u, axis=1)
-    scale = outlook(rays, voxels).magnification
     place = _middle(voxels) if rays.parallel else first + (_middle(voxels) - first) * scale[:, None]
     across = ((place - center) * u).sum(1) / pixel
-    beside: NDArray[np.bool_] = np.abs(across) > rays.detector[-1] / 2 * pixel + 0.5 * np.hypot(height, width) * scale
-    return beside
+    return np.asarray(np.abs(across) > rays.detector[-1] / 2 * pixel + 0.5 * np.hypot(height, width) * scale)

@@ -1,4 +1,4 @@
-"""Volumes that a beam sees slice by slice: rays that stay within one, and which rows of the detector see which."""
+"""Volumes that a beam sees slice by slice: rays that stay within a slice, and the slices of detector rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_stack(rays: Rays) -> bool:
 
 
 def blend_slices(rays: Rays, voxels: Voxels) -> NDArray[np.float32] | None:
-    """How much of each slice a row of the detector sees, (views, rows, D); None where row k sees slice k alone.
+    """How much of each slice a row of the detector sees, (views, rows, D); None if row k sees only slice k.
 
     Arguments: rays of a stack (`is_stack`).
     """
@@ -36,21 +36,21 @@ def blend_slices(rays: Rays, voxels: Voxels) -> NDArray[np.float32] | None:
 
 
 def row_slices(rays: Rays, voxels: Voxels) -> NDArray[np.int64] | None:
-    """The slice that each row of the detector sees, (rows,), where that is one alone, and the same in every view.
+    """The slice that each row of the detector sees, (rows,), if it is a single one and the same in every view.
 
-    A number that no slice has is that of a row which sees none. None where rows see two slices each, where views see
-    others, or rays run through several: then the volume does not fall apart into slices.
+    Rows that see no slice have a number beyond the slices. None if rows see two slices each, if views differ, or if
+    rays cross several slices: the volume cannot be split by slices then.
     """
     if not is_stack(rays):
         return None
     place = _places(rays, voxels)
-    found = np.rint(place[0])
-    return found.astype(np.int64) if _near(place, found, voxels) else None
+    nearest = np.rint(place[0])
+    return nearest.astype(np.int64) if _near(place, nearest, voxels) else None
 
 
-def small_part(part: NDArray[np.float64], whole: NDArray[np.float64]) -> bool:
-    """Whether parts of vectors, one each, are nothing but rounding."""
-    return bool((np.linalg.norm(part, axis=1) <= _LEVEL * np.linalg.norm(whole, axis=1)).all())
+def small_part(part: NDArray[np.float64], vectors: NDArray[np.float64]) -> bool:
+    """Whether parts of vectors, one each, are only rounding."""
+    return bool((np.linalg.norm(part, axis=1) <= _LEVEL * np.linalg.norm(vectors, axis=1)).all())
 
 
 def _places(rays: Rays, voxels: Voxels) -> NDArray[np.float64]:

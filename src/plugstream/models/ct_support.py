@@ -1,4 +1,4 @@
-"""Where the object of a tomographic scan is: the disc, or the convex hull, that the data's own tangent rays leave."""
+"""Where the object of a tomographic scan is: the disc, or the convex hull, inside the data's tangent rays."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ __all__ = ["Tangents", "chords", "find_tangents", "fit_disc", "fits", "hull"]
 
 Numbers = NDArray[np.float64]
 
-# A ray has met the object where it and the next two exceed this part of the largest datum, and so many times the noise.
+# A ray meets the object if it and the next two exceed this part of the largest datum, and so many times the noise.
 _PART, _SIGMAS, _ROW = 0.02, 6.0, 3
-# Beside the object so many columns of air at least, and noise below this part of the largest datum, or the edges of the
-# object are not where they seem to be.
+# With fewer columns of air beside the object, or noise above this part of the largest datum, edges are unreliable.
 _AIR, _MOST_NOISE = 4, 0.01
 # Near the edge of a smooth object y^2 grows linearly with the distance from its tangent; where it lies between these
 # parts of the view's largest value (y, not y^2), a line through it gives the tangent to a fraction of a column.
@@ -73,15 +72,15 @@ def find_tangents(rays: Rays, data: NDArray[np.floating], counts: NDArray[np.boo
     if top <= 0 or noise > _MOST_NOISE * top or float(np.abs(air).max()) > level:
         return refuse("its noise hides where the object begins")
     above = y > level
-    beside = above.copy()
+    runs = above.copy()
     for shift in range(1, _ROW):
-        beside[:, :-shift] &= above[:, shift:]
-    if not beside.any(1).all():
+        runs[:, :-shift] &= above[:, shift:]
+    if not runs.any(1).all():
         return refuse("some views show no object")
-    first = beside.argmax(1)
-    last = columns - 1 - beside[:, ::-1].argmax(1) + _ROW - 1
+    first = runs.argmax(1)
+    last = columns - 1 - runs[:, ::-1].argmax(1) + _ROW - 1
     edges = np.stack([_extrapolate(y, first), columns - 1 - _extrapolate(y[:, ::-1], columns - 1 - last)])
-    # A sharp edge, or a dull one, is no circle's: the tangent is never taken inside of the first ray that is not air.
+    # A sharp or dull edge is not that of a circle: the tangent is never inside the first ray that is not air.
     edges[0], edges[1] = np.minimum(edges[0], first), np.maximum(edges[1], last)
     normals, offsets = np.zeros((2, views, 2)), np.zeros((2, views))
     safe, column = np.zeros((2, views)), np.zeros(views)
@@ -113,19 +112,18 @@ def fits(mean: float, worst: float) -> bool:
 
 def chords(rays: Rays, disc: tuple[float, float, float]) -> Numbers:
     """How far each ray of a detector without rows runs within a disc (x, y, radius): (views, columns)."""
-    columns = np.arange(rays.detector[-1], dtype=np.float64)
-    found = np.zeros((len(rays), len(columns)))
-    for column in range(len(columns)):
-        normal, offset, _ = _lines(rays, np.full(len(rays), columns[column]))
+    lengths = np.zeros((len(rays), rays.detector[-1]))
+    for column in range(rays.detector[-1]):
+        normal, offset, _ = _lines(rays, np.full(len(rays), float(column)))
         distance = normal @ np.array(disc[:2]) - offset
-        found[:, column] = 2 * np.sqrt(np.maximum(disc[2] ** 2 - distance**2, 0))
-    return found
+        lengths[:, column] = 2 * np.sqrt(np.maximum(disc[2] ** 2 - distance**2, 0))
+    return lengths
 
 
 def hull(tangents: Tangents, voxels: Voxels) -> Numbers:
-    """The convex polygon, (n, 2) of x and y, of the image's points that are inside of some tangents of all views.
+    """The convex polygon, (n, 2) of x and y, of the image's points inside the tangents of some views.
 
-    It holds every object that is seen whole, whatever its shape.
+    It contains any object that is seen whole.
     """
     (y0, x0), (y1, x1), (dy, dx) = voxels.origin[-2:], voxels.ends[-2:], voxels.spacing[-2:]
     corners = np.array([(x0 - dx, y0 - dy), (x1 + dx, y0 - dy), (x1 + dx, y1 + dy), (x0 - dx, y1 + dy)])
@@ -138,7 +136,7 @@ def hull(tangents: Tangents, voxels: Voxels) -> Numbers:
 
 def _extrapolate(y: Numbers, first: NDArray[np.int64]) -> Numbers:
     """Where y^2 of each view comes to zero, coming from the left, as a column."""
-    found = first.astype(np.float64)
+    edges = first.astype(np.float64)
     for view, row in enumerate(y):
         low, high = (part * row.max() for part in _FIT)
         start = first[view] + int(np.argmax(row[first[view] :] > low))
@@ -146,8 +144,8 @@ def _extrapolate(y: Numbers, first: NDArray[np.int64]) -> Numbers:
         place = np.arange(start, min(end + 1, len(row)))
         slope, constant = np.polyfit(place, row[place] ** 2, 1)
         if slope > 0:
-            found[view] = np.clip(-constant / slope, first[view] - 3, first[view] + 3)
-    return found
+            edges[view] = np.clip(-constant / slope, first[view] - 3, first[view] + 3)
+    return edges
 
 
 def _lines(rays: Rays, columns: Numbers) -> tuple[Numbers, Numbers, Numbers]:
@@ -173,12 +171,12 @@ def _lines(rays: Rays, columns: Numbers) -> tuple[Numbers, Numbers, Numbers]:
 
 def _cut(corners: Numbers, normal: Numbers, offset: float) -> Numbers:
     """The part of a convex polygon where n . x <= d (Sutherland and Hodgman)."""
-    height = corners @ normal - offset
-    found = []
+    heights = corners @ normal - offset
+    polygon = []
     for k in range(len(corners)):
-        here, there = height[k - 1], height[k]
-        if (here > 0) != (there > 0):
-            found.append(corners[k - 1] + here / (here - there) * (corners[k] - corners[k - 1]))
-        if there <= 0:
-            found.append(corners[k])
-    return np.array(found).reshape(-1, 2)
+        before, height = heights[k - 1], heights[k]
+        if (before > 0) != (height > 0):
+            polygon.append(corners[k - 1] + before / (before - height) * (corners[k] - corners[k - 1]))
+        if height <= 0:
+            polygon.append(corners[k])
+    return np.array(polygon).reshape(-1, 2)

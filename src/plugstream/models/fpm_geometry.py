@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -64,10 +65,9 @@ class Microscope:
 
     @property
     def box(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """First and last step of the spectrum that the objective lets through, and one more, of rows and of columns.
+        """First and last step of the spectrum that passes the objective, plus one, of rows and of columns.
 
-        The one more is for views whose middle lies between two steps. Of a camera with pixels so coarse that it does
-        not see all of them, as many as it sees.
+        The additional step is for views whose middle lies between two steps. A camera's coarse pixels may limit them.
         """
         ends = []
         for radius, n in zip(self.radius, self.shape, strict=True):
@@ -85,20 +85,13 @@ class Microscope:
 
 
 def spiral(count: int) -> NDArray[np.int64]:
-    """Places of LEDs on a grid that are lit in a square spiral from the middle: (count, 2), steps along x and y.
+    """Places on a grid of LEDs lit in a square spiral from the middle: (count, 2), steps along x and y.
 
     It goes +x, +y, twice -x, twice -y, three times +x and so on.
     """
-    places = np.zeros((max(count, 0), 2), dtype=np.int64)
-    ways = ((1, 0), (0, 1), (-1, 0), (0, -1))
-    turn = done = 0
-    while done + 1 < count:
-        length = min(turn // 2 + 1, count - 1 - done)
-        for _ in range(length):
-            places[done + 1] = places[done] + ways[turn % 4]
-            done += 1
-        turn += 1
-    return places
+    sides = (turn for turn in itertools.count() for _ in range(turn // 2 + 1))
+    steps = [((1, 0), (0, 1), (-1, 0), (0, -1))[turn % 4] for turn in itertools.islice(sides, max(count - 1, 0))]
+    return np.cumsum([(0, 0), *steps], axis=0, dtype=np.int64)[: max(count, 0)]
 
 
 def light_directions(
@@ -140,10 +133,10 @@ def light_directions(
 
 
 def aim_crops(directions: ArrayLike, microscope: Microscope) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Which step of the image's spectrum is the middle of what a view sees: whole steps and the rest, (views, 2) each.
+    """The middle of each view in the image's spectrum: whole steps and the rest, row and column, (views, 2) each.
 
-    Row and column; the rest is from -1/2 to 1/2. Light of an LED at +x goes towards -x, and so what leaves along the
-    axis had the frequency +sin / wavelength before. A view that sees beyond the image's spectrum is refused.
+    The rest is from -1/2 to 1/2. Light of an LED at +x goes towards -x, so what leaves along the axis had the frequency
+    +sin / wavelength before. A view that sees beyond the image's spectrum is refused.
 
     Arguments: directions (views, 2), of `light_directions`; microscope.
     """
@@ -165,11 +158,11 @@ def aim_crops(directions: ArrayLike, microscope: Microscope) -> tuple[NDArray[np
 
 
 def light_curvature(microscope: Microscope, curvature: float) -> NDArray[np.complex128] | None:
-    r"""What the light of all LEDs at a distance z has in common beside its direction: exp(i pi r^2 / (wavelength z)).
+    r"""The factor exp(i pi r^2 / (wavelength z)) that the light of all LEDs at a distance z has in common.
 
     An LED at p sends the wave exp(i pi |r - p|^2 / (wavelength z)) to a place r of the object that is much nearer to
-    the axis than z. But for a phase of its own, that is a plane wave from p's direction times this factor, so that an
-    object times the factor is what plane waves see.
+    the axis than z. Except for a constant phase, that is a plane wave from p's direction times this factor, so plane
+    waves see the object times the factor.
 
     Arguments: microscope; curvature 1/z in 1/m, 0 for plane waves. Returns (*image), with r from pixel N // 2, or None.
     Reference: Zheng, Horstmeyer and Yang, Nature Photonics 7, 2013 (its methods treat the field in small tiles).
@@ -186,14 +179,14 @@ def light_curvature(microscope: Microscope, curvature: float) -> NDArray[np.comp
 def make_pupil(
     microscope: Microscope, defocus: float = 0.0, aberrations: ArrayLike | None = None, *, soft: bool = False
 ) -> NDArray[np.complex128]:
-    r"""What the objective does to each wave within its aperture, on the microscope's `box`; zero outside.
+    r"""The objective's factor of each wave within its aperture, on the microscope's `box`; zero outside.
 
         P = exp(i defocus (k_z - k)) exp(i sum_j c_j Z_j),    k_z = sqrt(k^2 - k_x^2 - k_y^2),  k = 2 pi / wavelength.
 
     Arguments: defocus, metres from the object to the plane in focus along the light; aberrations c_0, c_1, ... in
-    radians (root mean square over the aperture) of the polynomials `zernike`; soft, whether a step of the spectrum that
-    the aperture's edge goes through counts by the part of it that is inside, rather than by its middle, as suits an
-    edge that is not known to a step, and light of LEDs, which are no points.
+    radians (root mean square over the aperture) of the polynomials `zernike`; soft, whether a step of the spectrum on
+    the aperture's edge counts by the part of it that is inside, rather than by its middle: this suits an edge that is
+    not known to a step, and LEDs, which are not points.
     """
     sy, sx = microscope.frequencies()
     square = sy**2 + sx**2
@@ -202,7 +195,7 @@ def make_pupil(
         step = microscope.wavelength / (microscope.pixel * min(microscope.shape))
         inside = np.clip(0.5 + (microscope.aperture - np.sqrt(square)) / step, 0, 1)
     k = 2 * np.pi / microscope.wavelength
-    # k_z - k written so that no digits are lost where both are nearly alike; beyond k waves die out, here at once.
+    # k_z - k, written so that no digits are lost where both are nearly equal; waves beyond k vanish.
     phase = -defocus * k * square / (1 + np.sqrt(np.clip(1 - square, 0, None)))
     if aberrations is not None:
         rho, theta = np.sqrt(square) / microscope.aperture, np.arctan2(sy + 0 * sx, sx + 0 * sy)
@@ -244,9 +237,8 @@ def fitting_size(microscope: Microscope, directions: NDArray[np.float64]) -> tup
     steps = np.rint(
         np.abs(directions[:, ::-1]).max(0) * np.array(microscope.shape) * microscope.pixel / microscope.wavelength
     )
-    found = []
+    factor = 1
     for step, (first, last), n in zip(steps, microscope.box, microscope.shape, strict=True):
         reach = int(step) + max(-first, last)
-        found.append(n * max(1, math.ceil((2 * reach + 2) / n)))
-    most = max(size // n for size, n in zip(found, microscope.shape, strict=True))
-    return microscope.shape[0] * most, microscope.shape[1] * most
+        factor = max(factor, math.ceil((2 * reach + 2) / n))
+    return microscope.shape[0] * factor, microscope.shape[1] * factor

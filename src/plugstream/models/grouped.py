@@ -19,15 +19,22 @@ __all__ = ["GroupedModel"]
 
 @dataclass(frozen=True)
 class _Share:
-    """What one of the models has of a batch: its number, where its views stand in the batch, and their numbers there.
+    """One model's share of a batch: the model, the places of its views in the batch, and their numbers in the model.
 
-    place is None where the whole batch is its own; views are None for all of its own in order.
+    place is None for the whole batch; views are None for all of the model's views in order.
     """
 
-    number: int
+    model: Model
     place: Tensor | None
     views: Tensor | None
-    count: int
+
+    @property
+    def rows(self) -> Tensor | slice:
+        return slice(None) if self.place is None else self.place
+
+    @property
+    def numbers(self) -> Tensor:
+        return torch.arange(self.model.n_views) if self.views is None else self.views
 
 
 class GroupedModel(ModelBase):
@@ -36,12 +43,11 @@ class GroupedModel(ModelBase):
         H_i = a_i G_{g(i), r(i)},
 
     where g(i) is the group of view i, r(i) its number among the views of that group, G_{g, r} view r of model g, and
-    a_i > 0 a gain that brings groups of different sizes of data to a common scale: data are then a_i times the
-    measurement. Everything that `Model` has follows from the same of the groups, which each work on their part of a
-    batch at once; gains cost nothing, for sum_i w_i Re(J_i^H (H_i x - y_i)) is that of the groups with the weights
-    a_i^2 w_i and the data y_i / a_i.
+    a_i > 0 a gain that brings the data of all groups to a common scale: data are a_i times the measurement. Each group
+    works on its part of a batch at once. Gains cost nothing, since sum_i w_i Re(J_i^H (H_i x - y_i)) is that of the
+    groups with the weights a_i^2 w_i and the data y_i / a_i.
 
-    Holds for models of one image space and one shape of data, linear or not.
+    Holds for models with the same image space and shape of data, linear or not.
 
     Arguments:
         models: one for each group, on one device and of one dtype.
@@ -65,8 +71,8 @@ class GroupedModel(ModelBase):
         for name in ("image_shape", "data_shape", "device", "dtype", "data_dtype"):
             for number, model in enumerate(models):
                 if getattr(model, name) != getattr(first, name):
-                    told = f"{getattr(model, name)} of model {number} and {getattr(first, name)} of the first"
-                    raise InputError(f"the models of a grouped model must agree in {name}, not {told}")
+                    values = f"{getattr(model, name)} of model {number} and {getattr(first, name)} of the first"
+                    raise InputError(f"the models of a grouped model must agree in {name}, not {values}")
         self.models, self.names = tuple(models), tuple(names)
         self.group = torch.as_tensor(group, dtype=torch.int64).cpu()
         counts = [model.n_views for model in models]
@@ -91,32 +97,32 @@ class GroupedModel(ModelBase):
             self._rank[self.group == number] = torch.arange(count)
 
     def describe(self) -> str:
-        """In one line: the groups with their views, and what the last model, usually the largest, says of itself."""
+        """In one line: the groups with their views, and how the last model, usually the largest, is computed."""
         count = len(self.models)
         names = [self.names[number] if number < len(self.names) else f"group {number}" for number in range(count)]
-        told = [f"{name} ({model.n_views} views)" for name, model in zip(names, self.models, strict=True)]
-        shown = told if count <= 12 else [*told[:10], "..", told[-1]]
+        groups = [f"{name} ({model.n_views} views)" for name, model in zip(names, self.models, strict=True)]
+        groups = groups if count <= 12 else [*groups[:10], "..", groups[-1]]
         last = self.models[-1].describe()
-        return f"{count} model{'s' if count > 1 else ''} of {', '.join(shown)}{last and '; of the last: '}{last}"
+        return f"{count} model{'s' if count > 1 else ''} of {', '.join(groups)}{last and '; of the last: '}{last}"
 
     def forward(self, image: Tensor, views: Views = None) -> Tensor:
         """(..., *image_shape) to (..., B, *data_shape)."""
         index = as_views(views, self.n_views)
         shares = self._shares(index)
-        parts = [self.models[share.number].forward(image, share.views) for share in shares]
+        parts = [share.model.forward(image, share.views) for share in shares]
         return self._multiply(self._join(shares, parts), index)
 
     def adjoint(self, data: Tensor, views: Views = None) -> Tensor:
         """(..., B, *data_shape) to (..., *image_shape): the sum over views of Re(H_i^H z_i)."""
         index = self._checked(data, views)
         z = self._multiply(data, index)
-        return _sum(self.models[s.number].adjoint(self._take(z, s), s.views) for s in self._shares(index))
+        return _sum(s.model.adjoint(self._take(z, s), s.views) for s in self._shares(index))
 
     def linearize(self, image: Tensor, views: Views = None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """The predictions at an image, and the adjoint of their derivative there."""
         index = as_views(views, self.n_views)
         shares = self._shares(index)
-        pairs = [self.models[share.number].linearize(image, share.views) for share in shares]
+        pairs = [share.model.linearize(image, share.views) for share in shares]
 
         def pullback(data: Tensor) -> Tensor:
             z = self._multiply(data, index)
@@ -128,21 +134,21 @@ class GroupedModel(ModelBase):
         """J_i(x) v of each view: (..., B, *data_shape)."""
         index = as_views(views, self.n_views)
         shares = self._shares(index)
-        parts = [self.models[share.number].derivative(image, direction, share.views) for share in shares]
+        parts = [share.model.derivative(image, direction, share.views) for share in shares]
         return self._multiply(self._join(shares, parts), index)
 
     def linearized(self, at: Tensor | None = None) -> Model:
         """The linear model J(at), group by group; this one where it is linear."""
         if self.linear:
             return self
-        made = [model.linearized(at) for model in self.models]
-        return GroupedModel(made, self.group, self.gains, names=self.names)
+        derivatives = [model.linearized(at) for model in self.models]
+        return GroupedModel(derivatives, self.group, self.gains, names=self.names)
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         """The data with what the models do not predict set to zero."""
         index = self._checked(data, views)
         shares = self._shares(index)
-        return self._join(shares, [self.models[s.number].restrict(self._take(data, s), s.views) for s in shares])
+        return self._join(shares, [s.model.restrict(self._take(data, s), s.views) for s in shares])
 
     def gradient(self, image: Tensor, data: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
         """sum_i w_i Re(J_i^H (H_i x - y_i)), each group's part in one go: (..., *image_shape) to the same."""
@@ -150,24 +156,21 @@ class GroupedModel(ModelBase):
         factors = self._squares(index, weights)
         fields = data if self.gains is None else self._multiply(data, index, inverse=True)
         return _sum(
-            self.models[s.number].gradient(image, self._take(fields, s), s.views, _pick(factors, s))
-            for s in self._shares(index)
+            s.model.gradient(image, self._take(fields, s), s.views, _pick(factors, s)) for s in self._shares(index)
         )
 
     def normal(self, views: Views = None, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """x -> sum_i w_i Re(H_i^H H_i x) for repeated use, with what each group can prepare done once."""
         index = as_views(views, self.n_views)
         factors = self._squares(index, weights)
-        parts = [self.models[s.number].normal(s.views, _pick(factors, s)) for s in self._shares(index)]
+        parts = [s.model.normal(s.views, _pick(factors, s)) for s in self._shares(index)]
         return lambda image: _sum(part(image) for part in parts)
 
     def normal_each(self, images: Tensor, views: Tensor) -> Tensor:
         """Re(H_i^H H_i x_i) with an image of its own for each view: (B, *image_shape) to the same."""
         index, out = all_views(views, self.n_views), torch.empty_like(images)
         for share in self._shares(index):
-            rows = slice(None) if share.place is None else share.place.to(images.device)
-            own = torch.arange(share.count) if share.views is None else share.views
-            out[rows] = self.models[share.number].normal_each(images[rows], own)
+            out[share.rows] = share.model.normal_each(images[share.rows], share.numbers)
         if self.gains is None:
             return out
         squares = self.gains[index].square().to(device=images.device, dtype=self.dtype.to_real())
@@ -175,34 +178,32 @@ class GroupedModel(ModelBase):
 
     def squared_norms(self, views: Tensor, tol: float) -> Tensor:
         """The largest eigenvalue of each view's Re(H_i^H H_i): (B,), double, CPU."""
-        return self._each(views, lambda model, own: model.squared_norms(own, tol))
+        return self._each(views, lambda model, numbers: model.squared_norms(numbers, tol))
 
     def squared_norm_bounds(self, views: Tensor) -> Tensor:
         """Upper bounds of the same: (B,), double, CPU."""
-        return self._each(views, lambda model, own: model.squared_norm_bounds(own))
+        return self._each(views, lambda model, numbers: model.squared_norm_bounds(numbers))
 
     def _each(self, views: Tensor, ask: Callable[[Model, Tensor], Tensor]) -> Tensor:
         """A number for each view, of the model of its group, times its gain squared."""
         index = all_views(views, self.n_views)
         out = torch.empty(len(index), dtype=torch.float64)
         for share in self._shares(index):
-            rows = slice(None) if share.place is None else share.place
-            own = torch.arange(share.count) if share.views is None else share.views
-            out[rows] = ask(self.models[share.number], own)
+            out[share.rows] = ask(share.model, share.numbers)
         return out if self.gains is None else out * self.gains[index].square()
 
     def _shares(self, index: Tensor | None) -> list[_Share]:
-        """Which part of a batch each model has; models without a part are left out."""
+        """The shares of the models in a batch; models without views in it are left out."""
         group = self.group if index is None else self.group[index]
         rank = self._rank if index is None else self._rank[index]
         shares = []
         for number, model in enumerate(self.models):
             place = (group == number).nonzero().flatten()
             if len(place):
-                own = rank[place]
-                whole = len(own) == model.n_views and bool((own == torch.arange(len(own))).all())
+                views = rank[place]
+                complete = len(views) == model.n_views and bool((views == torch.arange(len(views))).all())
                 alone = len(place) == len(group)
-                shares.append(_Share(number, None if alone else place, None if whole else own, len(place)))
+                shares.append(_Share(model, None if alone else place, None if complete else views))
         return shares
 
     def _checked(self, data: Tensor, views: Views) -> Tensor | None:
@@ -211,7 +212,7 @@ class GroupedModel(ModelBase):
         return index
 
     def _take(self, data: Tensor, share: _Share) -> Tensor:
-        """The rows of a batch's data, (..., B, *data_shape), that are of a group."""
+        """The rows of a batch's data, (..., B, *data_shape), that belong to a group."""
         return data if share.place is None else data.index_select(self._axis(data), share.place.to(data.device))
 
     def _join(self, shares: Sequence[_Share], parts: Sequence[Tensor]) -> Tensor:

@@ -65,12 +65,7 @@ class MatrixModel(ModelBase):
         )
         real = torch.float32 if single else torch.float64
         self.dtype = real if dtype is None or not dtype.is_complex else real.to_complex()
-        self.data_dtype = {
-            (True, True): torch.complex64,
-            (True, False): torch.complex128,
-            (False, True): torch.float32,
-            (False, False): torch.float64,
-        }[is_complex, single]
+        self.data_dtype = real.to_complex() if is_complex else real
         tensors = [t.to(device=self.device, dtype=self.data_dtype) for t in tensors]
         self._sparse = tensors[0].layout is not torch.strided
         if any((t.layout is not torch.strided) != self._sparse for t in tensors):

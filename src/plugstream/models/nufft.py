@@ -58,10 +58,10 @@ def make_nufft(
 ) -> Nufft:
     """The form that suits the device and the size.
 
-    On the CPU in single precision torch's FFT with our own interpolation takes half of finufft's time, which has to
-    compute in double precision to keep the frequencies exact (`FinufftNufft`), but it keeps tables; in double
-    precision, or where the tables would pass 512 MB, it is finufft if that is installed. On CUDA it is our own form,
-    or cufinufft if asked for. Volumes and complex images have our form without tables, "spread".
+    On the CPU in single precision, torch's FFT with our own interpolation takes half the time of finufft, which must
+    compute in double precision to keep the frequencies exact (`FinufftNufft`), but it needs tables; in double
+    precision, or for tables above 512 MB, it is finufft if that is installed. On CUDA it is our own form, or cufinufft
+    if asked for. Volumes and complex images use our form without tables, "spread".
 
     Arguments: shape (H, W) or (D, H, W); frequencies (points, axes) along the axes; eps, the relative accuracy; form,
     "auto", "grid", "spread", "finufft" or "cufinufft"; dtype, the real precision; is_complex, whether images are.
@@ -83,9 +83,9 @@ def make_nufft(
     if form == "grid":
         return GridNufft((shape[0], shape[1]), frequencies, eps, device=device, dtype=dtype)
     if form in ("finufft", "cufinufft"):
-        wanted = "cuda" if form == "cufinufft" else "cpu"
-        if device.type != wanted:
-            raise InputError(f"{form} computes on {wanted}, but the model is on {device}; use the form 'grid'")
+        place = "cuda" if form == "cufinufft" else "cpu"
+        if device.type != place:
+            raise InputError(f"{form} computes on {place}, but the model is on {device}; use the form 'grid'")
         return FinufftNufft(shape, frequencies, eps, device=device, dtype=dtype, is_complex=is_complex)
     raise InputError(f"there is no non-uniform FFT {form!r}; choose auto, grid, spread, finufft or cufinufft")
 
@@ -98,9 +98,9 @@ def finufft_is_here() -> bool:
 class FinufftNufft:
     """The non-uniform FFT through finufft on the CPU, or cufinufft on CUDA; plans are made once and kept.
 
-    finufft takes the frequencies in the precision of the data. A rounded frequency turns the phase of the outermost
-    pixel by up to 2 pi u H / 2, u = 6e-8 in single precision, so single-precision plans are used only where that stays
-    well below eps, and double-precision plans otherwise.
+    finufft takes the frequencies in the precision of the data. A rounded frequency changes the phase of the outermost
+    pixel by up to 2 pi u H / 2, u = 6e-8 in single precision, so single-precision plans are used only if that is well
+    below eps.
 
     Arguments: as `make_nufft`.
     Reference: Barnett, Magland and af Klinteberg, SIAM J. Sci. Comput. 41(5), 2019.
@@ -146,8 +146,8 @@ class FinufftNufft:
     def _plan(self, kind: int, count: int) -> Any:
         if (kind, count) not in self._plans:
             package: Any = importlib.import_module(self.name)
-            # An oversampling of 1.25 is the faster, but its corrections span so many orders of magnitude that rounding
-            # alone parts forward and adjoint by 1e-12 and more; in double precision they have to agree better.
+            # An oversampling of 1.25 is faster, but its corrections span so many orders of magnitude that forward and
+            # adjoint differ by 1e-12 and more from rounding alone, too much in double precision.
             extra: dict[str, Any] = {}
             points: list[Any] = list(self._points)
             if self.name == "finufft":

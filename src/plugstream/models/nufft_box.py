@@ -1,4 +1,4 @@
-"""The FFT of a non-uniform FFT on all axes at once: of small complex images several times as fast as axis by axis."""
+"""The FFT of a non-uniform FFT on all axes at once: for small complex images several times as fast as axis by axis."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Span:
 
     @property
     def fits(self) -> bool:
-        """Whether cells below zero and others are each a part of the FFT."""
+        """Whether the cells below zero, and the others, are each a contiguous part of the FFT."""
         return -self.low <= self.size and self.low + self.count <= self.size
 
     def image_parts(self) -> list[tuple[slice, slice]]:
-        """Which pixels lie where before the FFT: pixel N // 2 comes first."""
+        """Which pixels go where before the FFT: pixel N // 2 comes first."""
         behind = self.pixels // 2
         parts = [(slice(behind, None), slice(0, self.pixels - behind))]
         return parts + ([(slice(0, behind), slice(self.size - behind, None))] if behind else [])
 
     def cell_parts(self) -> list[tuple[slice, slice]]:
-        """Which cells are which entries of the FFT; some of these may be in both parts, at the band's two ends."""
+        """Which cells are which entries of the FFT; entries at the band's two ends may be in both parts."""
         parts = [(slice(-self.low, None), slice(0, self.low + self.count))]
         return parts + ([(slice(0, -self.low), slice(self.size + self.low, None))] if self.low else [])
 
@@ -58,24 +58,24 @@ class Box:
         padded = torch.zeros((len(images), *self._sizes), dtype=images.dtype, device=images.device)
         for pixels, entries in self._images:
             torch.mul(images[pixels], self.scale[pixels[1:]], out=padded[entries])
-        found: Tensor = torch.fft.fftn(padded, dim=self._axes)
+        spectrum: Tensor = torch.fft.fftn(padded, dim=self._axes)
         out = torch.empty((len(images), *self._counts), dtype=images.dtype, device=images.device)
         for cells, entries in self._cells:
-            out[cells] = found[entries]
+            out[cells] = spectrum[entries]
         return out
 
     def back(self, cells: Tensor) -> Tensor:
         """The transpose: (n, *counts) to (n, *pixels)."""
         padded = torch.zeros((len(cells), *self._sizes), dtype=cells.dtype, device=cells.device)
-        for some, entries in self._cells:
-            padded[entries] += cells[some]
-        found: Tensor = torch.fft.ifftn(padded, dim=self._axes, norm="forward")
+        for part, entries in self._cells:
+            padded[entries] += cells[part]
+        images: Tensor = torch.fft.ifftn(padded, dim=self._axes, norm="forward")
         out = torch.empty((len(cells), *self._shape), dtype=cells.dtype, device=cells.device)
         for pixels, entries in self._images:
-            torch.mul(found[entries], self.scale[pixels[1:]], out=out[pixels])
+            torch.mul(images[entries], self.scale[pixels[1:]], out=out[pixels])
         return out
 
     @staticmethod
     def _pair(parts: tuple[tuple[slice, slice], ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        whole = slice(None)
-        return (whole, *(one for one, _ in parts)), (whole, *(other for _, other in parts))
+        everything = slice(None)
+        return (everything, *(one for one, _ in parts)), (everything, *(other for _, other in parts))

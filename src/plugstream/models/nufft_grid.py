@@ -56,12 +56,12 @@ class GridNufft:
         folded = np.mod(-frequencies + np.pi, 2 * np.pi) - np.pi
         flipped = folded[:, 1] < 0
         folded = np.where(flipped[:, None], -folded, folded)
-        at = folded * (np.array([rows, columns]) / (2 * np.pi))
-        first = np.ceil(at - width / 2).astype(np.int64)
+        places = folded * (np.array([rows, columns]) / (2 * np.pi))
+        first = np.ceil(places - width / 2).astype(np.int64)
         left = max(0, -int(first[:, 1].min()))  # columns of negative frequency that a kernel reaches
         right = int(first[:, 1].max()) + width
         self._rows, self._columns, self._left, self._right = rows, columns, left, right
-        table = _table(at, first, kernel, (rows, left, right), single=dtype == torch.float32)
+        table = _table(places, first, kernel, (rows, left, right), single=dtype == torch.float32)
         self._read = _Product(table, device)
         self._write = _Product(table.T.tocsr(), device)
 
@@ -74,14 +74,13 @@ class GridNufft:
         self._scale = place(scale[0][:, None] * scale[1])
         if flipped.any():
             self._read.row_sign = self._write.column_sign = place(np.where(flipped, -1.0, 1.0))
-        half = columns // 2 + 1
+        self._half = columns // 2 + 1
         # The inverse real FFT counts every column but the first and the last twice, for the half that is not stored.
-        share = np.full(half, 0.5)
+        share = np.full(self._half, 0.5)
         share[0] = 1.0
         if columns % 2 == 0:
             share[-1] = 1.0
         self._share = place(share)
-        self._half = half
 
     @property
     def held(self) -> int:
@@ -115,9 +114,9 @@ class GridNufft:
         return _roll_out(padded, self.shape[1]).mul_(self._scale)
 
     def take_columns(self, half: Tensor) -> Tensor:
-        """The columns that are near a frequency, in memory one by one, so that the second FFT runs along them.
+        """The columns near a frequency, each contiguous, so that the second FFT runs along them.
 
-        (n, H, columns / 2 + 1) to (n, left + right, rows); beyond either end the spectrum goes on as its conjugate.
+        (n, H, columns / 2 + 1) to (n, left + right, rows); beyond either end, the spectrum continues as its conjugate.
         """
         left, right, stored = self._left, self._right, self._half
         if nufft_triton.serves(half):
@@ -135,10 +134,7 @@ class GridNufft:
         return out
 
     def put_columns(self, columns: Tensor) -> Tensor:
-        """The transpose of `take_columns`, and of the half that the real FFT leaves out.
-
-        Its inverse counts every column but the first and the last twice, so here they are halved.
-        """
+        """The transpose of `take_columns`, with columns halved that the inverse real FFT counts twice."""
         left, right, stored = self._left, self._right, self._half
         if nufft_triton.serves(columns):
             return nufft_triton.put_columns(columns, self.shape[0], self._columns, left)
@@ -200,8 +196,9 @@ class Kernel:
     def error(self) -> float:
         """The relative error of the worst pixel, in the mean square over the frequencies.
 
-        A pixel n comes back with the aliases n + j n_f, j != 0, each weighted with phihat(n / n_f + j) against
-        phihat(n / n_f); so it is the root of the sum of their squares, largest at the image's edge; twice for two axes.
+        A pixel n returns with the aliases n + j n_f, j != 0, each weighted with phihat(n / n_f + j) against
+        phihat(n / n_f): the error is the root of the sum of their squares, largest at the image's edge, times sqrt(2)
+        for two axes.
         """
         modes = np.linspace(0, 0.5 / self.oversampling, 33)
         shifts = np.concatenate([np.arange(-40, 0), np.arange(1, 41)])
@@ -286,26 +283,26 @@ def _sparse(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, i
         return torch.sparse_csr_tensor(starts, columns, values, shape, check_invariants=False)
 
 
-def _table(at: Real, first: NDArray[np.int64], kernel: Kernel, grid: tuple[int, int, int], *, single: bool) -> Any:
-    """The interpolation as a SciPy matrix, (points, cells), filled some points at a time to spare memory.
+def _table(places: Real, first: NDArray[np.int64], kernel: Kernel, grid: tuple[int, int, int], *, single: bool) -> Any:
+    """The interpolation as a SciPy matrix, (points, cells), filled some points at a time to save memory.
 
-    Arguments: at, each frequency in units of the grid; first, the first cell of each along both axes; grid, the rows,
-    and the columns to the left and right of frequency zero.
+    Arguments: places of the frequencies in units of the grid; first, the first cell of each along both axes; grid, the
+    rows, and the columns to the left and right of frequency zero.
     """
     from scipy.sparse import csr_array
 
     rows, left, right = grid
     width, taps = kernel.width, np.arange(kernel.width)
-    shape = (len(at), rows * (left + right))
-    size = len(at) * width**2
+    shape = (len(places), rows * (left + right))
+    size = len(places) * width**2
     kind = np.int32 if max(size, *shape) < np.iinfo(np.int32).max else np.int64
-    index = np.empty((len(at), width, width), dtype=kind)
-    value = np.empty((len(at), width, width), dtype=np.float32 if single else np.float64)
-    for start in range(0, len(at), 1 << 16):
-        some = slice(start, start + (1 << 16))
-        cells = first[some, :, None] + taps
-        weights = kernel(cells - at[some, :, None])
-        value[some] = weights[:, 0, :, None] * weights[:, 1, None, :]
-        index[some] = (cells[:, 1] + left)[:, None, :] * rows + np.mod(cells[:, 0], rows)[:, :, None]
+    index = np.empty((len(places), width, width), dtype=kind)
+    value = np.empty((len(places), width, width), dtype=np.float32 if single else np.float64)
+    for start in range(0, len(places), 1 << 16):
+        block = slice(start, start + (1 << 16))
+        cells = first[block, :, None] + taps
+        weights = kernel(cells - places[block, :, None])
+        value[block] = weights[:, 0, :, None] * weights[:, 1, None, :]
+        index[block] = (cells[:, 1] + left)[:, None, :] * rows + np.mod(cells[:, 0], rows)[:, :, None]
     starts = np.arange(0, size + 1, width**2, dtype=kind)
     return csr_array((value.reshape(-1), index.reshape(-1), starts), shape=shape)

@@ -1,8 +1,8 @@
 """Reading and writing the cells of a non-uniform FFT by the native CPU kernels; `nufft_points.py` is the specification.
 
-Points are sorted by the cells that they touch. Reading, each is a thread's own. Writing, a thread has slabs of cells to
-itself and adds to them what all points leave there, in the order of the sort, so nothing is added atomically and the
-number of threads changes no bit.
+Points are sorted by the cells that they touch. For reading, threads share out the points. For writing, each thread owns
+slabs of cells and adds to them the contributions of all points, in the order of the sort, so nothing is added
+atomically and the number of threads changes no bit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Frequencies on the finer grid of a non-uniform FFT: which cells each touches, and with what weights."""
+"""Frequencies on the finer grid of a non-uniform FFT: the cells that each touches, and their weights."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ class Points:
     @cached_property
     def weights(self) -> tuple[Tensor, ...]:
         """Of the cells that each point touches, (points, width) an axis."""
-        found = []
+        weights = []
         for axis, width in enumerate(self.widths):
             offset = self.offset[:, axis]
             if width == 1:
-                found.append(torch.ones((len(offset), 1), dtype=offset.dtype, device=offset.device))
+                weights.append(torch.ones((len(offset), 1), dtype=offset.dtype, device=offset.device))
                 continue
             taps = torch.arange(width, dtype=torch.float64, device=offset.device) - width / 2
             x, beta = offset.double()[:, None] + taps, self.kernel.beta
             root = (1 - (2 * x / width).square()).clamp_(min=0).sqrt_()
             inside = x.abs() <= width / 2  # as `Kernel.__call__`, on the points' device
-            found.append((torch.special.i0e(beta * root) * torch.exp(beta * (root - 1)) * inside).to(offset))
-        return tuple(found)
+            weights.append((torch.special.i0e(beta * root) * torch.exp(beta * (root - 1)) * inside).to(offset))
+        return tuple(weights)
 
     def conjugate(self, values: Tensor) -> Tensor:
         """Values (n, points) conjugated where points are flipped."""
@@ -61,7 +61,7 @@ class Points:
 
 
 def join_points(parts: Sequence[Points]) -> Points:
-    """The points of several sets on one grid, one set behind the other."""
+    """The points of several sets on one grid, one set after the other."""
     flips = [part.flipped for part in parts if part.flipped is not None]
     return Points(
         torch.cat([part.first for part in parts]),
@@ -109,10 +109,8 @@ def fit_taps(kernel: Kernel, degree: int | None = None) -> Real:
     nodes = np.cos(np.pi * (np.arange(4 * degree) + 0.5) / (4 * degree))
     taps = np.arange(kernel.width) - kernel.width / 2
     values = kernel((nodes[:, None] + 1) / 2 + taps)
-    chebyshev = np.polynomial.chebyshev.chebfit(nodes, values, degree)
-    return np.stack([_padded(np.polynomial.chebyshev.cheb2poly(c), degree + 1) for c in chebyshev.T], 1)
-
-
-def _padded(coefficients: Real, length: int) -> Real:
-    """cheb2poly leaves out the highest powers where they are zero."""
-    return np.concatenate([coefficients, np.zeros(length - len(coefficients))])
+    table = np.zeros((degree + 1, kernel.width))
+    for tap, chebyshev in enumerate(np.polynomial.chebyshev.chebfit(nodes, values, degree).T):
+        powers = np.polynomial.chebyshev.cheb2poly(chebyshev)  # without the highest powers if they are zero
+        table[: len(powers), tap] = powers
+    return table

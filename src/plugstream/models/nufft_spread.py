@@ -26,11 +26,11 @@ _BOX_OVERSAMPLINGS = (1.25, 1.375, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0)
 
 @dataclass(frozen=True)
 class Axis:
-    """What is known of the frequencies along an axis of the image before they come.
+    """The frequencies that an axis of the image may have.
 
-    Arguments: band, they are at most so many radians a pixel, up to pi, beyond which they are folded; period, where all
-    of them are multiples of 2 pi / period, a whole number of pixels from the image's size on: this axis then needs no
-    finer grid and no interpolation. None where they lie anywhere.
+    Arguments: band, their largest value in radians a pixel, up to pi, beyond which they are folded; period, if all of
+    them are multiples of 2 pi / period, a whole number of pixels not below the image's size: this axis then needs no
+    finer grid and no interpolation. None if they lie anywhere.
     """
 
     band: float = float(np.pi)
@@ -131,18 +131,18 @@ class SpreadNufft:
         widths = [1, 1, 1]
         for n, line in enumerate(self._lines):
             place = 2 * n if len(self._lines) == 2 else n
-            at = folded[:, n] * (line.size / (2 * np.pi))
+            cells = folded[:, n] * (line.size / (2 * np.pi))
             widths[place] = line.width
             if line.width == 1:
-                cell = np.rint(at).astype(np.int64)
-                if len(at) and np.abs(at - cell).max() > 1e-4:
+                nearest = np.rint(cells).astype(np.int64)
+                if len(cells) and np.abs(cells - nearest).max() > 1e-4:
                     raise InputError("frequencies along an axis with a period must be multiples of 2 pi / period")
-                begin = np.where(cell >= line.low + line.count, cell - line.size, cell)
+                begin = np.where(nearest >= line.low + line.count, nearest - line.size, nearest)
             else:
-                begin = np.ceil(at - line.width / 2).astype(np.int64)
-                offset[:, place] = begin - (at - line.width / 2)
+                begin = np.ceil(cells - line.width / 2).astype(np.int64)
+                offset[:, place] = begin - (cells - line.width / 2)
             begin = begin - line.low
-            if len(at) and (begin.min() < 0 or begin.max() + line.width > line.count):
+            if len(cells) and (begin.min() < 0 or begin.max() + line.width > line.count):
                 raise InputError(f"a frequency is beyond the band of axis {self._order[n]}; give the axis a wider one")
             first[:, place] = begin
         tensors = (torch.from_numpy(first).to(self.device), torch.from_numpy(offset).to(self.device))
@@ -202,10 +202,7 @@ class SpreadNufft:
 
 
 class PlacedNufft:
-    """A `SpreadNufft` with its points, which are always the same ones.
-
-    Arguments: as of `plugstream.models.nufft.make_nufft`.
-    """
+    """A `SpreadNufft` with fixed points. Arguments: as for `plugstream.models.nufft.make_nufft`."""
 
     name = "spread"
 
@@ -275,43 +272,43 @@ class _Line:
             _multiply(values[..., :behind], self.scale[:behind], out[..., self.size - behind :])
         if not self.half:
             return self._take(torch.fft.fft(out))
-        found: Tensor = torch.fft.rfft(out)
-        if self.low == 0 and self.count <= found.shape[-1]:
-            return found[..., : self.count]
+        half: Tensor = torch.fft.rfft(out)
+        if self.low == 0 and self.count <= half.shape[-1]:
+            return half[..., : self.count]
         cells = self._cells.remainder(self.size)
         beyond = cells > self.size // 2
-        picked = found[..., torch.where(beyond, self.size - cells, cells)]
+        picked = half[..., torch.where(beyond, self.size - cells, cells)]
         return torch.where(beyond, picked.conj(), picked)
 
     def backward(self, values: Tensor) -> Tensor:
         """The transpose: (..., count) to (..., pixels)."""
         if self.half:
-            # Every stored cell stands for its real part's share of the transpose: the inverse real FFT of half of it,
-            # and of its conjugate at minus its frequency; cell zero and the highest are their own conjugates.
+            # The inverse real FFT counts every cell and its conjugate at minus its frequency, so cells are halved,
+            # except for zero and the highest frequency, which are their own conjugates.
             stored = self.size // 2 + 1
             cells = self._cells.remainder(self.size)
             beyond = cells > self.size // 2
-            whole = torch.zeros((*values.shape[:-1], stored), dtype=values.dtype, device=values.device)
+            half = torch.zeros((*values.shape[:-1], stored), dtype=values.dtype, device=values.device)
             if self.low == 0 and self.count <= stored:
-                whole[..., : self.count] = values
+                half[..., : self.count] = values
             else:
                 folded = torch.where(beyond, values.conj(), values)
-                whole.index_add_(-1, torch.where(beyond, self.size - cells, cells), folded)
+                half.index_add_(-1, torch.where(beyond, self.size - cells, cells), folded)
             share = torch.full((stored,), 0.5, dtype=self.scale.dtype, device=values.device)
             share[0] = 1.0
             if self.size % 2 == 0:
                 share[-1] = 1.0
-            out: Tensor = torch.fft.irfft(whole.mul_(share), n=self.size, norm="forward")
+            out: Tensor = torch.fft.irfft(half.mul_(share), n=self.size, norm="forward")
         else:
             out = torch.fft.ifft(self._put(values), norm="forward")
         behind = self.pixels // 2
         joined: Tensor = torch.cat([out[..., self.size - behind :], out[..., : self.pixels - behind]], -1)
         return joined.mul_(self.scale)
 
-    def _take(self, found: Tensor) -> Tensor:
+    def _take(self, spectrum: Tensor) -> Tensor:
         if self.count > self.size:
-            return found[..., self._cells.remainder(self.size)]
-        return torch.cat([found[..., self.size + self.low :], found[..., : self.low + self.count]], -1)
+            return spectrum[..., self._cells.remainder(self.size)]
+        return torch.cat([spectrum[..., self.size + self.low :], spectrum[..., : self.low + self.count]], -1)
 
     def _put(self, values: Tensor) -> Tensor:
         out = torch.zeros((*values.shape[:-1], self.size), dtype=values.dtype, device=values.device)
@@ -323,7 +320,7 @@ class _Line:
 
 
 def _multiply(values: Tensor, scale: Tensor, out: Tensor) -> None:
-    """Products into a part of a tensor, without one between them unless they are differentiated."""
+    """Products written into a part of a tensor, without a temporary unless they are differentiated."""
     if values.requires_grad and torch.is_grad_enabled():
         out.copy_(values * scale)
     else:

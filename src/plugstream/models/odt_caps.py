@@ -61,7 +61,7 @@ def cut_cap(optics: Optics, sizes: tuple[int, int], slant: tuple[float, float]) 
 
 
 def farthest_waves(optics: Optics, poses: Real) -> tuple[float, float, float]:
-    """The largest wave number that any view sees along x, y and z of the object, from above, 1/m.
+    """Upper bounds of the wave numbers that any view sees along x, y and z of the object, 1/m.
 
     A wave that comes in at the angle a and leaves at b is changed by at most 2 k sin((a + b) / 2).
     """
@@ -69,13 +69,13 @@ def farthest_waves(optics: Optics, poses: Real) -> tuple[float, float, float]:
     across = np.abs((poses[:, :2] @ poses[:, 3, :, None])[..., 0])  # light along the camera's x and y, in parts of k
     steepest = float(np.arcsin(min(1.0, optics.reach / k)))
     slant = float(np.arcsin(min(1.0, np.linalg.norm(across, axis=1).max())))
-    whole = 2 * k * np.sin(min(steepest + slant, np.pi) / 2)
-    found = []
+    most = 2 * k * np.sin(min(steepest + slant, np.pi) / 2)
+    largest = []
     for axis, camera in enumerate(exact_axes(poses)):
         if camera is not None:
-            found.append(float(min(optics.reach + k * across[:, camera].max(), np.pi / optics.pixel, whole)))
+            largest.append(float(min(optics.reach + k * across[:, camera].max(), np.pi / optics.pixel, most)))
         elif (np.abs(poses[:, 2, axis]) > 1 - 1e-12).all():  # the optical axis
-            found.append(float(k * (1 - np.cos(max(steepest, slant)))))
+            largest.append(float(k * (1 - np.cos(max(steepest, slant)))))
         else:
-            found.append(float(whole))
-    return found[0], found[1], found[2]
+            largest.append(float(most))
+    return largest[0], largest[1], largest[2]

@@ -128,7 +128,7 @@ def exact_axes(poses: Real) -> tuple[int | None, ...]:
     Returns: 0 for the camera's x (from column to column), 1 for its y, None for neither.
     """
     along = np.abs(poses[:, :2])  # (views, camera axis, object axis)
-    parallel = (along > 1 - 1e-12).all(0)
+    parallel = np.asarray((along > 1 - 1e-12).all(0))
     return tuple(0 if along_x else 1 if along_y else None for along_x, along_y in parallel.T)
 
 

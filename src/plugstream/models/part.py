@@ -1,4 +1,4 @@
-"""A model of a part of each view's data, and of the other part: what steps use, and what judges them."""
+"""A model of a part of each view's data: the part that steps use, or the part that judges them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ from plugstream.models.wrapped import WrappedModel
 __all__ = ["SHARE", "PartOfData", "judged_entries"]
 
 SHARE = 0.1
-"""The part of each view's data that judges, where nobody says another."""
+"""The part of each view's data that judges by default."""
 
-# Masks of up to so many entries of all views are kept; of larger scans they are drawn again each time.
-_KEPT_ENTRIES = 1 << 26
-# Numbers of 16 bits say of each entry whether it judges.
-_WORD, _ENTRIES_A_WORD = 1 << 16, 4
+_CACHED_ENTRIES = 1 << 26  # of all views; masks of larger scans are drawn again each time
+_WORD, _ENTRIES_A_WORD = 1 << 16, 4  # a number of 16 bits decides whether an entry judges
 
 
 def judged_entries(seed: int, view: int, shape: tuple[int, ...], share: float = SHARE) -> Tensor:
@@ -37,26 +35,26 @@ def judged_entries(seed: int, view: int, shape: tuple[int, ...], share: float = 
 
 
 class PartOfData(WrappedModel):
-    r"""M_i H_i: a model of which a part of each view's data is left out, as if its detector were masked there.
+    r"""M_i H_i: a model without a part of each view's data, as if its detector were masked there.
 
-    M_i keeps an entry or sets it to zero. Which entries are left out is drawn once, for each view by itself
-    (`judged_entries`); with `judge` it is the other way round, and only those are kept. So
+    M_i keeps an entry or sets it to zero. The entries to leave out are drawn once, independently for each view
+    (`judged_entries`); with `judge`, only those are kept. So
 
         ||H_i x - y_i||^2 = ||M_i (H_i x - y_i)||^2 + ||(1 - M_i) (H_i x - y_i)||^2,
 
-    the first for steps and the second to judge them by. The same holds for any loss that is a sum over entries. The
-    fidelity of it is `whole.with_views(PartOfData(whole.model))`, whose data has zeros where nothing counts.
+    the first for steps and the second to judge them. The same holds for any loss that is a sum over entries. Its
+    fidelity is `whole.with_views(PartOfData(whole.model))`, whose data is zero where nothing counts.
 
-    Entries are left out of predictions, of what the adjoint and every pullback are given, and of all that follows from
-    these: gradients, normal products, back-projections. Faster forms of those that a model has are not used, since they
-    know nothing of M_i. Norms and overlaps are those of H_i, which bound those of M_i H_i.
+    Entries are left out of predictions, of the data of the adjoint and every pullback, and of all that follows from
+    these: gradients, normal products, back-projections. A model's faster forms of those are not used, since they ignore
+    M_i. Norms and overlaps are those of H_i, which bound those of M_i H_i.
 
-    Condition: the noise of an entry is independent of that of the others of its view. Where neighbours share it (a
-    scintillator's blur, resampled or filtered data) or entries are there twice (k-space that was made symmetric), steps
-    see the noise of what judges, and too small a sigma is found; hold whole views out instead.
+    Condition: the noise of an entry is independent of the other entries of its view. If neighbours share it (a
+    scintillator's blur, resampled or filtered data) or entries occur twice (symmetric k-space), steps see the noise of
+    what judges, and sigma comes out too small; hold out whole views instead.
 
-    Arguments: model, of which nothing may be fitted to each view's data on the way; seed; judge, whether to keep what
-    steps leave out; share, the part of entries that judges.
+    Arguments: model, which fits nothing to each view's data; seed; judge, whether to keep what steps leave out; share,
+    the part of entries that judges.
     Reference: Wold, Technometrics 20(4), 1978 (entries left out of a matrix rather than rows).
     """
 
@@ -71,10 +69,10 @@ class PartOfData(WrappedModel):
         if self.incoherent is not None:
             sizes[self.incoherent] = 1
         self._entries = tuple(sizes)
-        self._kept: dict[int, Tensor] = {}
+        self._masks: dict[int, Tensor] = {}
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
-        """The data with what the model does not predict, and what is left out here, set to zero."""
+        """The data with entries that the model does not predict, or that are left out here, set to zero."""
         return self._cut(self.whole.restrict(data, views), views)
 
     def forward(self, image: Tensor, views: Views = None) -> Tensor:
@@ -93,40 +91,38 @@ class PartOfData(WrappedModel):
         return self._cut(self.whole.derivative(image, direction, views), views)
 
     def linearized(self, at: Tensor | None = None) -> Model:
-        """M_i J_i(at), with whatever faster form the model has of J."""
+        """M_i J_i(at), with the model's own form of J."""
         if self.linear:
             return self
-        near = self.whole.linearized(at)
-        if isinstance(near, Linearization):
-            return Linearization(self, near.at)
-        return PartOfData(near, self.seed, judge=self.judge, share=self.share)
+        derivative = self.whole.linearized(at)
+        if isinstance(derivative, Linearization):
+            return Linearization(self, derivative.at)
+        return PartOfData(derivative, self.seed, judge=self.judge, share=self.share)
 
     def start_from(
         self, read: Callable[[Tensor], Tensor], available: Tensor, names: Sequence[str]
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """As of the model, which asks for data without what is left out."""
         return self.whole.start_from(read, available, names)
 
     def squared_norms(self, views: Tensor, tol: float) -> Tensor:
-        """Those of all data, which bound them."""
+        """Bounds: those of all data."""
         return self.whole.squared_norms(views, tol)
 
     def squared_norm_bounds(self, views: Tensor) -> Tensor:
-        """Those of all data, which bound them."""
         return self.whole.squared_norm_bounds(views)
 
     def _cut(self, data: Tensor, views: Views) -> Tensor:
         """M_i z_i of these views: (..., B, *data_shape), or with one value along an axis of waves."""
         index = all_views(views, self.n_views)
-        counts = torch.stack([self._counts(view) for view in index.tolist()])
-        return torch.where(counts, data, torch.zeros((), dtype=data.dtype, device=data.device))
+        masks = torch.stack([self._mask(view) for view in index.tolist()])
+        return torch.where(masks, data, torch.zeros((), dtype=data.dtype, device=data.device))
 
-    def _counts(self, view: int) -> Tensor:
+    def _mask(self, view: int) -> Tensor:
         """Which entries of a view count here."""
-        known = self._kept.get(view)
-        if known is None:
+        mask = self._masks.get(view)
+        if mask is None:
             judged = judged_entries(self.seed, view, self._entries, self.share)
-            known = (judged if self.judge else ~judged).to(self.device)
-            if self.n_views * known.numel() <= _KEPT_ENTRIES:
-                self._kept[view] = known
-        return known
+            mask = (judged if self.judge else ~judged).to(self.device)
+            if self.n_views * mask.numel() <= _CACHED_ENTRIES:
+                self._masks[view] = mask
+        return mask

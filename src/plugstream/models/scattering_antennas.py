@@ -1,4 +1,4 @@
-"""What joins the pixels of a scattering experiment to its antennas: incident fields, and what receivers get."""
+"""What connects the pixels of a scattering experiment with its antennas: incident fields, and received ones."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from plugstream.models.nufft import make_nufft
 
 __all__ = ["Antennas", "PlaneWaveSums", "WaveNufft", "antennas_of"]
 
-# Up to so many directions products with matrices are faster than a non-uniform FFT.
-_FEW = 160
+_FEW = 160  # directions up to which matrix products are faster than a non-uniform FFT
 
 
 class Antennas(Protocol):
@@ -42,7 +41,7 @@ class Antennas(Protocol):
 
 
 def antennas_of(engine: DenseBorn | FastBorn, geometry: BornGeometry) -> Antennas:
-    """The antennas of a geometry, by the Green's matrix or through plane waves, as its Born model's engine does it."""
+    """The antennas of a geometry, by the Green's matrix or through plane waves, like the engine of its Born model."""
     return DenseAntennas(engine) if isinstance(engine, DenseBorn) else PlaneWaveAntennas(engine, geometry)
 
 
@@ -71,10 +70,10 @@ class DenseAntennas:
 class PlaneWaveAntennas:
     """S and the incident fields through P standing plane waves, as the fast Born model has them.
 
-    u_i = sum_a T[i, a] phi_a and S = R phi^T with phi_a the cosines and sines of P/2 directions: from pixels to sums
-    with phi and back by matrices (`PlaneWaveSums`), or by a non-uniform FFT at P/2 frequencies on a circle where those
-    are many. Incident fields are kept up to `FIELD_BYTES`. They are computed one by one, so that they are the same to
-    the bit in whatever order they are asked for.
+    u_i = sum_a T[i, a] phi_a and S = R phi^T with phi_a the cosines and sines of P/2 directions: between pixels and
+    sums with phi by matrices (`PlaneWaveSums`), or for many directions by a non-uniform FFT at P/2 frequencies on a
+    circle. Incident fields are kept up to `FIELD_BYTES`. They are computed one by one, so that their bits do not depend
+    on the order in which they are asked for.
     """
 
     _waves: PlaneWaveSums | WaveNufft
@@ -89,9 +88,9 @@ class PlaneWaveAntennas:
         else:
             eps = engine.expansion.nufft_eps
             self._waves = WaveNufft(self.shape, frequencies, eps, device=device, dtype=dtype)
-        what = "plane_waves" if geometry.transmitters is None else "transmitters"
-        self._points: Points = getattr(geometry, what)
-        self._sources = Coefficients(geometry, what, directions)
+        kind = "plane_waves" if geometry.transmitters is None else "transmitters"
+        self._points: Points = getattr(geometry, kind)
+        self._sources = Coefficients(geometry, kind, directions)
         self._receivers = self._place(Coefficients(geometry, "receivers", directions)(geometry.receivers))
         values = geometry.n_views * self.shape[0] * self.shape[1]
         self._keeps = fits(FIELD_BYTES, values, engine.device, engine.dtype)

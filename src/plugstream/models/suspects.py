@@ -1,4 +1,4 @@
-"""What a scan may say wrongly of its views, and the models that views would have if it did."""
+"""What may be wrong in a scan, and the models that its views would then have."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["Suspect", "Trial"]
 
 @dataclass(frozen=True)
 class Trial:
-    """One way in which views may differ from what a scan says: a model of just these views, in the same order.
+    """One way in which views may differ from the scan: a model of just these views, in the same order.
 
-    Arguments: label, in words, such as "1 pixel"; build, which makes the model; turn, what is done to the data.
+    Arguments: label, in words, such as "1 pixel"; build, which makes the model; turn, a function of the data.
     """
 
     label: str
@@ -28,10 +28,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Suspect:
-    """Something that a scan may say wrongly: its name, what to do about it, and what to try.
+    """Something that may be wrong in a scan: its name, what to do about it, and what to try.
 
-    Arguments: any_phase, whether the phase of all data together is left open in trials; refine, a parameter that the
-    model can find along with the image, instead of trials.
+    Arguments: any_phase, whether trials leave the common phase of all data open; refine, a parameter that the model can
+    refine along with the image, instead of trials.
     """
 
     name: str

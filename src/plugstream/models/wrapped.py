@@ -1,4 +1,4 @@
-"""What a model that stands before another one hands on as it is."""
+"""What a model that wraps another one passes on unchanged."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ __all__ = ["WrappedModel"]
 
 
 class WrappedModel(ModelBase):
-    """A model with another one, `whole`, behind it: shapes, facts and what is no product with H_i are that one's.
-
-    Whoever derives from it says what becomes of products and norms.
-
-    Arguments: model, which stands behind.
-    """
+    """A model with the shapes, facts and conversions of another one, `whole`; subclasses define products and norms."""
 
     def __init__(self, model: Model) -> None:
         self.whole = model = as_model(model)
@@ -37,7 +32,7 @@ class WrappedModel(ModelBase):
         return self.whole.convert(data, views)
 
     def overlap(self, views: Views = None, weights: Tensor | None = None) -> Tensor | None:
-        """That of the model behind; of a part of its data it is a bound."""
+        """That of the wrapped model, which is a bound for a part of its data."""
         return self.whole.overlap(views, weights)
 
     def start_image(self) -> Tensor | None:
