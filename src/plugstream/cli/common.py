@@ -84,33 +84,27 @@ def open_argument(parsed: argparse.Namespace) -> StoredScan:
 
 
 def settings_of(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, Any]] = ()) -> Settings:
-    """The settings that the arguments say; presets are what the command changes of the defaults."""
-    return draft_of(parsed).resolve(presets)
+    """The settings that the arguments ask for; presets are what the command changes of the defaults."""
+    return draft_of(parsed, presets).for_range(None)
 
 
-def draft_of(parsed: argparse.Namespace) -> Draft:
-    """What the arguments say of the settings."""
-    from plugstream.settings import Draft
-
-    return Draft(parsed.settings, tuple(_assignments_of(parsed)), parsed.instrument, parsed.trust, parsed.sections)
-
-
-def _assignments_of(parsed: argparse.Namespace) -> list[tuple[str, str, Any]]:
-    """What was typed, as (section, key, value)."""
+def draft_of(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, Any]] = ()) -> Draft:
+    """The settings that the arguments ask for, to which a scan may add some."""
     from plugstream.base.registry import find
-    from plugstream.settings import parse_assignment, parse_setting, selection_of
+    from plugstream.settings import Draft, parse_assignment, parse_setting
 
-    named = [(*name.split(".", 1), value) for name, value in vars(parsed).items() if "." in name]
-    flags: list[tuple[str, str, Any]] = []
-    for section, key, value in named:
-        selection = selection_of(section)
-        if selection is not None and key == "names":
+    typed: list[tuple[str, str, Any]] = []
+    for place, value in vars(parsed).items():
+        section, dot, key = place.partition(".")
+        if key == "names":  # of monitors, each added to those that are usual
             for name in value:
-                find(selection.kind, name, trust=True)
-                flags.append((section, name, True))
-        else:
-            flags.append((section, key, parse_setting(section, key, value, parsed.names)))
-    return [*flags, *(parse_assignment(text, parsed.names) for text in parsed.set)]
+                find(section, name, trust=True)
+                typed.append((section, name, True))
+        elif dot:
+            typed.append((section, key, parse_setting(section, key, value, parsed.names)))
+    typed += [parse_assignment(text, parsed.names) for text in parsed.set]
+    origin: dict[str, Any] = {"instrument": parsed.instrument, "trust": parsed.trust, "used": parsed.sections}
+    return Draft.of(parsed.settings, typed, presets=presets, **origin)
 
 
 def trust_flag(settings: Settings, source: str | Path | None = None) -> str:

@@ -41,7 +41,8 @@ def add_settings(
     """
     if not sections:
         return
-    from plugstream.settings import SettingsFile, all_leaves, choice_of, leaves
+    from plugstream.settings import SettingsFile, all_leaves, leaves, section_of
+    from plugstream.settings.choices import Choice
 
     settings_file = cache(SettingsFile)  # the same for the parser as for who looks for names before: read once
     parser.add_argument(
@@ -53,7 +54,7 @@ def add_settings(
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change one setting, by its full name"
     )
-    if any(choice_of(section) is not None for section in sections):
+    if any(issubclass(section_of(section), Choice) for section in sections):
         parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
     else:  # nothing that a file could name is run
         parser.set_defaults(trust=True)
@@ -102,11 +103,12 @@ def add_flag(
 def _choices(section: str, key: str, info: FieldInfo) -> list[str]:
     """The names that a setting may have, where it is a choice."""
     from plugstream.base.registry import entries
-    from plugstream.settings import Settings, choice_of
+    from plugstream.settings import Settings, section_of
+    from plugstream.settings.choices import Choice
 
-    choice = choice_of(section) if section in Settings.model_fields else None
-    if choice is not None and key == "name":
-        return list(entries(choice.kind))
+    kind = section_of(section) if section in Settings.model_fields and key == "name" else None
+    if kind is not None and issubclass(kind, Choice):
+        return list(entries(kind.kind))
     return [str(choice) for choice in get_args(info.annotation) if isinstance(choice, str)]
 
 
@@ -139,7 +141,8 @@ def _chosen_names(
     """
     from plugstream.base.registry import find
     from plugstream.base.trust import TRUST
-    from plugstream.settings import choice_of, selection_of
+    from plugstream.settings import section_of
+    from plugstream.settings.choices import Choice, Selection
 
     content: dict[str, dict[str, Any]] = {}
     if file is not None:
@@ -147,10 +150,10 @@ def _chosen_names(
             content = file.sections()
     names: dict[str, Any] = {}
     for section in sections:
-        choice, selection = choice_of(section), selection_of(section)
-        if selection is not None:
-            names[section] = _selection_names(selection, content.get(section), arguments)
-        if choice is None or choice.follows:
+        choice = section_of(section)
+        if issubclass(choice, Selection):
+            names[section] = _selection_names(choice, content.get(section), arguments)
+        if not issubclass(choice, Choice) or choice.follows:
             continue
         extra = choice.model_fields["name"].json_schema_extra
         flag = f"--{extra['flag']}" if isinstance(extra, dict) else f"--{section}"

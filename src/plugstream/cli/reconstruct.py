@@ -56,7 +56,7 @@ def _begun_before(group: Group) -> Path | None:
 
 def _run(parsed: argparse.Namespace, group: Group | None) -> int:
     draft, viewers = draft_of(parsed), viewers_of(parsed)
-    settings = draft.unadvised  # a share of the image's range is a number once the scan is open
+    settings = draft.settings
     page = open_page(parsed, group)
     from plugstream.runs.advice import advised_plan
     from plugstream.runs.folder import free_folder

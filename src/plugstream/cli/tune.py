@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Search, with every evaluation in a journal beside OUT; the same command goes on from there after a stop."""
     draft = draft_of(parsed)
-    draft.resolve()  # mistakes are told before anything slow is imported
+    draft.for_range(None)  # refuses a share of the image's range
     if parsed.out.suffix != ".toml":
         raise InputError(f"settings are written as .toml, not as {parsed.out.name!r}")
     if parsed.out.exists():

@@ -38,6 +38,7 @@ from plugstream.runs.steps import describe_step, goes_by_lipschitz
 from plugstream.runs.views import GrowingViews, open_in_memory
 from plugstream.runs.watch import Watch
 from plugstream.scans.store import StoredScan
+from plugstream.settings import Settings
 from plugstream.solver.loop import solve
 from plugstream.solver.monitors import Distance, Monitor, quantities_of
 from plugstream.solver.result import Result, Snapshot, Stop
@@ -75,12 +76,14 @@ def execute(run: RunContext) -> Result[State]:
         return result
     if not run.part:
         _write_results(run, result, compared, notes)
+    settings = run.settings
     if run.search is not None and run.search.sigma is not None:  # so that it can be repeated without a search
-        run.write(run.search.repeat(run.settings))
+        settings = run.search.repeat(settings)
+        run.write(settings)
     verdict, reason = result.verdict, result.reason
     ends = (result.state.k, result.image_step, result.time, result.wall, reason.value, reason.failed)
     run.log.add(StopEvent(*ends, **verdict.content()))
-    _write_page(run)
+    _write_page(run, settings)
     return result
 
 
@@ -95,7 +98,7 @@ def _write_results(run: RunContext, result: Result[State], compared: Comparison 
         ) from error
 
 
-def _write_page(run: RunContext) -> None:
+def _write_page(run: RunContext, settings: Settings | None = None) -> None:
     """Write report.html, which shows how the run ended, and so comes after the log says it."""
     if run.part or "html" not in run.settings.run.report_formats:
         return
@@ -103,7 +106,7 @@ def _write_page(run: RunContext) -> None:
 
     report("writing report.html")
     try:
-        write_report(run.folder)
+        write_report(run.folder, settings=settings)
     except (OSError, InputError) as error:  # the run is over, and all else of it written
         why = getattr(error, "strerror", None) or error
         again = f"plugstream report {shell_quote(run.folder)}"

@@ -10,7 +10,7 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 from plugstream.base.capacity import parse_size
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Entry, Options, find
-from plugstream.settings.choices import Choice, Selection, selected_names, selection_validator, validator
+from plugstream.settings.choices import Choice, Selection, selected_names, validator
 from plugstream.settings.fields import LARGE, MOST_COUNT, MOST_THREADS, SMALL, SWITCH, Section, flag, split_words
 from plugstream.settings.iteration import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
 
@@ -330,7 +330,7 @@ class Settings(Section):
         default_factory=DenoiserSettings.of
     )
     loss: Annotated[SerializeAsAny[LossSettings], validator(LossSettings)] = Field(default_factory=LossSettings.of)
-    monitor: Annotated[SerializeAsAny[MonitorSettings], selection_validator(MonitorSettings)] = Field(
+    monitor: Annotated[SerializeAsAny[MonitorSettings], validator(MonitorSettings)] = Field(
         default_factory=MonitorSettings.of
     )
     compute: ComputeSettings = ComputeSettings()
