@@ -5,20 +5,15 @@ winning. This package knows pydantic and nothing of torch, so that mistakes are 
 """
 
 from plugstream.base.values import parse_value
-from plugstream.settings.changes import Change, check_sigma, check_step, parse_changes, with_changes
+from plugstream.settings.changes import Change, check_sigma, parse_changes, with_changes
 from plugstream.settings.iteration import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
 from plugstream.settings.resolution import Draft, resolve
 from plugstream.settings.sections import (
     ComputeSettings,
     DenoiserSettings,
-    InstrumentSettings,
-    LossSettings,
-    MonitorSettings,
-    RunSettings,
-    ScanSettings,
     Settings,
-    SimulateSettings,
     needed_monitors,
+    section_of,
     used_sections,
     with_bounds,
 )
@@ -33,7 +28,6 @@ from plugstream.settings.values import (
     parse_setting,
     parse_sigma,
     parse_typed,
-    section_of,
     share_of_range,
 )
 
@@ -44,21 +38,14 @@ __all__ = [
     "DenoiserSettings",
     "Draft",
     "GradientSettings",
-    "InstrumentSettings",
-    "LossSettings",
     "MomentumSettings",
-    "MonitorSettings",
-    "RunSettings",
     "SamplerSettings",
-    "ScanSettings",
     "Settings",
     "SettingsFile",
-    "SimulateSettings",
     "Stage",
     "StagePlan",
     "all_leaves",
     "check_sigma",
-    "check_step",
     "hop_steps",
     "is_weight",
     "leaves",

@@ -16,7 +16,7 @@ from copy import copy
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
-from pydantic import BeforeValidator, create_model
+from pydantic import create_model
 from pydantic.fields import FieldInfo
 
 from plugstream.base.errors import InputError
@@ -31,13 +31,13 @@ __all__ = [
     "is_marked",
     "label_of",
     "marked_fields",
+    "pick",
     "refuse_other",
     "refuse_unselected",
     "section_class",
     "selected_fields",
     "selected_names",
     "switch_fields",
-    "validator",
 ]
 
 
@@ -112,10 +112,11 @@ class Selection(Section):
         return entry.make(name, self.options_of(name), *parts, **more)
 
 
-def validator(base: type[Choice | Selection]) -> BeforeValidator:
-    """For the field of a model: tables become the section of the entry or entries that they name."""
-    pick: Any = _pick if issubclass(base, Choice) else _pick_several
-    return BeforeValidator(lambda value: pick(base, value) if isinstance(value, Mapping) else value)
+def pick(section: type[Section], value: Any) -> Any:
+    """The section that a table of settings describes, checked by its entry or entries; anything else as it is."""
+    if isinstance(value, Mapping) and issubclass(section, Choice):
+        return _pick(section, value)
+    return _pick_several(section, value) if isinstance(value, Mapping) and issubclass(section, Selection) else value
 
 
 def _pick(base: type[Choice], table: Mapping[str, Any]) -> Choice:

@@ -25,9 +25,9 @@ from plugstream.settings.choices import (
     switch_fields,
 )
 from plugstream.settings.consent import allow_code, apply_consent
-from plugstream.settings.sections import DenoiserSettings, MomentumSettings, Settings
+from plugstream.settings.sections import DenoiserSettings, MomentumSettings, Settings, section_of
 from plugstream.settings.toml import SettingsFile
-from plugstream.settings.values import check_name, is_own, leaves, needs_sigma, owner_of, parse_share, section_of
+from plugstream.settings.values import check_name, is_own, leaves, needs_sigma, owner_of, parse_share
 from plugstream.settings.without_effect import refuse_momentum, refuse_seed
 
 __all__ = ["Draft", "resolve"]

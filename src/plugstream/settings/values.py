@@ -6,11 +6,10 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from functools import cache
 from itertools import chain
 from pathlib import PurePath
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -18,8 +17,8 @@ from plugstream.base.errors import InputError
 from plugstream.base.registry import OWN, find, pattern_of
 from plugstream.base.values import parse_value
 from plugstream.settings.choices import every_field, fields_of
-from plugstream.settings.fields import LARGE, SMALL, Section
-from plugstream.settings.sections import Settings
+from plugstream.settings.fields import LARGE, SMALL
+from plugstream.settings.sections import Settings, section_of
 
 __all__ = [
     "all_leaves",
@@ -34,18 +33,8 @@ __all__ = [
     "parse_share",
     "parse_sigma",
     "parse_typed",
-    "section_of",
     "share_of_range",
 ]
-
-
-@cache  # asked for each setting several times
-def section_of(section: str) -> type[Section]:
-    """The class of a section; of a choice, with what all its entries have in common."""
-    kind: Any = Settings.model_fields[section].annotation
-    if get_origin(kind) in (Union, UnionType):  # a section that may be left out
-        kind = next(one for one in get_args(kind) if one is not type(None))
-    return cast("type[Section]", get_args(kind)[0] if get_origin(kind) is Annotated else kind)
 
 
 def owner_of(section: str) -> str:
