@@ -2,7 +2,7 @@
 
 A command is a module of this package, imported when it is used, with
 
-    SECTIONS: the sections of the settings that become flags,
+    SECTIONS: the sections of the settings that become flags, if there are any,
     PRESETS: what it changes of their defaults, if anything,
     add_arguments(parser): the arguments it has besides,
     add_options(parser, arguments): those that depend on what was typed, if there are any, and
@@ -248,7 +248,7 @@ def _describe(command: argparse.ArgumentParser, name: str, arguments: list[str])
         module.add_options(command, arguments)
     if name not in _AT_ONCE:
         command.add_argument("--progress", choices=MODES, default="auto", metavar="HOW", help=_PROGRESS)
-    add_settings(command, module.SECTIONS, arguments, getattr(module, "PRESETS", ()))
+    add_settings(command, getattr(module, "SECTIONS", ()), arguments, getattr(module, "PRESETS", ()))
 
 
 def _check_words(arguments: list[str]) -> None:

@@ -15,11 +15,8 @@ from plugstream.cli.common import add_instrument, load_instrument, say
 if TYPE_CHECKING:
     from plugstream.scans.receive import Receiver
 
-SECTIONS: tuple[str, ...] = ()
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("out", type=Path, help="the scan to make, or one that acquire did not finish")
     parser.add_argument(
         "--listen", default="tcp://127.0.0.1:5577", help="where to listen (tcp://127.0.0.1:5577); port * is a free one"
@@ -47,7 +44,6 @@ def size(text: str) -> int:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Receive a scan from an instrument, view by view."""
     from plugstream.base.display.screen import active_display
     from plugstream.scans.limits import Limits
     from plugstream.scans.receive import Receiver

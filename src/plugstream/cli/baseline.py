@@ -13,7 +13,7 @@ from plugstream.cli.values import number, whole_number
 if TYPE_CHECKING:
     from torch import Tensor
 
-SECTIONS: tuple[str, ...] = ("instrument", "compute")
+SECTIONS = ("instrument", "compute")
 _METHODS = ("filtered", "sirt", "gridding", "cg-sense")
 _FILTERS = ("ram-lak", "shepp-logan", "cosine", "hamming", "hann")
 _OPTIONS = {
@@ -26,7 +26,6 @@ _LARGE = 1e15
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
     parser.add_argument("out", type=Path, help="the image to make: NAME makes NAME.npy, NAME.tif and NAME.png")
     parser.add_argument(
@@ -49,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Form the image of a scan by a usual method, and say how well it fits the scan."""
     settings = settings_of(parsed)
     given = {name: getattr(parsed, name) for names in _OPTIONS.values() for name in names}
     given = {name: value for name, value in given.items() if value is not None}

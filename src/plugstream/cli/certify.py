@@ -29,11 +29,10 @@ PRESETS = (
 )
 _PICTURES = ("camera", "coins", "moon")
 _KINDS = (".png", ".tif", ".tiff", ".npy", ".jpg", ".jpeg", ".bmp", ".pgm")
-SECTIONS: tuple[str, ...] = ("denoiser", "compute")
+SECTIONS = ("denoiser", "compute")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("--sigma", required=True, help="the noise level to certify it for, such as 15/255 or 0.06")
     parser.add_argument("--images", type=Path, metavar="FOLDER", help=f"pictures ({', '.join(_PICTURES)} if not given)")
     parser.add_argument(
@@ -49,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Certify a denoiser."""
     from plugstream.settings import parse_sigma
 
     settings, sigma = settings_of(parsed, PRESETS), parse_sigma(parsed.sigma, zero=False)

@@ -1,4 +1,4 @@
-"""What several commands share: settings from the arguments, a simulated scan, a reconstruction with its last words."""
+"""What several commands share: settings from the arguments, a simulated scan, a reconstruction and its last lines."""
 
 from __future__ import annotations
 
@@ -25,25 +25,6 @@ if TYPE_CHECKING:
     from plugstream.scans import Scan, StoredScan
     from plugstream.settings import Draft, Settings
     from plugstream.solver.result import Result
-
-__all__ = [
-    "ALGORITHM",
-    "OUTSIDE_HELP",
-    "RECONSTRUCTION",
-    "TRUST_HELP",
-    "add_instrument",
-    "draft_of",
-    "join_processes",
-    "load_instrument",
-    "make_experiment",
-    "open_argument",
-    "reconstruct_scan",
-    "say",
-    "scan_place",
-    "settings_of",
-    "simulate_scan",
-    "trust_flag",
-]
 
 TRUST_HELP = "run, unpickle and fetch what the files name: only where you trust whoever wrote them"
 OUTSIDE_HELP = "read what an HDF5 file names outside its folder: only where you trust whoever wrote it"
@@ -81,6 +62,14 @@ def open_argument(parsed: argparse.Namespace) -> StoredScan:
     if asked is not None and asked.name != scan.instrument.name:
         raise InputError(f"the scan is of {scan.instrument.name}, but {asked.name} was asked for; leave it out")
     return scan
+
+
+def check_new(path: Path) -> None:
+    """Refuse to write what exists already, or into a folder that does not."""
+    if path.exists():
+        raise InputError(f"{path} exists already; remove it or choose another name")
+    if not path.parent.is_dir():
+        raise InputError(f"the folder {path.parent} does not exist; make it first")
 
 
 def settings_of(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, Any]] = ()) -> Settings:
@@ -153,25 +142,23 @@ def simulate_scan(
     from plugstream.scans import save_scan
     from plugstream.scans.simulation import measure
 
-    if path is not None and path.exists():
-        raise InputError(f"{path} exists already; remove it or choose another name")
-    if path is not None and not path.parent.is_dir():
-        raise InputError(f"the folder {path.parent} does not exist; make it first")
     assert settings.simulate is not None, "a command that simulates has the section"
+    if path is not None:
+        check_new(path)
     experiment = experiment or make_experiment(settings)
     instrument, views = experiment.instrument, experiment.n_views
-    what = f"{views} views of {instrument.view_text}"
+    contents = f"{views} views of {instrument.view_text}"
     if path is not None:
         size = np.dtype(instrument.data.dtypes[0]).itemsize
-        check_disk(path, size * views * math.prod(instrument.data_shape), f"a scan of {what}")
+        check_disk(path, size * views * math.prod(instrument.data_shape), f"a scan of {contents}")
     instrument.warn_if_implausible()
     instrument.warn_if_implausible(experiment.columns)
     if model is None:
         device, dtype = prepare_device(settings.compute)
-        asked = settings.instrument.options
-        instrument.check_model(experiment.columns, views, asked, device=device, dtype=dtype)
-        model = instrument.build_model(experiment.columns, views, asked, device=device, dtype=dtype)
-    say(f"simulating {what}" + (f" of {experiment.summary}" if experiment.summary else ""))
+        options = settings.instrument.options
+        instrument.check_model(experiment.columns, views, options, device=device, dtype=dtype)
+        model = instrument.build_model(experiment.columns, views, options, device=device, dtype=dtype)
+    say(f"simulating {contents}" + (f" of {experiment.summary}" if experiment.summary else ""))
     scan = measure(experiment, model, settings.simulate.options)
     if path is not None:
         save_scan(scan, path)
@@ -190,55 +177,43 @@ def reconstruct_scan(
     viewers: Viewers | None = None,
 ) -> int:
     """Reconstruct into the folder, say what came out, and return the exit status."""
-    try:
-        return _reconstruct_scan(scan, planned, folder, command, source, go_on, viewers)
-    except KeyboardInterrupt:  # before its first step or after its last: between steps it only notes it
-        if not (folder / "run.json").exists():  # nothing to go on with
-            raise
-        say(f"interrupted; {_how_to_go_on(folder, planned.settings, source)}")
-        return 130
-
-
-def _how_to_go_on(folder: Path, settings: Settings, source: str | Path) -> str:
-    return f"go on with: plugstream resume {shell_quote(folder)}{trust_flag(settings, source)}"
-
-
-def _reconstruct_scan(
-    scan: Scan,
-    planned: Plan,
-    folder: Path,
-    command: str,
-    source: str | Path,
-    go_on: bool,
-    viewers: Viewers | None,
-) -> int:
     from plugstream.base.display.screen import active_display
     from plugstream.runs.run import reconstruct
     from plugstream.runs.terminal import Terminal
     from plugstream.solver.result import Stop
     from plugstream.solver.verdict import Outcome
 
-    settings, display = planned.settings, active_display()
+    display = active_display()
     terminal = None if display is None else Terminal(display)
     known: dict[str, Any] = {"command": command, "source": source, "go_on": go_on, "viewers": viewers}
-    result: Result[Any] | VolumeResult
-    if planned.partition is None:
-        result = reconstruct(scan, planned, folder, terminal=terminal, **known)
-    else:
-        from plugstream.runs.volume import reconstruct_volume
+    again = f"go on with: plugstream resume {shell_quote(folder)}{trust_flag(planned.settings, source)}"
+    try:
+        result: Result[Any] | VolumeResult
+        if planned.partition is None:
+            result = reconstruct(scan, planned, folder, terminal=terminal, **known)
+        else:
+            from plugstream.runs.volume import reconstruct_volume
 
-        result = reconstruct_volume(cast("StoredScan", scan), planned, folder, terminal=terminal, **known)
+            result = reconstruct_volume(cast("StoredScan", scan), planned, folder, terminal=terminal, **known)
+        _describe_result(result, folder, planned.settings.run.report_formats)
+    except KeyboardInterrupt:  # before its first step or after its last: between steps the run only notes it
+        if not (folder / "run.json").exists():  # nothing to go on with
+            raise
+        say(f"interrupted; {again}")
+        return 130
+    if result.reason is Stop.INTERRUPTED:
+        say(again)
+        return 130
+    return {Outcome.DIVERGED: 1, Outcome.STUCK: 3, Outcome.UNEXPLAINED: 3}.get(result.verdict.outcome, 0)
+
+
+def _describe_result(result: Result[Any] | VolumeResult, folder: Path, formats: tuple[str, ...]) -> None:
     for series in result.history.values():
         if series.quantity.needs_truth and (series.step == result.image_step).any():
             value = float(series.value[series.step == result.image_step][-1])
             say(f"{series.quantity.text(value)} at step {result.image_step}")
-    formats = settings.run.report_formats
     shown = f"report.{'html' if 'html' in formats else formats[0]} shows them, " if formats else ""
     say(f"results are in {folder}: {shown}settings.toml repeats them")
-    if result.reason is Stop.INTERRUPTED:
-        say(_how_to_go_on(folder, settings, source))
-        return 130
-    return {Outcome.DIVERGED: 1, Outcome.STUCK: 3, Outcome.UNEXPLAINED: 3}.get(result.verdict.outcome, 0)
 
 
 @contextlib.contextmanager

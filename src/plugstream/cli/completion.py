@@ -8,20 +8,15 @@ from typing import Any
 
 from plugstream.cli.shells import Command, Flag
 
-__all__ = ["SHELLS", "read_commands"]
-
-SECTIONS: tuple[str, ...] = ()
 SHELLS = ("bash", "zsh", "fish")
 _HELP = 72  # characters of help beside a word
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("shell", choices=SHELLS, help="whose completion to write to standard output")
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the script."""
     from plugstream.cli.shells import SCRIPTS
 
     print(SCRIPTS[parsed.shell](read_commands()), end="")

@@ -18,8 +18,6 @@ from typing import Any
 from plugstream.base.errors import InputError
 from plugstream.base.text import one_line
 
-__all__ = ["BUG", "MISTAKE", "check_room_to_start", "explain"]
-
 MISTAKE = 2
 BUG = 70  # EX_SOFTWARE of sysexits.h
 

@@ -11,8 +11,6 @@ from typing import Any
 from plugstream.base.errors import PlugstreamWarning
 from plugstream.cli.common import OUTSIDE_HELP, say
 
-SECTIONS: tuple[str, ...] = ()
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides the importers' options."""
@@ -46,7 +44,6 @@ def add_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> No
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Make a scan from the file of another program or instrument."""
     from plugstream.scans.importers.base import import_file
     from plugstream.settings import parse_typed
 

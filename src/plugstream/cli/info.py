@@ -9,11 +9,8 @@ from typing import Any
 from plugstream.base.text import printable
 from plugstream.cli.common import OUTSIDE_HELP, add_instrument, open_argument, scan_place
 
-SECTIONS: tuple[str, ...] = ()
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument(
         "scan",
         type=scan_place,
@@ -24,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Describe a scan, the folder of a run, or a file that can be imported."""
     if isinstance(parsed.scan, Path) and any((parsed.scan / name).is_file() for name in ("run.json", "events.jsonl")):
         from plugstream.runs.describe import describe_run
 

@@ -18,25 +18,21 @@ from plugstream.cli.common import (
     scan_place,
     trust_flag,
 )
-from plugstream.cli.serve import add_serve, open_page
-from plugstream.cli.viewers import add_viewers, viewers_of
+from plugstream.cli.serve import add_viewers, open_page, viewers_of
 
 if TYPE_CHECKING:
     from plugstream.base.processes import Group
 
-SECTIONS: tuple[str, ...] = (*RECONSTRUCTION, "scan")
+SECTIONS = (*RECONSTRUCTION, "scan")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
     parser.add_argument("--out", type=Path, help="the folder to make for the results")
     add_viewers(parser)
-    add_serve(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Form the image of a scan, a few views at a time."""
     with join_processes() as group:
         begun = None if group is None else group.decide(lambda: _begun_before(group))
         if begun is None:

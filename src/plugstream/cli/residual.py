@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from plugstream.base.volume_file import VolumeFile
     from plugstream.scans.store import StoredScan
 
-SECTIONS: tuple[str, ...] = ("instrument", "compute")
+SECTIONS = ("instrument", "compute")
 # Bytes of a volume from which on it is not read whole.
 _LARGE = 256 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
     parser.add_argument("images", type=Path, nargs="+", help="images as NPY files, or folders of runs")
     parser.add_argument(

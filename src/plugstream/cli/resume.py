@@ -8,20 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from plugstream.base.errors import InputError
 from plugstream.cli.common import TRUST_HELP, join_processes, load_small, reconstruct_scan, scan_place
-from plugstream.cli.serve import RunPage, add_serve, open_page
+from plugstream.cli.serve import RunPage, add_viewers, open_page, viewers_of
 from plugstream.cli.values import whole_number
-from plugstream.cli.viewers import add_viewers, viewers_of
 
 if TYPE_CHECKING:
     from plugstream.base.processes import Group
     from plugstream.runs.viewers import Viewers
     from plugstream.settings import AlgorithmSettings
 
-SECTIONS: tuple[str, ...] = ()
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("folder", type=Path, help="the folder of a run")
     parser.add_argument(
         "--iterations", type=whole_number(10**12), help="steps in all, if there are to be more than were planned"
@@ -30,11 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--skip-damaged", action="store_true", help="from now on leave damaged views out")
     parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
     add_viewers(parser)
-    add_serve(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Go on with a run."""
     from plugstream.runs.folder import open_run
 
     open_run(parsed.folder)

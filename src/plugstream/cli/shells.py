@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 
 from plugstream.base.version import __version__
 
-__all__ = ["SCRIPTS", "Command", "Flag"]
-
 
 @dataclass(frozen=True)
 class Flag:

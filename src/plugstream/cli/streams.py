@@ -14,8 +14,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["give_up", "open_standard_streams", "steady_streams"]
-
 
 def open_standard_streams() -> None:
     """Put /dev/null where the process was started without a standard stream (`2>&-`).

@@ -7,11 +7,8 @@ import argparse
 from plugstream.base.text import printable
 from plugstream.cli.common import add_instrument, open_argument, say, scan_place
 
-SECTIONS: tuple[str, ...] = ()
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
     add_instrument(parser)
 

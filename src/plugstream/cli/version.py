@@ -7,8 +7,6 @@ from typing import Any
 
 from plugstream.base.version import __version__
 
-__all__ = ["ShowVersion", "describe_version"]
-
 
 class ShowVersion(argparse.Action):
     """Print the version and end. It is put together only when it is asked for, since it may take torch."""
