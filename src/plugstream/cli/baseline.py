@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     settings = settings_of(parsed)
-    given = {name: getattr(parsed, name) for names in _OPTIONS.values() for name in names}
-    given = {name: value for name, value in given.items() if value is not None}
+    options = {name: getattr(parsed, name) for names in _OPTIONS.values() for name in names}
+    options = {name: value for name, value in options.items() if value is not None}
     names = [f"{parsed.out.name}{end}" for end in (".npy", ".tif", ".png")]
     if not parsed.out.name or not parsed.out.parent.is_dir():
         raise InputError(f"the folder {parsed.out.parent} does not exist; make it first")
@@ -70,7 +70,7 @@ def run(parsed: argparse.Namespace) -> int:
     method: Any = parsed.method or scan.instrument.baseline
     if not method:
         raise InputError(f"{scan.instrument.name} has no usual method; baselines are of ct and mri")
-    for name in given.keys() - set(_OPTIONS[method]):
+    for name in options.keys() - set(_OPTIONS[method]):
         owners = " or ".join(one for one, names in _OPTIONS.items() if name in names)
         raise InputError(f"the method {method} has no use for --{name}; leave it out, or choose {owners}")
 
@@ -80,7 +80,7 @@ def run(parsed: argparse.Namespace) -> int:
         elif method == "cg-sense":
             say(f"iteration {k}: gradient {residual:.2e} of the first")
 
-    image = form_image(scan, method, look=look, device=device, dtype=dtype, **given)
+    image = form_image(scan, method, look=look, device=device, dtype=dtype, **options)
     save_image(image, parsed.out, ImageSpace.of(scan))
     model = scan_model(scan, settings.instrument.options, device=device, dtype=dtype)
     say(f"it leaves {relative_residual(scan, image, model):.4f} of the data of its {scan.n_views} views unexplained")

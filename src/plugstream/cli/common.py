@@ -57,10 +57,10 @@ def open_argument(parsed: argparse.Namespace) -> StoredScan:
     """The scan of the arguments; an instrument that was typed and is not the scan's is refused."""
     from plugstream.scans.store import open_scan
 
-    asked = load_instrument(parsed)
+    typed = load_instrument(parsed)
     scan = open_scan(parsed.scan)
-    if asked is not None and asked.name != scan.instrument.name:
-        raise InputError(f"the scan is of {scan.instrument.name}, but {asked.name} was asked for; leave it out")
+    if typed is not None and typed.name != scan.instrument.name:
+        raise InputError(f"the scan is of {scan.instrument.name}, but {typed.name} was asked for; leave it out")
     return scan
 
 
@@ -185,16 +185,16 @@ def reconstruct_scan(
 
     display = active_display()
     terminal = None if display is None else Terminal(display)
-    known: dict[str, Any] = {"command": command, "source": source, "go_on": go_on, "viewers": viewers}
+    origin: dict[str, Any] = {"command": command, "source": source, "go_on": go_on, "viewers": viewers}
     again = f"go on with: plugstream resume {shell_quote(folder)}{trust_flag(planned.settings, source)}"
     try:
         result: Result[Any] | VolumeResult
         if planned.partition is None:
-            result = reconstruct(scan, planned, folder, terminal=terminal, **known)
+            result = reconstruct(scan, planned, folder, terminal=terminal, **origin)
         else:
             from plugstream.runs.volume import reconstruct_volume
 
-            result = reconstruct_volume(cast("StoredScan", scan), planned, folder, terminal=terminal, **known)
+            result = reconstruct_volume(cast("StoredScan", scan), planned, folder, terminal=terminal, **origin)
         _describe_result(result, folder, planned.settings.run.report_formats)
     except KeyboardInterrupt:  # before its first step or after its last: between steps the run only notes it
         if not (folder / "run.json").exists():  # nothing to go on with

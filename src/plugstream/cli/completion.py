@@ -27,7 +27,7 @@ def read_commands() -> list[Command]:
     """Every command with its flags, and with those that the entries bring which can be chosen by name."""
     from plugstream.cli import COMMANDS, command_parser
 
-    found = []
+    commands = []
     for name, text in COMMANDS.items():
         own = _actions(command_parser(name, [name]))
         first = next((action for action in own if not action.option_strings), None)
@@ -47,8 +47,8 @@ def read_commands() -> list[Command]:
                 more = [flag for flag in flags if flag.names not in known]
                 if more:
                     command.chosen[value] = more
-        found.append(command)
-    return found
+        commands.append(command)
+    return commands
 
 
 def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:

@@ -50,8 +50,8 @@ def run(parsed: argparse.Namespace) -> int:
         page.start(folder)
     try:
         # Columns that were found with the data, such as gains, make another model.
-        known = model if scan.columns.keys() == experiment.columns.keys() else None
-        return reconstruct_scan(scan, replace(planned, known_model=known), folder, again, place, viewers=viewers)
+        same = model if scan.columns.keys() == experiment.columns.keys() else None
+        return reconstruct_scan(scan, replace(planned, known_model=same), folder, again, place, viewers=viewers)
     except InputError as error:
         if is_refusal(error):
             remove_unbegun(folder, place.name)

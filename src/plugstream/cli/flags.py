@@ -60,12 +60,12 @@ def add_settings(
     names = _chosen_names(sections, arguments, settings_file(Path(typed[-1])) if typed else None, presets, instrument)
     parser.set_defaults(names=names, instrument=instrument, sections=tuple(sections))
     groups = {section: parser.add_argument_group(f"[{section}]") for section in sections}
-    shown = set()
+    visible = set()
     for section, key, info in leaves(sections, names):
-        shown.add((section, key))
+        visible.add((section, key))
         add_flag(parser, groups[section], section, key, info)
     for section, key, info in all_leaves(sections):
-        if (section, key) not in shown:
+        if (section, key) not in visible:
             add_flag(parser, groups[section], section, key, info, hidden=True)
 
 
@@ -157,10 +157,10 @@ def _chosen_names(
                 names[section] = selected_names(kind, {**table, **dict.fromkeys(typed, True)})
             elif issubclass(kind, Choice) and not kind.follows:
                 typed += _assigned_values(values_of(arguments, "--set"), f"{section}.name")
-                named = [instrument] if section == "instrument" and instrument is not None else []
-                named += [value for s, key, value in presets if (s, key) == (section, "name")]
-                named += [table["name"]] if "name" in table else []
-                if name := next(reversed([*named, *typed]), None):
+                others = [instrument] if section == "instrument" and instrument is not None else []
+                others += [value for s, key, value in presets if (s, key) == (section, "name")]
+                others += [table["name"]] if "name" in table else []
+                if name := next(reversed([*others, *typed]), None):
                     names[section] = find(kind.kind, name, trust=bool(typed) or trusted).name
     return names
 

@@ -78,8 +78,8 @@ def _show(rows: dict[str, str]) -> None:
 
 def _plain(text: str, most: int = 300) -> str:
     """What a file says, fit for a terminal: in one line, not too long, and nothing that a terminal would obey."""
-    shown = printable(text[: most + 1])
-    return shown if len(text) <= most else f"{shown[:most]}..."
+    line = printable(text[: most + 1])
+    return line if len(text) <= most else f"{line[:most]}..."
 
 
 def _describe_array(instrument: Any, declared: Any, shape: tuple[int, ...]) -> str:

@@ -85,9 +85,9 @@ def _text(kind: str, columns: dict[str, Any], rows: list[dict[str, Any]]) -> str
     missing = [f"  {e['name']}: {e['missing']}" for e in rows if e["missing"] is not None]
     lines = [*table, *(["", "Not here:", *missing] if missing else [])]
     if kind == "denoiser":
-        known = [f"  {e['name']}: {e['why']}" for e in rows if e["why"] != "not known"]
+        reasons = [f"  {e['name']}: {e['why']}" for e in rows if e["why"] != "not known"]
         note = "Each is also there damped, (1 - theta) I + theta D: --damping THETA. GPU: '-' where torch sees none."
-        lines += ["", "Averaged, and why:", *known, "", note]
+        lines += ["", "Averaged, and why:", *reasons, "", note]
     return "\n".join(lines)
 
 

@@ -46,8 +46,8 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _begun_before(group: Group) -> Path | None:
     """The folder of the run that processes before these have begun, None where there were none."""
-    known = group.recall("run")
-    return Path(known) if known is not None and (Path(known) / "run.json").exists() else None
+    folder = group.recall("run")
+    return Path(folder) if folder is not None and (Path(folder) / "run.json").exists() else None
 
 
 def _run(parsed: argparse.Namespace, group: Group | None) -> int:

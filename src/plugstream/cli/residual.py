@@ -55,14 +55,14 @@ def run(parsed: argparse.Namespace) -> int:
         if parsed.fit_scale:
             raise InputError("--fit-scale is for images that are read whole, and these are volumes; leave it out")
         volumes = [_open(path, scan.instrument.image.shape) for path in files]
-        found = [volume_residual(scan, volume, options, device=device, dtype=dtype) for volume in volumes]
-        _show(found, parsed.images)
+        residuals = [volume_residual(scan, volume, options, device=device, dtype=dtype) for volume in volumes]
+        _show(residuals, parsed.images)
         return 0
     images = [_read(path, scan.instrument.image.shape) for path in files]
     model = scan_model(scan, options, device=device, dtype=dtype)
     models = [refined_model(model, path) for path in parsed.images]
     fit = parsed.fit_scale
-    found = [relative_residual(scan, image, one, fit_scale=fit) for image, one in zip(images, models, strict=True)]
+    residuals = [relative_residual(scan, image, one, fit_scale=fit) for image, one in zip(images, models, strict=True)]
     groups = scan.instrument.groups(scan.columns)
     parts = [
         {
@@ -71,7 +71,7 @@ def run(parsed: argparse.Namespace) -> int:
         }
         for image, one in zip(images, models, strict=True)
     ]
-    _show(found, parsed.images, parts)
+    _show(residuals, parsed.images, parts)
     return 0
 
 
@@ -123,8 +123,8 @@ def _read(path: Path, shape: tuple[int, ...]) -> Tensor:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"cannot read the image {path}: {text}; give an NPY file or the folder of a run") from error
     if not isinstance(values, np.ndarray) or values.shape != shape or values.dtype.kind not in "fiuc":
-        found = getattr(values, "shape", "several arrays")
-        raise InputError(f"the image {path} is {found}, but the scan's images are {shape}")
+        shape_text = getattr(values, "shape", "several arrays")
+        raise InputError(f"the image {path} is {shape_text}, but the scan's images are {shape}")
     if not np.isfinite(values).all():
         raise InputError(f"the image {path} holds NaN or infinity")
     return torch.from_numpy(np.ascontiguousarray(values))

@@ -33,9 +33,9 @@ def run(parsed: argparse.Namespace) -> int:
 
     open_run(parsed.folder)
     changes = {"iterations": parsed.iterations, "skip_damaged": parsed.skip_damaged}
-    known = {"moved": parsed.scan, "trust": parsed.trust, "viewers": viewers_of(parsed)}
+    options = {"moved": parsed.scan, "trust": parsed.trust, "viewers": viewers_of(parsed)}
     with join_processes() as group:
-        return resume(parsed.folder, **changes, **known, group=group, page=open_page(parsed, group))
+        return resume(parsed.folder, **changes, **options, group=group, page=open_page(parsed, group))
 
 
 def resume(

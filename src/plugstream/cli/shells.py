@@ -155,8 +155,8 @@ def _write_zsh(commands: Sequence[Command]) -> str:
             lines.append("                flags+=('*:file:_files')")
         lines.append("                _arguments -S : $flags ;;")
         each.append("\n".join(lines))
-    told = "\n".join(f"                {_quote(f'{c.name}:{c.help}')}" for c in commands)
-    return _ZSH.format(version=__version__, commands=told, each="\n".join(each))
+    described = "\n".join(f"                {_quote(f'{c.name}:{c.help}')}" for c in commands)
+    return _ZSH.format(version=__version__, commands=described, each="\n".join(each))
 
 
 def _zsh_specs(flag: Flag) -> list[str]:
@@ -181,17 +181,17 @@ def _write_fish(commands: Sequence[Command]) -> str:
         "complete -c plugstream -n __fish_use_subcommand -l version -d 'show what is installed here'",
     ]
     for command in commands:
-        told = _quote(command.help)
-        lines.append(f"complete -c plugstream -n __fish_use_subcommand -a {command.name} -d {told}")
+        described = _quote(command.help)
+        lines.append(f"complete -c plugstream -n __fish_use_subcommand -a {command.name} -d {described}")
     for command in commands:
-        here = f"__fish_seen_subcommand_from {command.name}"
+        condition = f"__fish_seen_subcommand_from {command.name}"
         if command.values:
-            lines.append(f"complete -c plugstream -n {_quote(here)} -a {_quote(' '.join(command.values))}")
+            lines.append(f"complete -c plugstream -n {_quote(condition)} -a {_quote(' '.join(command.values))}")
         if command.files:
-            lines.append(f"complete -c plugstream -n {_quote(here)} -F")
-        lines += [_fish_flag(flag, here) for flag in command.flags]
+            lines.append(f"complete -c plugstream -n {_quote(condition)} -F")
+        lines += [_fish_flag(flag, condition) for flag in command.flags]
         for word, more in command.chosen.items():
-            lines += [_fish_flag(flag, f"{here}; and contains -- {word} (commandline -opc)") for flag in more]
+            lines += [_fish_flag(flag, f"{condition}; and contains -- {word} (commandline -opc)") for flag in more]
     return "\n".join(lines) + "\n"
 
 

@@ -63,9 +63,9 @@ class _Steady:
     def flush(self) -> None:
         self._attempt("flush")
 
-    def _attempt(self, what: str, *arguments: Any) -> None:
+    def _attempt(self, method: str, *arguments: Any) -> None:
         try:
-            getattr(self._stream, what)(*arguments)
+            getattr(self._stream, method)(*arguments)
         except (OSError, ValueError):  # a full disk, a reader that left; or the stream was closed
             give_up(self._stream)
 

@@ -22,8 +22,8 @@ def run(parsed: argparse.Namespace) -> int:
         say(f"{scan.path} has no views yet")
         return 0
     bad = scan.damaged()
-    for view, what in sorted(bad.items()):
-        print(f"view {view}: {printable(what)}")
+    for view, damage in sorted(bad.items()):
+        print(f"view {view}: {printable(damage)}")
     if bad:
         say(f"{len(bad)} of {scan.n_views} views of {scan.path} are damaged; --skip-damaged leaves them out")
         return 1

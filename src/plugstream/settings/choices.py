@@ -123,7 +123,7 @@ def _pick(base: type[Choice], table: Mapping[str, Any]) -> Choice:
     """The section that a table of settings describes, checked by its entry."""
     name = table.get("name", base.model_fields["name"].default)
     model = section_class(base, name)
-    refuse_other(base, name, table)
+    refuse_other(base, name, table.keys())
     return model.model_validate(table)
 
 
@@ -131,7 +131,7 @@ def _pick_several(base: type[Selection], table: Mapping[str, Any]) -> Selection:
     """The section that a table of settings describes, checked by its entries."""
     names = selected_names(base, table)
     own = {key: one for key, one in table.items() if key not in switch_fields(base, names) and key != "names"}
-    refuse_unselected(base, names, own)
+    refuse_unselected(base, names, own.keys())
     section = _combine_several(base, _labelled_options(base, names)).model_validate({**own, "names": names})
     for name in names:
         section.options_of(name)
@@ -280,5 +280,5 @@ def _combine_several(base: type[Selection], options: tuple[tuple[str, type[Optio
             extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
             own.json_schema_extra = {**extra, "flag": f"{label}-{extra.get('flag', key)}"}
             fields[f"{label}_{key}"] = (info.annotation, own)
-    model = create_model(base.__name__, __base__=base, __module__=base.__module__, **fields)
-    return cast("type[Selection]", model)
+    combined = create_model(base.__name__, __base__=base, __module__=base.__module__, **fields)
+    return cast("type[Selection]", combined)

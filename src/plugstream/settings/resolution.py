@@ -25,10 +25,10 @@ from plugstream.settings.choices import (
     switch_fields,
 )
 from plugstream.settings.consent import allow_code, apply_consent
-from plugstream.settings.sections import DenoiserSettings, MomentumSettings, Settings, section_of
+from plugstream.settings.iteration import MomentumSettings
+from plugstream.settings.sections import DenoiserSettings, Settings, section_of
 from plugstream.settings.toml import SettingsFile
 from plugstream.settings.values import check_name, is_own, leaves, needs_sigma, owner_of, parse_share
-from plugstream.settings.without_effect import refuse_momentum, refuse_seed
 
 __all__ = ["Draft", "resolve"]
 
@@ -83,9 +83,9 @@ class Draft:
         sections = Settings.model_fields if used is None else used
         draft = cls(file, trust, frozenset(sections), by_hand, before, frozenset(in_file - by_hand))
         draft = draft._with_tables(tables)
-        refuse_momentum(draft.settings, by_hand)
+        _refuse_momentum(draft.settings, by_hand)
         if ("sampler", "name") not in before:
-            refuse_seed(draft.settings, by_hand)
+            _refuse_seed(draft.settings, by_hand)
         return draft
 
     def add(self, presets: Iterable[Assignment]) -> Draft:
@@ -111,26 +111,26 @@ class Draft:
         if not tables:
             return self
         path = None if self.file is None else self.file.path
-        given = {section: table for section, table in tables.items() if section in self.used}
-        allow_code(given, self.from_file, path, trust=self.trust)
-        whole = {**self.tables, **tables}
-        names = {section: table["name"] for section, table in whole.items() if "name" in table}
+        used = {section: table for section, table in tables.items() if section in self.used}
+        allow_code(used, self.from_file, path, trust=self.trust)
+        merged = {**self.tables, **tables}
+        names = {section: table["name"] for section, table in merged.items() if "name" in table}
         shares = dict(self.shares)
         for section, table in tables.items():
             self._settle(section, table, names)
             shares |= _settle_values(section, table, names)
         values: dict[str, Any] = {**dict(self.settings), **tables}
         if "denoiser" in self.used and not tables.keys().isdisjoint(("algorithm", "denoiser")):
-            values["algorithm"] = _with_sigma(whole.get("algorithm", {}), whole.get("denoiser", {}))
+            values["algorithm"] = _with_sigma(merged.get("algorithm", {}), merged.get("denoiser", {}))
         settings = _validate(values)
-        momentum = whole.get("momentum", {})
+        momentum = merged.get("momentum", {})
         if "name" not in momentum and (name := _preferred_momentum(settings)) != settings.momentum.name:
             settings = _validate({**dict(settings), "momentum": {**momentum, "name": name}})
         if "simulate" not in self.used:
             settings = settings.model_copy(update={"simulate": None})
         if "denoiser" in self.used:
             settings = apply_consent(settings, self.from_file, path, trust=self.trust)
-        return replace(self, tables=whole, shares=shares, settings=settings)
+        return replace(self, tables=merged, shares=shares, settings=settings)
 
     def _settle(self, section: str, table: dict[str, Any], names: dict[str, Any]) -> None:
         """Refuse keys that are no settings, and leave out options that nobody asked for, from the table itself.
@@ -207,6 +207,44 @@ def _validate(values: Mapping[str, Any]) -> Settings:
         raise InputError(f"setting {where} = {first['input']!r} cannot be used: {reason}") from None
 
 
+def _refuse_momentum(settings: Settings, typed: Collection[Place]) -> None:
+    """Refuse a momentum that somebody typed and that the algorithm does not use.
+
+    One of a file is accepted: a run's settings.toml once had every setting, and runs with such a file must go on.
+    """
+    a, momentum = settings.algorithm, settings.momentum
+    if ":" in a.name or "momentum" in a.entry.facts.get("uses", ()) or momentum.entry.facts.get("plain", False):
+        return
+    keys = [key for section, key in typed if section == "momentum" and key != "restart"]  # which has words of its own
+    if keys:
+        flag = "momentum" if "name" in keys else keys[0].replace("_", "-")
+        able = [e.name for e in entries("algorithm").values() if "momentum" in e.facts.get("uses", ())]
+        raise InputError(
+            f"{a.name} has no momentum, so that --{flag} would do nothing; leave it out, or use --algorithm "
+            f"{', '.join(able[:-1])} or {able[-1]}"
+        )
+
+
+def _refuse_seed(settings: Settings, typed: Collection[Place]) -> None:
+    """Refuse a seed that somebody typed where neither the sampler nor anything else that makes the image draws."""
+    sampler, used = settings.sampler.entry, settings.algorithm.entry.facts.get("uses", ())
+    gradient = settings.gradient.entry if "gradient" in used else None
+    drawing = (
+        sampler.facts.get("seeded", False) or "seed" in sampler.option_names,
+        settings.algorithm.entry.facts.get("seeded", False) or ":" in settings.algorithm.name,
+        gradient is not None and (gradient.facts.get("seeded", False) or ":" in gradient.name),
+        settings.denoiser.equivariant == "random",
+        settings.algorithm.search is not None or settings.monitor.watch_theory,
+        settings.run.uncertainty is not None,
+    )
+    if ("sampler", "seed") in typed and not any(drawing):
+        able = [entry.name for entry in entries("sampler").values() if entry.facts.get("seeded", False)]
+        raise InputError(
+            f"--sampler {settings.sampler.name} draws nothing, so that --seed would do nothing; leave it out, or use "
+            f"--sampler {', '.join(able[:-1])} or {able[-1]}"
+        )
+
+
 def _with_sigma(algorithm: Mapping[str, Any], denoiser: Mapping[str, Any]) -> dict[str, Any]:
     """The table of the algorithm, with a sigma of 0 where nobody gives one and the denoiser does not use it."""
     others = denoiser.get("opening") is not None or denoiser.get("rivals") is not None
@@ -273,7 +311,7 @@ def _settle_choice(
         check_name(section, key, name)
     for key in free - set(mine):
         table.pop(key, None)
-    refuse_other(choice, name, table)
+    refuse_other(choice, name, table.keys())
 
 
 def _settle_selection(
@@ -306,6 +344,6 @@ def _settle_selection(
         table.pop(key)
     for key in table:
         check_name(section, key, names)
-    refuse_unselected(selection, names, table)
+    refuse_unselected(selection, names, table.keys())
     table["names"] = names
     return names

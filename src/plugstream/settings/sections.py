@@ -166,10 +166,10 @@ class DenoiserSettings(Choice):
         return split_words(self.rivals)
 
     def chosen(self, name: str) -> DenoiserSettings:
-        """The section with this denoiser in place of its own: what all have in common, and options that both have."""
-        mine = {**self.model_dump(), "name": name, "rivals": None}
-        known = {*DenoiserSettings.model_fields, *DenoiserSettings.options_of(find("denoiser", name)).model_fields}
-        return DenoiserSettings.of(**{key: value for key, value in mine.items() if key in known})
+        """The section with this denoiser in place of its own, and the options that both have."""
+        values = {**self.model_dump(), "name": name, "rivals": None}
+        keys = {*DenoiserSettings.model_fields, *find("denoiser", name).options.model_fields}
+        return DenoiserSettings.of(**{key: value for key, value in values.items() if key in keys})
 
     @property
     def least(self) -> float | None:

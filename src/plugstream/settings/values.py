@@ -69,20 +69,20 @@ def check_name(section: str, key: str | None = None, name: Any = None) -> None:
             return
         if any(k == key for _, k, _ in all_leaves([section])):
             return
-    known = {f"{s}.{k}" for s, k, _ in all_leaves(Settings.model_fields)}
+    names = {f"{s}.{k}" for s, k, _ in all_leaves(Settings.model_fields)}
     if is_own(name) or (isinstance(name, tuple) and any(map(is_own, name))):
-        known |= {f"{s}.{k}" for s, k, _ in leaves([section], {owner_of(section): name})}
-    given = section if key is None else f"{section}.{key}"
-    if given in known:
+        names |= {f"{s}.{k}" for s, k, _ in leaves([section], {owner_of(section): name})}
+    asked = section if key is None else f"{section}.{key}"
+    if asked in names:
         return
-    choices = [*known, *Settings.model_fields] if key is None else [*known]
+    choices = [*names, *Settings.model_fields] if key is None else [*names]
     elsewhere = [one for one in choices if one.partition(".")[2] == key]  # the key may be right and the section wrong
     offered = sorted(elsewhere or choices)
-    near = [name for name in offered if name.startswith(given)]  # of which more was meant
-    near += difflib.get_close_matches(given, offered, n=1, cutoff=0.1 if elsewhere else 0.5)
-    near = [f"{key}.name"] if f"{key}.name" in known else near
+    near = [name for name in offered if name.startswith(asked)]  # which is only its beginning
+    near += difflib.get_close_matches(asked, offered, n=1, cutoff=0.1 if elsewhere else 0.5)
+    near = [f"{key}.name"] if f"{key}.name" in names else near
     hint = f"; did you mean {near[0]!r}?" if near else f"; sections are {', '.join(Settings.model_fields)}"
-    raise InputError(f"there is no setting {given!r}{hint}")
+    raise InputError(f"there is no setting {asked!r}{hint}")
 
 
 def is_own(name: Any) -> bool:
@@ -96,10 +96,10 @@ def parse_assignment(text: str, names: Mapping[str, Any] | None = None) -> tuple
     section, dot, key = path.strip().partition(".")
     if not equals or not dot:
         raise InputError(f"cannot read the setting {text!r}; write section.key=value, such as sampler.batch=10")
-    read = parse_value(value.strip())  # with quotes, as TOML has text, or without
-    if not isinstance(read, str) and section in Settings.model_fields:
-        read = parse_setting(section, key, value.strip(), names)
-    return section, key, read
+    parsed = parse_value(value.strip())  # with quotes, as TOML has text, or without
+    if not isinstance(parsed, str) and section in Settings.model_fields:
+        parsed = parse_setting(section, key, value.strip(), names)
+    return section, key, parsed
 
 
 def parse_setting(section: str, key: str, text: str, names: Mapping[str, Any] | None = None) -> Any:
