@@ -145,7 +145,8 @@ def _chosen_names(
     if file is not None:
         with contextlib.suppress(InputError):
             content = file.sections()
-    trusted, names = TRUST in arguments, {}
+    names: dict[str, Any] = {}
+    trusted = TRUST in arguments
     for section in sections:
         kind, table, typed = section_of(section), content.get(section, {}), values_of(arguments, f"--{section}")
         with contextlib.suppress(TypeError, InputError):
