@@ -32,15 +32,11 @@ def prepare_device(compute: ComputeSettings) -> tuple[torch.device, torch.dtype]
 
 
 def check_precision(settings: Settings, **values: float | None) -> None:
-    """Refuse strengths and bounds whose squares leave the range of single precision, if that is used.
-
-    Arguments: settings; values of theirs that are used in place of those.
-    """
+    """Refuse numbers, and bounds of the image, whose squares leave the range of single precision, if that is used."""
     if settings.compute.dtype == "float64":
         return
-    a, d = settings.algorithm, settings.denoiser
-    strengths = {"sigma": a.sigma, "sigma_end": a.sigma_end, "lam": a.lam} | values
-    for name, value in {**strengths, "low": None if d.low == "auto" else d.low, "high": d.upper}.items():
+    d = settings.denoiser
+    for name, value in {**values, "low": None if d.low == "auto" else d.low, "high": d.upper}.items():
         if value is not None and value != 0 and not _SINGLE[0] <= abs(value) <= _SINGLE[1]:
             raise InputError(
                 f"{name} = {value:g} is beyond what float32 can compute with, {_SINGLE[0]:g} to {_SINGLE[1]:g}; use "
