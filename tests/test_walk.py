@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ class Trace:
     """The functions of ours that a run calls: when each was first called, and which of them had sigma at hand."""
 
     def __init__(self) -> None:
+        self.handed_sigma: set[str] = set()
         self.first: dict[tuple[str, str], int] = {}
         self.later: dict[tuple[str, str], list[int]] = {}
         self.had_sigma: set[tuple[str, str]] = set()
@@ -41,6 +43,8 @@ class Trace:
         if event == "call":
             self.count += 1
             self.first.setdefault(function, self.count)
+            if any(type(argument) is float and argument == NUMBER for argument in _arguments(frame)):
+                self.handed_sigma.add(function[0])
             if function in WATCHED:
                 self.later.setdefault(function, []).append(self.count)
         if function in WATCHED and any(map(_has_sigma, [*frame.f_locals.values(), value])):
@@ -55,6 +59,18 @@ class Trace:
 
 
 WATCHED = {*SIGMA, *VIEWS}
+
+
+def _arguments(frame: FrameType) -> list[Any]:
+    """What a function is called with, by keyword too."""
+    code, local = frame.f_code, frame.f_locals
+    count = code.co_argcount + code.co_kwonlyargcount
+    keywords = local[code.co_varnames[count + bool(code.co_flags & inspect.CO_VARARGS)]] if _has_keywords(code) else {}
+    return [*(local.get(name) for name in code.co_varnames[:count]), *keywords.values()]
+
+
+def _has_keywords(code: CodeType) -> bool:
+    return bool(code.co_flags & inspect.CO_VARKEYWORDS)
 
 
 def _has_sigma(value: Any) -> bool:
@@ -98,6 +114,13 @@ def test_sigma_goes_through_these(calls: Trace) -> None:
     assert nothing == ""
     assert [one for one in through if one not in calls.had_sigma] == []
     calls.follow(through)
+
+
+def test_no_other_file_is_handed_sigma(calls: Trace) -> None:
+    besides = re.search(r"^Besides these, sigma is handed only to (.*?)\n\n", WALK, re.MULTILINE | re.DOTALL)
+    assert besides is not None
+    helpers = set(re.findall(r"`([\w/]+\.py)`", besides[1]))
+    assert calls.handed_sigma <= helpers | {file for file, _ in SIGMA}
 
 
 def test_views_go_through_these_within_a_step(calls: Trace) -> None:

@@ -71,7 +71,7 @@ def test_no_option_is_called_like_what_sections_do() -> None:
 
     from plugstream.settings import Settings
     from plugstream.settings.choices import Choice, Selection
-    from plugstream.settings.values import section_of
+    from plugstream.settings.sections import section_of
 
     kinds = [kind for kind in map(section_of, Settings.model_fields) if issubclass(kind, Choice | Selection)]
     own = {name for kind in kinds for name in {*dir(kind), "name", "names"} - set(dir(BaseModel))}

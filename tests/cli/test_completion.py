@@ -16,8 +16,7 @@ import pytest
 
 import plugstream
 from plugstream import cli
-from plugstream.cli.completion import SHELLS, read_commands
-from plugstream.cli.shells import SCRIPTS, Command
+from plugstream.cli.completion import SCRIPTS, SHELLS, Command, read_commands
 
 
 @pytest.fixture(scope="module")

@@ -140,7 +140,7 @@ SHARED = {"demo", "tune", "certify", "denoise"}
 def actions(command: str) -> Iterator[argparse.Action]:
     parser, module = _Parser(prog="plugstream"), _module(command)
     module.add_arguments(parser)
-    sections = () if command in SHARED else module.SECTIONS
+    sections = () if command in SHARED else getattr(module, "SECTIONS", ())
     add_settings(parser, sections, [command, *BASES[command]], getattr(module, "PRESETS", ()))
     return (action for action in parser._actions if action.dest != "help")
 
@@ -221,7 +221,9 @@ def test_hostile_values_of_what_is_chosen(place, tmp_path, monkeypatch, capfd, c
 def flags_of(choice: list[str]) -> list[str]:
     """The flags that 'reconstruct --help' shows with these words."""
     parser, module = _Parser(prog="plugstream"), _module("reconstruct")
-    add_settings(parser, module.SECTIONS, ["reconstruct", "s.zarr", *choice], getattr(module, "PRESETS", ()))
+    add_settings(
+        parser, getattr(module, "SECTIONS", ()), ["reconstruct", "s.zarr", *choice], getattr(module, "PRESETS", ())
+    )
     shown = (action for action in parser._actions if action.help != argparse.SUPPRESS)
     return [action.option_strings[-1] for action in shown if action.option_strings]
 

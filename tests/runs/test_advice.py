@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
@@ -12,7 +11,6 @@ import plugstream as ps
 from plugstream.cli import command_parser
 from plugstream.cli.common import draft_of
 from plugstream.runs.advice import advised_settings
-from plugstream.settings import resolution
 from small_run import main
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
@@ -45,16 +43,6 @@ def test_a_file_says_everything(place: Path, tmp_path: Path) -> None:
     assert settings.algorithm.sigma == 0.3
     assert settings.sampler.name == "uniform"
     assert reasons == ()
-
-
-@pytest.mark.parametrize(("words", "times"), [([], 3), (["--sigma", "1%"], 3)])
-def test_a_command_resolves_typed_advised_and_final_settings(words: list[str], times: int, place: Path) -> None:
-    typed = [str(place), *words]
-    draft = draft_of(command_parser("reconstruct", ["reconstruct", *typed]).parse_args(typed))
-    with mock.patch.object(resolution, "resolve", wraps=resolution.resolve) as resolve:
-        assert draft.unadvised.algorithm.name == "pgm"
-        advised_settings(draft, ps.open_scan(place))
-    assert resolve.call_count == times
 
 
 def test_the_example_of_the_guide_runs(

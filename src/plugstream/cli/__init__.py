@@ -2,7 +2,7 @@
 
 A command is a module of this package, imported when it is used, with
 
-    SECTIONS: the sections of the settings that become flags,
+    SECTIONS: the sections of the settings that become flags, if there are any,
     PRESETS: what it changes of their defaults, if anything,
     add_arguments(parser): the arguments it has besides,
     add_options(parser, arguments): those that depend on what was typed, if there are any, and
@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 from plugstream.base.display.screen import MODES, Display
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.text import one_line
-from plugstream.cli.faults import check_room_to_start, explain
+from plugstream.cli.faults import BUG, check_room_to_start, explain
 from plugstream.cli.flags import add_settings, join_values
 from plugstream.cli.streams import give_up, open_standard_streams, steady_streams
 from plugstream.cli.values import read_path
@@ -87,8 +87,6 @@ _AT_ONCE = ("info", "keys", "completion", *_LISTS)
 _PROGRESS = "how progress is shown: rich, plain, json (lines on standard output), none, or auto (auto)"
 # What several processes can do together, under torchrun.
 _SHARED = ("reconstruct", "resume")
-# The status for a mistake of ours.
-_BUG = 70
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -101,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     alone = arguments is None  # a process of its own, rather than a call
     if alone:
         open_standard_streams()
-    told = sys.stderr
+    stderr = sys.stderr
     with _end_by_exception(alone), steady_streams(), _one_voice(alone), warnings.catch_warnings():
         warnings.simplefilter("always", PlugstreamWarning)
         warnings.showwarning = _show_once(_show_warning)
@@ -117,8 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
             plain = alone and parsed.command not in _OWN_OUTPUT  # a call may have its output read
             since = _STARTED if alone else None
-            what = f"{parsed.command}: loading the libraries"
-            display = Display(getattr(parsed, "progress", "auto"), what, beats=plain, since=since)
+            activity = f"{parsed.command}: loading the libraries"
+            display = Display(getattr(parsed, "progress", "auto"), activity, beats=plain, since=since)
             with display:
                 status = int(_module(parsed.command).run(parsed))
             sys.stdout.flush()
@@ -131,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except Exception as error:
             text, status = explain(error)
             failure = {"error": one_line(text)}
-            print(f"plugstream: {one_line(text)}", file=told if status == _BUG else sys.stderr)
+            print(f"plugstream: {one_line(text)}", file=stderr if status == BUG else sys.stderr)
             try:
                 sys.stdout.flush()
             except OSError:
@@ -150,8 +148,7 @@ def _ranks() -> int:
 
 @contextlib.contextmanager
 def _one_voice(process: bool) -> Iterator[None]:
-    """Of several processes, let rank 0 alone speak: the others say what it says, and hear of its errors, and it of
-    theirs."""
+    """Of several processes, let rank 0 alone speak: all would say the same, and learn of each other's errors."""
     if not process or _ranks() == 1 or os.environ.get("RANK", "0") == "0":
         yield
         return
@@ -163,7 +160,7 @@ def _one_voice(process: bool) -> Iterator[None]:
 def _end_by_exception(process: bool) -> Iterator[None]:
     """Let SIGTERM and SIGHUP end the process as an error would, so that nothing half-made is left behind.
 
-    Once all is done they end it at once again: an exception while the interpreter ends would be told as an error.
+    Once all is done they end it at once again: an exception while the interpreter ends would look like an error.
     """
 
     def end(number: int, frame: object) -> NoReturn:
@@ -189,11 +186,11 @@ def _forget_consents() -> None:
 
 def _show_once(show: Callable[..., None]) -> Callable[..., None]:
     """Show each warning the first time that it is given."""
-    seen: set[str] = set()
+    shown: set[str] = set()
 
     def show_new(message: Warning | str, *rest: Any, **more: Any) -> None:
-        if str(message) not in seen:
-            seen.add(str(message))
+        if str(message) not in shown:
+            shown.add(str(message))
             show(message, *rest, **more)
 
     return show_new
@@ -207,11 +204,11 @@ def _show_warning(message: Warning | str, category: type[Warning], *place: Any, 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     _check_words(arguments)
-    wanted = next((word for word in arguments if not word.startswith("-")), None)
-    if wanted is not None and wanted not in COMMANDS:
-        near = difflib.get_close_matches(wanted.lower(), COMMANDS, n=1, cutoff=0.5)
+    typed = next((word for word in arguments if not word.startswith("-")), None)
+    if typed is not None and typed not in COMMANDS:
+        near = difflib.get_close_matches(typed.lower(), COMMANDS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COMMANDS)}"
-        raise InputError(f"there is no command {wanted!r}; {hint}")
+        raise InputError(f"there is no command {typed!r}; {hint}")
     parser = _Parser(
         prog="plugstream",
         description="Online plug-and-play image reconstruction: a few views per iteration, any denoiser as the prior.",
@@ -220,10 +217,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--version", action=ShowVersion, help="show what is installed here and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     # Behind a command nothing asks for the others, and thirty parsers take longer than most mistakes to find.
-    for name in [wanted] if wanted is not None and arguments[0] == wanted else COMMANDS:
+    for name in [typed] if typed is not None and arguments[0] == typed else COMMANDS:
         text = COMMANDS[name]
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        if name == wanted:  # describing settings needs pydantic, so only for the command that is used
+        if name == typed:  # describing settings needs pydantic, so only for the command that is used
             _describe(command, name, arguments)
             arguments = join_values(command, arguments)
     parsed: argparse.Namespace = parser.parse_args(arguments)
@@ -248,7 +245,7 @@ def _describe(command: argparse.ArgumentParser, name: str, arguments: list[str])
         module.add_options(command, arguments)
     if name not in _AT_ONCE:
         command.add_argument("--progress", choices=MODES, default="auto", metavar="HOW", help=_PROGRESS)
-    add_settings(command, module.SECTIONS, arguments, getattr(module, "PRESETS", ()))
+    add_settings(command, getattr(module, "SECTIONS", ()), arguments, getattr(module, "PRESETS", ()))
 
 
 def _check_words(arguments: list[str]) -> None:

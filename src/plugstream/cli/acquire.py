@@ -15,11 +15,8 @@ from plugstream.cli.common import add_instrument, load_instrument, say
 if TYPE_CHECKING:
     from plugstream.scans.receive import Receiver
 
-SECTIONS: tuple[str, ...] = ()
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("out", type=Path, help="the scan to make, or one that acquire did not finish")
     parser.add_argument(
         "--listen", default="tcp://127.0.0.1:5577", help="where to listen (tcp://127.0.0.1:5577); port * is a free one"
@@ -40,14 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def size(text: str) -> int:
     """A number of bytes: 1500, 200MB, 1.5 GB."""
-    found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?) ?([kMGT]?)B?", text)
-    if found is None:
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?) ?([kMGT]?)B?", text)
+    if match is None:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is no size; write 500MB or 20GB, say")
-    return int(float(found[1]) * 1000 ** " kMGT".index(found[2] or " "))
+    return int(float(match[1]) * 1000 ** " kMGT".index(match[2] or " "))
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Receive a scan from an instrument, view by view."""
     from plugstream.base.display.screen import active_display
     from plugstream.scans.journal import Limits
     from plugstream.scans.receive import Receiver
@@ -55,14 +51,14 @@ def run(parsed: argparse.Namespace) -> int:
     load_instrument(parsed)
     quotas = {"views": parsed.max_views, "nbytes": parsed.max_bytes, "free": parsed.keep_free}
     limits = Limits(parsed.max_connections, **{name: value for name, value in quotas.items() if value is not None})
-    told, display = time.monotonic(), active_display()
+    last_said, display = time.monotonic(), active_display()
     redrawn = display is not None and display.mode == "rich"
 
     def progress(views: int) -> None:
-        nonlocal told
+        nonlocal last_said
         report("receiving views", views)
-        if time.monotonic() - told >= 1 and not redrawn:
-            told = time.monotonic()
+        if time.monotonic() - last_said >= 1 and not redrawn:
+            last_said = time.monotonic()
             say(f"{views} views")
 
     with Receiver(parsed.out, parsed.listen, remote=parsed.remote, keys=parsed.keys, limits=limits) as receiver:
@@ -86,8 +82,6 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _summary(receiver: Receiver, out: Path) -> str:
-    refused = {kind: count for kind, count in sorted(receiver.counts.items()) if kind != "accepted"}
-    told = ", ".join(f"{count} {kind}" for kind, count in refused.items()) or "none"
-    return (
-        f"{receiver.committed} views in {out}, {'complete' if receiver.finished else 'not complete'}; not used: {told}"
-    )
+    counts = [f"{count} {kind}" for kind, count in sorted(receiver.counts.items()) if kind != "accepted"]
+    state = "complete" if receiver.finished else "not complete"
+    return f"{receiver.committed} views in {out}, {state}; not used: {', '.join(counts) or 'none'}"

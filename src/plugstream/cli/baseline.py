@@ -13,7 +13,7 @@ from plugstream.cli.values import number, whole_number
 if TYPE_CHECKING:
     from torch import Tensor
 
-SECTIONS: tuple[str, ...] = ("instrument", "compute")
+SECTIONS = ("instrument", "compute")
 _METHODS = ("filtered", "sirt", "gridding", "cg-sense")
 _FILTERS = ("ram-lak", "shepp-logan", "cosine", "hamming", "hann")
 _OPTIONS = {
@@ -26,7 +26,6 @@ _LARGE = 1e15
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
     parser.add_argument("out", type=Path, help="the image to make: NAME makes NAME.npy, NAME.tif and NAME.png")
     parser.add_argument(
@@ -49,10 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Form the image of a scan by a usual method, and say how well it fits the scan."""
     settings = settings_of(parsed)
-    given = {name: getattr(parsed, name) for names in _OPTIONS.values() for name in names}
-    given = {name: value for name, value in given.items() if value is not None}
+    options = {name: getattr(parsed, name) for names in _OPTIONS.values() for name in names}
+    options = {name: value for name, value in options.items() if value is not None}
     names = [f"{parsed.out.name}{end}" for end in (".npy", ".tif", ".png")]
     if not parsed.out.name or not parsed.out.parent.is_dir():
         raise InputError(f"the folder {parsed.out.parent} does not exist; make it first")
@@ -72,7 +70,7 @@ def run(parsed: argparse.Namespace) -> int:
     method: Any = parsed.method or scan.instrument.baseline
     if not method:
         raise InputError(f"{scan.instrument.name} has no usual method; baselines are of ct and mri")
-    for name in given.keys() - set(_OPTIONS[method]):
+    for name in options.keys() - set(_OPTIONS[method]):
         owners = " or ".join(one for one, names in _OPTIONS.items() if name in names)
         raise InputError(f"the method {method} has no use for --{name}; leave it out, or choose {owners}")
 
@@ -82,7 +80,7 @@ def run(parsed: argparse.Namespace) -> int:
         elif method == "cg-sense":
             say(f"iteration {k}: gradient {residual:.2e} of the first")
 
-    image = form_image(scan, method, look=look, device=device, dtype=dtype, **given)
+    image = form_image(scan, method, look=look, device=device, dtype=dtype, **options)
     save_image(image, parsed.out, ImageSpace.of(scan))
     model = scan_model(scan, settings.instrument.options, device=device, dtype=dtype)
     say(f"it leaves {relative_residual(scan, image, model):.4f} of the data of its {scan.n_views} views unexplained")

@@ -29,11 +29,10 @@ PRESETS = (
 )
 _PICTURES = ("camera", "coins", "moon")
 _KINDS = (".png", ".tif", ".tiff", ".npy", ".jpg", ".jpeg", ".bmp", ".pgm")
-SECTIONS: tuple[str, ...] = ("denoiser", "compute")
+SECTIONS = ("denoiser", "compute")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("--sigma", required=True, help="the noise level to certify it for, such as 15/255 or 0.06")
     parser.add_argument("--images", type=Path, metavar="FOLDER", help=f"pictures ({', '.join(_PICTURES)} if not given)")
     parser.add_argument(
@@ -49,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Certify a denoiser."""
     from plugstream.settings import parse_sigma
 
     settings, sigma = settings_of(parsed, PRESETS), parse_sigma(parsed.sigma, zero=False)
@@ -73,14 +71,14 @@ def run(parsed: argparse.Namespace) -> int:
     images = {name: picture.to(device=device, dtype=dtype) for name, picture in pictures.items()}
     folder = parsed.out or free_folder(f"certificate-{Path(settings.denoiser.name).name}")
     with whole_folder(folder) as partial:
-        found = certify(denoiser, float(sigma), images, products=parsed.products, seed=parsed.seed, tell=say)
-        found = replace(found, denoiser=_title(settings))
-        text = json.dumps(found.as_json(), indent=1, allow_nan=False)
+        certificate = certify(denoiser, float(sigma), images, products=parsed.products, seed=parsed.seed, tell=say)
+        certificate = replace(certificate, denoiser=_title(settings))
+        text = json.dumps(certificate.as_json(), indent=1, allow_nan=False)
         (partial / "certificate.json").write_text(f"{text}\n", encoding="utf-8")
-        (partial / "certificate.txt").write_text(f"{found.text()}\n", encoding="utf-8")
-        np.savez_compressed(partial / "witnesses.npz", **found.witnesses())  # type: ignore[arg-type]
-        draw_certificate(found, partial / "certificate.png")
-    print(found.text())
+        (partial / "certificate.txt").write_text(f"{certificate.text()}\n", encoding="utf-8")
+        np.savez_compressed(partial / "witnesses.npz", **certificate.witnesses())  # type: ignore[arg-type]
+        draw_certificate(certificate, partial / "certificate.png")
+    print(certificate.text())
     say(f"wrote certificate.json, .txt, .png and witnesses.npz to {folder}")
     return 0
 
@@ -130,8 +128,8 @@ def _title(settings: Settings) -> str:
     s = settings.denoiser
     options = s.options.model_dump(mode="json", exclude_defaults=True)
     fields = s.entry.options.model_fields
-    told = [key for key in options if ("denoiser", key, options[key]) not in PRESETS]
-    notes = [_note(key, fields[key], options[key]) for key in told if not is_marked(fields[key], "consent")]
+    keys = [key for key in options if ("denoiser", key, options[key]) not in PRESETS]
+    notes = [_note(key, fields[key], options[key]) for key in keys if not is_marked(fields[key], "consent")]
     notes += [] if s.least is None and s.upper is None else [f"within [{s.least}, {s.upper}]"]
     notes += [] if s.damping is None else [f"damped with theta {s.damping:g}"]
     notes += [] if s.equivariant is None else ["the mean over turns and mirror images"]

@@ -1,4 +1,4 @@
-"""What several commands share: settings from the arguments, a simulated scan, a reconstruction with its last words."""
+"""What several commands share: settings from the arguments, a simulated scan, a reconstruction and its last lines."""
 
 from __future__ import annotations
 
@@ -25,25 +25,6 @@ if TYPE_CHECKING:
     from plugstream.scans import Scan, StoredScan
     from plugstream.settings import Draft, Settings
     from plugstream.solver.result import Result
-
-__all__ = [
-    "ALGORITHM",
-    "OUTSIDE_HELP",
-    "RECONSTRUCTION",
-    "TRUST_HELP",
-    "add_instrument",
-    "draft_of",
-    "join_processes",
-    "load_instrument",
-    "make_experiment",
-    "open_argument",
-    "reconstruct_scan",
-    "say",
-    "scan_place",
-    "settings_of",
-    "simulate_scan",
-    "trust_flag",
-]
 
 TRUST_HELP = "run, unpickle and fetch what the files name: only where you trust whoever wrote them"
 OUTSIDE_HELP = "read what an HDF5 file names outside its folder: only where you trust whoever wrote it"
@@ -76,41 +57,43 @@ def open_argument(parsed: argparse.Namespace) -> StoredScan:
     """The scan of the arguments; an instrument that was typed and is not the scan's is refused."""
     from plugstream.scans.store import open_scan
 
-    asked = load_instrument(parsed)
+    typed = load_instrument(parsed)
     scan = open_scan(parsed.scan)
-    if asked is not None and asked.name != scan.instrument.name:
-        raise InputError(f"the scan is of {scan.instrument.name}, but {asked.name} was asked for; leave it out")
+    if typed is not None and typed.name != scan.instrument.name:
+        raise InputError(f"the scan is of {scan.instrument.name}, but {typed.name} was asked for; leave it out")
     return scan
 
 
+def check_new(path: Path) -> None:
+    """Refuse to write what exists already, or into a folder that does not."""
+    if path.exists():
+        raise InputError(f"{path} exists already; remove it or choose another name")
+    if not path.parent.is_dir():
+        raise InputError(f"the folder {path.parent} does not exist; make it first")
+
+
 def settings_of(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, Any]] = ()) -> Settings:
-    """The settings that the arguments say; presets are what the command changes of the defaults."""
-    return draft_of(parsed).resolve(presets)
+    """The settings that the arguments ask for; presets are what the command changes of the defaults."""
+    return draft_of(parsed, presets).for_range(None)
 
 
-def draft_of(parsed: argparse.Namespace) -> Draft:
-    """What the arguments say of the settings."""
-    from plugstream.settings import Draft
-
-    return Draft(parsed.settings, tuple(_assignments_of(parsed)), parsed.instrument, parsed.trust, parsed.sections)
-
-
-def _assignments_of(parsed: argparse.Namespace) -> list[tuple[str, str, Any]]:
-    """What was typed, as (section, key, value)."""
+def draft_of(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, Any]] = ()) -> Draft:
+    """The settings that the arguments ask for, to which a scan may add some."""
     from plugstream.base.registry import find
-    from plugstream.settings import parse_assignment, parse_setting, selection_of
+    from plugstream.settings import Draft, parse_assignment, parse_setting
 
-    named = [(*name.split(".", 1), value) for name, value in vars(parsed).items() if "." in name]
-    flags: list[tuple[str, str, Any]] = []
-    for section, key, value in named:
-        selection = selection_of(section)
-        if selection is not None and key == "names":
+    typed: list[tuple[str, str, Any]] = []
+    for place, value in vars(parsed).items():
+        section, dot, key = place.partition(".")
+        if key == "names":  # of monitors, each added to those that are usual
             for name in value:
-                find(selection.kind, name, trust=True)
-                flags.append((section, name, True))
-        else:
-            flags.append((section, key, parse_setting(section, key, value, parsed.names)))
-    return [*flags, *(parse_assignment(text, parsed.names) for text in parsed.set)]
+                find(section, name, trust=True)
+                typed.append((section, name, True))
+        elif dot:
+            typed.append((section, key, parse_setting(section, key, value, parsed.names)))
+    typed += [parse_assignment(text, parsed.names) for text in parsed.set]
+    origin: dict[str, Any] = {"instrument": parsed.instrument, "trust": parsed.trust, "used": parsed.sections}
+    return Draft.of(parsed.settings, typed, presets=presets, **origin)
 
 
 def trust_flag(settings: Settings, source: str | Path | None = None) -> str:
@@ -159,25 +142,23 @@ def simulate_scan(
     from plugstream.scans import save_scan
     from plugstream.scans.simulation import measure
 
-    if path is not None and path.exists():
-        raise InputError(f"{path} exists already; remove it or choose another name")
-    if path is not None and not path.parent.is_dir():
-        raise InputError(f"the folder {path.parent} does not exist; make it first")
     assert settings.simulate is not None, "a command that simulates has the section"
+    if path is not None:
+        check_new(path)
     experiment = experiment or make_experiment(settings)
     instrument, views = experiment.instrument, experiment.n_views
-    what = f"{views} views of {instrument.view_text}"
+    contents = f"{views} views of {instrument.view_text}"
     if path is not None:
         size = np.dtype(instrument.data.dtypes[0]).itemsize
-        check_disk(path, size * views * math.prod(instrument.data_shape), f"a scan of {what}")
+        check_disk(path, size * views * math.prod(instrument.data_shape), f"a scan of {contents}")
     instrument.warn_if_implausible()
     instrument.warn_if_implausible(experiment.columns)
     if model is None:
         device, dtype = prepare_device(settings.compute)
-        asked = settings.instrument.options
-        instrument.check_model(experiment.columns, views, asked, device=device, dtype=dtype)
-        model = instrument.build_model(experiment.columns, views, asked, device=device, dtype=dtype)
-    say(f"simulating {what}" + (f" of {experiment.summary}" if experiment.summary else ""))
+        options = settings.instrument.options
+        instrument.check_model(experiment.columns, views, options, device=device, dtype=dtype)
+        model = instrument.build_model(experiment.columns, views, options, device=device, dtype=dtype)
+    say(f"simulating {contents}" + (f" of {experiment.summary}" if experiment.summary else ""))
     scan = measure(experiment, model, settings.simulate.options)
     if path is not None:
         save_scan(scan, path)
@@ -196,55 +177,43 @@ def reconstruct_scan(
     viewers: Viewers | None = None,
 ) -> int:
     """Reconstruct into the folder, say what came out, and return the exit status."""
-    try:
-        return _reconstruct_scan(scan, planned, folder, command, source, go_on, viewers)
-    except KeyboardInterrupt:  # before its first step or after its last: between steps it only notes it
-        if not (folder / "run.json").exists():  # nothing to go on with
-            raise
-        say(f"interrupted; {_how_to_go_on(folder, planned.settings, source)}")
-        return 130
-
-
-def _how_to_go_on(folder: Path, settings: Settings, source: str | Path) -> str:
-    return f"go on with: plugstream resume {shell_quote(folder)}{trust_flag(settings, source)}"
-
-
-def _reconstruct_scan(
-    scan: Scan,
-    planned: Plan,
-    folder: Path,
-    command: str,
-    source: str | Path,
-    go_on: bool,
-    viewers: Viewers | None,
-) -> int:
     from plugstream.base.display.screen import active_display
     from plugstream.runs.run import reconstruct
     from plugstream.runs.terminal import Terminal
     from plugstream.solver.result import Stop
     from plugstream.solver.verdict import Outcome
 
-    settings, display = planned.settings, active_display()
+    display = active_display()
     terminal = None if display is None else Terminal(display)
-    known: dict[str, Any] = {"command": command, "source": source, "go_on": go_on, "viewers": viewers}
-    result: Result[Any] | VolumeResult
-    if planned.partition is None:
-        result = reconstruct(scan, planned, folder, terminal=terminal, **known)
-    else:
-        from plugstream.runs.volume import reconstruct_volume
+    origin: dict[str, Any] = {"command": command, "source": source, "go_on": go_on, "viewers": viewers}
+    again = f"go on with: plugstream resume {shell_quote(folder)}{trust_flag(planned.settings, source)}"
+    try:
+        result: Result[Any] | VolumeResult
+        if planned.partition is None:
+            result = reconstruct(scan, planned, folder, terminal=terminal, **origin)
+        else:
+            from plugstream.runs.volume import reconstruct_volume
 
-        result = reconstruct_volume(cast("StoredScan", scan), planned, folder, terminal=terminal, **known)
+            result = reconstruct_volume(cast("StoredScan", scan), planned, folder, terminal=terminal, **origin)
+        _describe_result(result, folder, planned.settings.run.report_formats)
+    except KeyboardInterrupt:  # before its first step or after its last: between steps the run only notes it
+        if not (folder / "run.json").exists():  # nothing to go on with
+            raise
+        say(f"interrupted; {again}")
+        return 130
+    if result.reason is Stop.INTERRUPTED:
+        say(again)
+        return 130
+    return {Outcome.DIVERGED: 1, Outcome.STUCK: 3, Outcome.UNEXPLAINED: 3}.get(result.verdict.outcome, 0)
+
+
+def _describe_result(result: Result[Any] | VolumeResult, folder: Path, formats: tuple[str, ...]) -> None:
     for series in result.history.values():
         if series.quantity.needs_truth and (series.step == result.image_step).any():
             value = float(series.value[series.step == result.image_step][-1])
             say(f"{series.quantity.text(value)} at step {result.image_step}")
-    formats = settings.run.report_formats
     shown = f"report.{'html' if 'html' in formats else formats[0]} shows them, " if formats else ""
     say(f"results are in {folder}: {shown}settings.toml repeats them")
-    if result.reason is Stop.INTERRUPTED:
-        say(_how_to_go_on(folder, settings, source))
-        return 130
-    return {Outcome.DIVERGED: 1, Outcome.STUCK: 3, Outcome.UNEXPLAINED: 3}.get(result.verdict.outcome, 0)
 
 
 @contextlib.contextmanager

@@ -16,24 +16,20 @@ from plugstream.cli.common import (
     simulate_scan,
     trust_flag,
 )
-from plugstream.cli.serve import add_serve, open_page
-from plugstream.cli.viewers import add_viewers, viewers_of
+from plugstream.cli.serve import add_viewers, open_page, viewers_of
 
 # What the demo changes of the defaults; TV at this strength suits a photograph with values from 0 to 1, and its image
 # has arrived after this many steps.
 PRESETS = (("algorithm", "sigma", 0.016), ("algorithm", "iterations", 160), ("sampler", "name", "shifted"))
-SECTIONS: tuple[str, ...] = ("simulate", *RECONSTRUCTION)
+SECTIONS = ("simulate", *RECONSTRUCTION)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("--out", type=Path, help="the folder to make for the results")
     add_viewers(parser)
-    add_serve(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Simulate a scan of a picture and reconstruct it online."""
     settings, viewers = settings_of(parsed, PRESETS), viewers_of(parsed)
     page = open_page(parsed)
     from plugstream.runs.folder import free_folder, remove_unbegun, whole_folder, write_down
@@ -54,8 +50,8 @@ def run(parsed: argparse.Namespace) -> int:
         page.start(folder)
     try:
         # Columns that were found with the data, such as gains, make another model.
-        known = model if scan.columns.keys() == experiment.columns.keys() else None
-        return reconstruct_scan(scan, replace(planned, known_model=known), folder, again, place, viewers=viewers)
+        same = model if scan.columns.keys() == experiment.columns.keys() else None
+        return reconstruct_scan(scan, replace(planned, known_model=same), folder, again, place, viewers=viewers)
     except InputError as error:
         if is_refusal(error):
             remove_unbegun(folder, place.name)

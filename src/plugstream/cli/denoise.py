@@ -10,11 +10,10 @@ from plugstream.cli.common import say, settings_of
 
 # A picture may hold any values, so nothing is clipped unless asked for.
 PRESETS = (("denoiser", "name", "bm3d"), ("denoiser", "low", None))
-SECTIONS: tuple[str, ...] = ("denoiser", "compute")
+SECTIONS = ("denoiser", "compute")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("picture", type=Path, help="the noisy picture; an .npy may be complex")
     parser.add_argument("out", type=Path, help="the picture to make, of the same bits: .png, .tif or .npy")
     parser.add_argument(
@@ -26,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Remove noise from a picture."""
     from plugstream.settings import needs_sigma, parse_sigma
 
     settings = settings_of(parsed, PRESETS)

@@ -18,8 +18,6 @@ from typing import Any
 from plugstream.base.errors import InputError
 from plugstream.base.text import one_line
 
-__all__ = ["BUG", "MISTAKE", "check_room_to_start", "explain"]
-
 MISTAKE = 2
 BUG = 70  # EX_SOFTWARE of sysexits.h
 
@@ -57,8 +55,8 @@ def explain(error: BaseException) -> tuple[str, int]:
     if (where := own_line(error)) is not None:
         if os.environ.get("PLUGSTREAM_DEBUG"):
             traceback.print_exception(error, file=sys.stderr)
-        told = f"{_words(error)} at {where}, which is code of your own"
-        return f"{told}; PLUGSTREAM_DEBUG=1 shows how it came there", MISTAKE
+        advice = "PLUGSTREAM_DEBUG=1 shows how it came there"
+        return f"{_words(error)} at {where}, which is code of your own; {advice}", MISTAKE
     return _bug(error), BUG
 
 
@@ -72,7 +70,7 @@ def check_room_to_start() -> None:
         import resource
     except ImportError:  # not on this system
         return
-    for kind, least, what, advice in (
+    for kind, least, limited, advice in (
         (resource.RLIMIT_AS, _LEAST_MEMORY, "virtual memory of a process", "ulimit -v unlimited"),
         (resource.RLIMIT_DATA, _LEAST_MEMORY // 2, "data of a process", "ulimit -d unlimited"),
         (resource.RLIMIT_STACK, _LEAST_STACK, "stack of a process", "ulimit -s 8192"),
@@ -81,7 +79,7 @@ def check_room_to_start() -> None:
         limit = resource.getrlimit(kind)[0]
         if limit != resource.RLIM_INFINITY and limit < least:
             raise InputError(
-                f"the limit on the {what} is {limit:,}, and plugstream needs at least {least:,}; raise it with "
+                f"the limit on the {limited} is {limit:,}, and plugstream needs at least {least:,}; raise it with "
                 f"'{advice}'"
             )
 
@@ -96,20 +94,20 @@ def _shortage(error: BaseException) -> str | None:
     if any(getattr(e, "errno", None) in _FILES or "Too many open files" in str(e) for e in chain):
         return "too many files are open; raise the limit with 'ulimit -n 1024', or use fewer --readers"
     for e in chain:
-        kind = isinstance(e, MemoryError) or getattr(e, "errno", None) == errno.ENOMEM
         words = str(e).lower()
-        said = isinstance(e, RuntimeError | ImportError | OSError) and any(word in words for word in _MEMORY_WORDS)
-        if kind or said:
-            what = "GPU memory" if "cuda" in words else "memory, or threads"
+        by_kind = isinstance(e, MemoryError) or getattr(e, "errno", None) == errno.ENOMEM
+        by_text = isinstance(e, RuntimeError | ImportError | OSError) and any(word in words for word in _MEMORY_WORDS)
+        if by_kind or by_text:
+            scarce = "GPU memory" if "cuda" in words else "memory, or threads"
             return (
-                f"there is not enough {what} for this ({_words(e)}); use a smaller --size, --batch, --in-memory or "
+                f"there is not enough {scarce} for this ({_words(e)}); use a smaller --size, --batch, --in-memory or "
                 "--threads, or raise the limit ('ulimit -v' shows it)"
             )
     return None
 
 
 def _disk(error: OSError) -> str:
-    """An error of the disk or the network that nobody closer to it told of."""
+    """An error of the disk or the network that nothing closer to it has explained."""
     where = "" if error.filename is None else f"{os.fsdecode(error.filename)!s}: "
     advice = {
         errno.ENOSPC: "make room on the disk",
@@ -126,19 +124,19 @@ def _disk(error: OSError) -> str:
 def _bug(error: BaseException) -> str:
     """The line for what should not happen, with the traceback in a file, or shown if PLUGSTREAM_DEBUG is set."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "plugstream" in Path(frame.filename).parts] or list(frames)
-    where = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
-    what = f"this is a bug of plugstream: {_words(error)}{where}"
+    ours = [frame for frame in frames if "plugstream" in Path(frame.filename).parts] or list(frames)
+    where = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
+    line = f"this is a bug of plugstream: {_words(error)}{where}"
     if os.environ.get("PLUGSTREAM_DEBUG"):
         traceback.print_exception(error, file=sys.stderr)
-        return what
+        return line
     with contextlib.suppress(OSError):
         handle, path = tempfile.mkstemp(prefix="plugstream-bug-", suffix=".txt")
         with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{sys.version}\nplugstream {' '.join(sys.argv[1:])}\n\n")
             traceback.print_exception(error, file=file)
-        return f"{what}; please report it with {path}, which tells more"
-    return f"{what}; PLUGSTREAM_DEBUG=1 shows more"
+        return f"{line}; please report it with {path}, which tells more"
+    return f"{line}; PLUGSTREAM_DEBUG=1 shows more"
 
 
 def _words(error: Any) -> str:

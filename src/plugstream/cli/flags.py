@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from plugstream.settings import SettingsFile
-    from plugstream.settings.choices import Selection
-
-__all__ = ["add_flag", "add_settings", "join_values", "values_of"]
 
 _ON_OFF = "true|false"
 
@@ -41,7 +38,8 @@ def add_settings(
     """
     if not sections:
         return
-    from plugstream.settings import SettingsFile, all_leaves, choice_of, leaves
+    from plugstream.settings import SettingsFile, all_leaves, leaves, section_of
+    from plugstream.settings.choices import Choice
 
     settings_file = cache(SettingsFile)  # the same for the parser as for who looks for names before: read once
     parser.add_argument(
@@ -53,7 +51,7 @@ def add_settings(
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change one setting, by its full name"
     )
-    if any(choice_of(section) is not None for section in sections):
+    if any(issubclass(section_of(section), Choice) for section in sections):
         parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
     else:  # nothing that a file could name is run
         parser.set_defaults(trust=True)
@@ -62,12 +60,12 @@ def add_settings(
     names = _chosen_names(sections, arguments, settings_file(Path(typed[-1])) if typed else None, presets, instrument)
     parser.set_defaults(names=names, instrument=instrument, sections=tuple(sections))
     groups = {section: parser.add_argument_group(f"[{section}]") for section in sections}
-    shown = set()
+    visible = set()
     for section, key, info in leaves(sections, names):
-        shown.add((section, key))
+        visible.add((section, key))
         add_flag(parser, groups[section], section, key, info)
     for section, key, info in all_leaves(sections):
-        if (section, key) not in shown:
+        if (section, key) not in visible:
             add_flag(parser, groups[section], section, key, info, hidden=True)
 
 
@@ -83,7 +81,7 @@ def add_flag(
         return
     flag = str(extra.get("flag", key)).replace("_", "-")
     flags = [f"--{flag}", *([f"--{extra['short']}"] if "short" in extra else [])]
-    if any(one in parser._option_string_actions for one in flags):  # an option that somebody else has, too
+    if any(one in parser._option_string_actions for one in flags):  # another section has the same
         flags = [f"--{section}-{key}".replace("_", "-")]
         if flags[0] in parser._option_string_actions:
             return
@@ -102,11 +100,12 @@ def add_flag(
 def _choices(section: str, key: str, info: FieldInfo) -> list[str]:
     """The names that a setting may have, where it is a choice."""
     from plugstream.base.registry import entries
-    from plugstream.settings import Settings, choice_of
+    from plugstream.settings import Settings, section_of
+    from plugstream.settings.choices import Choice
 
-    choice = choice_of(section) if section in Settings.model_fields else None
-    if choice is not None and key == "name":
-        return list(entries(choice.kind))
+    kind = section_of(section) if section in Settings.model_fields and key == "name" else None
+    if kind is not None and issubclass(kind, Choice):
+        return list(entries(kind.kind))
     return [str(choice) for choice in get_args(info.annotation) if isinstance(choice, str)]
 
 
@@ -135,64 +134,40 @@ def _chosen_names(
 ) -> dict[str, Any]:
     """The entries that the arguments, the file they name, the command or the scan choose, by section.
 
-    What cannot be read or is not there is left to whoever reads it in earnest, and says what is wrong.
+    Errors are left to the resolution of the settings, which reports them.
     """
-    from plugstream.base.registry import find
+    from plugstream.base.registry import entries, find
     from plugstream.base.trust import TRUST
-    from plugstream.settings import choice_of, selection_of
+    from plugstream.settings import section_of
+    from plugstream.settings.choices import Choice, Selection, selected_names
 
     content: dict[str, dict[str, Any]] = {}
     if file is not None:
         with contextlib.suppress(InputError):
             content = file.sections()
     names: dict[str, Any] = {}
+    trusted = TRUST in arguments
     for section in sections:
-        choice, selection = choice_of(section), selection_of(section)
-        if selection is not None:
-            names[section] = _selection_names(selection, content.get(section), arguments)
-        if choice is None or choice.follows:
-            continue
-        extra = choice.model_fields["name"].json_schema_extra
-        flag = f"--{extra['flag']}" if isinstance(extra, dict) else f"--{section}"
-        table = content.get(section)
-        said = [
-            *([instrument] if section == "instrument" and instrument is not None else []),
-            *(value for s, key, value in presets if (s, key) == (section, "name")),
-            *([table["name"]] if isinstance(table, dict) and "name" in table else []),
-        ]
-        typed = [*values_of(arguments, flag), *_assigned_values(values_of(arguments, "--set"), f"{section}.name")]
-        try:
-            name = [*said, *typed][-1]
-            names[section] = find(choice.kind, name, trust=bool(typed) or TRUST in arguments).name
-        except (IndexError, TypeError, InputError):
-            continue
+        kind, table, typed = section_of(section), content.get(section, {}), values_of(arguments, f"--{section}")
+        with contextlib.suppress(TypeError, InputError):
+            if issubclass(kind, Selection):
+                typed += [name for name in entries(kind.kind) if f"--{name}" in arguments]
+                listed = [*table, *table.get("names", ())] if trusted else []
+                for name in [*typed, *(name for name in listed if ":" in name)]:
+                    find(kind.kind, name, trust=True)
+                names[section] = selected_names(kind, {**table, **dict.fromkeys(typed, True)})
+            elif issubclass(kind, Choice) and not kind.follows:
+                typed += _assigned_values(values_of(arguments, "--set"), f"{section}.name")
+                others = [instrument] if section == "instrument" and instrument is not None else []
+                others += [value for s, key, value in presets if (s, key) == (section, "name")]
+                others += [table["name"]] if "name" in table else []
+                if name := next(reversed([*others, *typed]), None):
+                    names[section] = find(kind.kind, name, trust=bool(typed) or trusted).name
     return names
 
 
-def _selection_names(selection: type[Selection], table: Any, arguments: Sequence[str]) -> tuple[str, ...]:
-    """The entries that the arguments, or the file they name, choose together."""
-    from plugstream.base.registry import entries, find
-    from plugstream.base.trust import TRUST
-    from plugstream.settings.choices import selected_names
-
-    extra = selection.model_fields["names"].json_schema_extra
-    flag = f"--{extra['flag']}" if isinstance(extra, dict) else "--names"
-    typed = [*values_of(arguments, flag), *(name for name in entries(selection.kind) if f"--{name}" in arguments)]
-    try:
-        for name in typed:
-            find(selection.kind, name, trust=True)
-        if TRUST in arguments:
-            for name in [*table, *table.get("names", ())] if isinstance(table, dict) else []:
-                if ":" in name:
-                    find(selection.kind, name, trust=True)
-        return selected_names(selection, {**(table if isinstance(table, dict) else {}), **dict.fromkeys(typed, True)})
-    except (TypeError, InputError):
-        usual: tuple[str, ...] = selection.model_fields["names"].default
-        return usual
-
-
 def join_values(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
-    """The arguments with what may stand behind a flag or not joined to it: `--cost`, `--cost true`, `--cost false`.
+    """The arguments with an optional value joined to its flag: `--cost`, `--cost true`, `--cost false`.
 
     argparse would take the scan in `plugstream reconstruct --cost scan.zarr` for the value.
     """
@@ -200,9 +175,9 @@ def join_values(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> li
     out: list[str] = []
     for word in arguments:
         if out and out[-1] in flags and "--" not in out:
-            known = word in ("true", "false")
-            out[-1] += f"={word if known else 'true'}"
-            if known:
+            is_value = word in ("true", "false")
+            out[-1] += f"={word if is_value else 'true'}"
+            if is_value:
                 continue
         out.append(word)
     if out and out[-1] in flags:
@@ -211,7 +186,7 @@ def join_values(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> li
 
 
 def values_of(arguments: Sequence[str], flag: str) -> list[str]:
-    """What stands behind a flag, wherever it does."""
+    """The values of a flag, each time that it is given."""
     pairs = zip(arguments, [*arguments[1:], ""], strict=True)
     return [
         after if word == flag else word.removeprefix(f"{flag}=")

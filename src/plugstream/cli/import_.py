@@ -11,8 +11,6 @@ from typing import Any
 from plugstream.base.errors import PlugstreamWarning
 from plugstream.cli.common import OUTSIDE_HELP, say
 
-SECTIONS: tuple[str, ...] = ()
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides the importers' options."""
@@ -28,8 +26,8 @@ def add_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> No
     from plugstream.cli.flags import add_flag, values_of
     from plugstream.scans.importers.base import import_options
 
-    known = entries("importer")
-    chosen = next((word for word in arguments[1:] if word in known or ".py:" in word), None)
+    importers = entries("importer")
+    chosen = next((word for word in arguments[1:] if word in importers or ".py:" in word), None)
     instrument = next(reversed(values_of(arguments, "--instrument")), None)
     fields: dict[str, Any] = {}
     group = parser.add_argument_group("options" if chosen is None else f"options of {chosen}")
@@ -39,14 +37,13 @@ def add_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> No
         fields = import_options(entry, instrument or (None if usual is None else usual.default)).model_fields
     for key, info in fields.items():
         add_flag(parser, group, "importer", key, info)
-    everything = {key: info for one in known.values() for key, info in import_options(one).model_fields.items()}
+    everything = {key: info for one in importers.values() for key, info in import_options(one).model_fields.items()}
     for key in everything.keys() - fields.keys():
         add_flag(parser, group, "importer", key, everything[key], hidden=True)
     parser.set_defaults(fields=everything | dict(fields))
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Make a scan from the file of another program or instrument."""
     from plugstream.scans.importers.base import import_file
     from plugstream.settings import parse_typed
 
@@ -57,10 +54,10 @@ def run(parsed: argparse.Namespace) -> int:
     }
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", PlugstreamWarning)
-        out, made = import_file(parsed.kind, parsed.file, parsed.out, values, trust=parsed.trust)
+        out, scan = import_file(parsed.kind, parsed.file, parsed.out, values, trust=parsed.trust)
     for warning in caught:
         say(f"warning: {warning.message}")
-    for remark in made.remarks:
+    for remark in scan.remarks:
         say(remark)
-    say(f"wrote {out}: {made.views} views")
+    say(f"wrote {out}: {scan.views} views")
     return 0

@@ -9,11 +9,8 @@ from typing import Any
 from plugstream.base.text import printable
 from plugstream.cli.common import OUTSIDE_HELP, add_instrument, open_argument, scan_place
 
-SECTIONS: tuple[str, ...] = ()
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument(
         "scan",
         type=scan_place,
@@ -24,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Describe a scan, the folder of a run, or a file that can be imported."""
     if isinstance(parsed.scan, Path) and any((parsed.scan / name).is_file() for name in ("run.json", "events.jsonl")):
         from plugstream.runs.describe import describe_run
 
@@ -82,8 +78,8 @@ def _show(rows: dict[str, str]) -> None:
 
 def _plain(text: str, most: int = 300) -> str:
     """What a file says, fit for a terminal: in one line, not too long, and nothing that a terminal would obey."""
-    shown = printable(text[: most + 1])
-    return shown if len(text) <= most else f"{shown[:most]}..."
+    line = printable(text[: most + 1])
+    return line if len(text) <= most else f"{line[:most]}..."
 
 
 def _describe_array(instrument: Any, declared: Any, shape: tuple[int, ...]) -> str:

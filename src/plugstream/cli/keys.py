@@ -7,17 +7,13 @@ from pathlib import Path
 
 from plugstream.cli.common import say
 
-SECTIONS: tuple[str, ...] = ()
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("folder", type=Path, help="where to make them, or one that has keys, to add a client")
     parser.add_argument("--client", default="instrument", metavar="NAME", help="who is to be let in (instrument)")
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Make keys, and say what each file is for."""
     from plugstream.scans.keys import make_keys
 
     for path in make_keys(parsed.folder, parsed.client):

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from plugstream.base.registry import Entry
 
-SECTIONS: tuple[str, ...] = ()
-
 _SIGMA = {
     "noise": "the noise's",
     "weight": "root of a weight",
@@ -20,26 +18,24 @@ _SIGMA = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("--json", action="store_true", help="all that is known of each, as JSON")
     parser.add_argument("--facts", action="store_true", help="what is declared of each, in place of its options")
     parser.add_argument("--markdown", action="store_true", help="as a table for documents, whatever is installed")
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """List the entries of the kind that the command is called by."""
     from plugstream.base.registry import KINDS, entries
 
     kind = next(kind for kind in KINDS.values() if kind.plural == parsed.command)
-    found = [_describe(entry) for entry in entries(kind.name).values()]
+    described = [_describe(entry) for entry in entries(kind.name).values()]
     if parsed.json:
-        print(json.dumps(found, indent=1, default=str))
+        print(json.dumps(described, indent=1, default=str))
     elif parsed.markdown:
         columns = (_DENOISER_FACTS if kind.name == "denoiser" else _FACTS) if parsed.facts else _DOCUMENT
-        print(_markdown(columns, found))
+        print(_markdown(columns, described))
     else:
         columns = {"denoiser": _DENOISER, "monitor": _MONITOR}.get(kind.name, _COLUMNS)
-        print(_text(kind.name, _FACTS if parsed.facts else columns, found))
+        print(_text(kind.name, _FACTS if parsed.facts else columns, described))
     return 0
 
 
@@ -84,24 +80,28 @@ def _measures(entry: Entry) -> list[dict[str, Any]]:
         return []
 
 
-def _text(kind: str, columns: dict[str, Any], found: list[dict[str, Any]]) -> str:
-    table = _table([list(columns), *([str(cell(entry)) for cell in columns.values()] for entry in found)])
-    missing = [f"  {e['name']}: {e['missing']}" for e in found if e["missing"] is not None]
+def _text(kind: str, columns: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    table = _table([list(columns), *([_cell(entry, column) for column in columns.values()] for entry in rows)])
+    missing = [f"  {e['name']}: {e['missing']}" for e in rows if e["missing"] is not None]
     lines = [*table, *(["", "Not here:", *missing] if missing else [])]
     if kind == "denoiser":
-        known = [f"  {e['name']}: {e['why']}" for e in found if e["why"] != "not known"]
-        lines += ["", "Averaged, and why:", *known, ""]
-        lines += [
-            "Each is also there damped, (1 - theta) I + theta D: --damping THETA. GPU: '-' where torch sees none."
-        ]
+        reasons = [f"  {e['name']}: {e['why']}" for e in rows if e["why"] != "not known"]
+        note = "Each is also there damped, (1 - theta) I + theta D: --damping THETA. GPU: '-' where torch sees none."
+        lines += ["", "Averaged, and why:", *reasons, "", note]
     return "\n".join(lines)
 
 
-def _markdown(columns: dict[str, Any], found: list[dict[str, Any]]) -> str:
+def _markdown(columns: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     """The table of a kind for documents, which does not depend on what is installed."""
-    rows = [list(columns), ["---"] * len(columns)]
-    rows += [[f"`{entry['name']}`", *(str(cell(entry)) for cell in list(columns.values())[1:])] for entry in found]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    _, *others = columns.values()
+    lines = [list(columns), ["---"] * len(columns)]
+    lines += [[f"`{entry['name']}`", *(_cell(entry, column) for column in others)] for entry in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(entry: dict[str, Any], column: Any) -> str:
+    """What an entry has in a column, which is a key of it or a function."""
+    return str(entry[column] if isinstance(column, str) else column(entry))
 
 
 def _is_here(entry: dict[str, Any]) -> str:
@@ -122,11 +122,8 @@ def _sigma(entry: dict[str, Any]) -> str:
 
 def _facts_text(entry: dict[str, Any]) -> str:
     """The facts of an entry in words."""
-    return "; ".join(key if value is True else f"{key} {_plain(value)}" for key, value in entry["facts"].items())
-
-
-def _plain(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    facts = {key: " ".join(map(str, v)) if isinstance(v, list) else v for key, v in entry["facts"].items()}
+    return "; ".join(key if value is True else f"{key} {value}" for key, value in facts.items())
 
 
 def _quantities_text(entry: dict[str, Any]) -> str:
@@ -140,47 +137,38 @@ def _quantities_text(entry: dict[str, Any]) -> str:
 
 
 _DOCUMENT: dict[str, Any] = {
-    "name": lambda entry: entry["name"],
-    "what it is": lambda entry: entry["help"],
+    "name": "name",
+    "what it is": "help",
     "options": lambda entry: "; ".join(f"`{o['flag']}`: {o['about']}" for o in entry["options"].values()),
 }
-_FACTS: dict[str, Any] = {
-    "name": lambda entry: entry["name"],
-    "what it is": lambda entry: entry["help"],
-    "declared": _facts_text,
-}
-_COLUMNS: dict[str, Any] = {
-    "name": lambda entry: entry["name"],
-    "here": _is_here,
-    "options": _flags,
-    "what it is": lambda entry: entry["help"],
-}
+_FACTS: dict[str, Any] = {"name": "name", "what it is": "help", "declared": _facts_text}
+_COLUMNS: dict[str, Any] = {"name": "name", "here": _is_here, "options": _flags, "what it is": "help"}
 _MONITOR: dict[str, Any] = {
-    "name": lambda entry: entry["name"],
+    "name": "name",
     "measures (* one may stop by it)": _quantities_text,
     "options": _flags,
-    "what it is": lambda entry: entry["help"],
+    "what it is": "help",
 }
 _DENOISER_FACTS: dict[str, Any] = {
-    "name": lambda entry: entry["name"],
+    "name": "name",
     "object": lambda entry: entry["object"] and f"`{entry['object']}`",
-    "for": lambda entry: entry["prior"],
+    "for": "prior",
     "sigma": _sigma,
     "averaged, and why": lambda entry: ("" if entry["averaged"] is None else f"{entry['averaged']:g}: ") + entry["why"],
     "CPU": lambda entry: entry["forms"]["cpu"],
     "GPU": lambda entry: entry["forms"]["cuda"],
-    "licence": lambda entry: entry["licence"],
+    "licence": "licence",
 }
 _DENOISER: dict[str, Any] = {
-    "name": lambda entry: entry["name"],
+    "name": "name",
     "here": _is_here,
     "sigma": _sigma,
     "averaged": lambda entry: "not known" if entry["averaged"] is None else f"{entry['averaged']:g}",
     "CPU": lambda entry: entry["forms_here"]["cpu"],
     "GPU": lambda entry: entry["forms_here"]["cuda"] or "-",
     "options": _flags,
-    "licence": lambda entry: entry["licence"],
-    "for": lambda entry: entry["prior"],
+    "licence": "licence",
+    "for": "prior",
 }
 
 

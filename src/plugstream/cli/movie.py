@@ -8,11 +8,8 @@ from pathlib import Path
 from plugstream.cli.common import say
 from plugstream.cli.values import number, whole_number
 
-SECTIONS: tuple[str, ...] = ()
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("folder", type=Path, help="the folder of a run, which may still go on")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the movie: .gif, or .mp4 where ffmpeg is installed (FOLDER/movie.gif)"
@@ -31,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Make a movie of a run's image as it forms."""
     from plugstream.runs.movie import make_movie
 
     out = parsed.out or parsed.folder / "movie.gif"

@@ -18,25 +18,21 @@ from plugstream.cli.common import (
     scan_place,
     trust_flag,
 )
-from plugstream.cli.serve import add_serve, open_page
-from plugstream.cli.viewers import add_viewers, viewers_of
+from plugstream.cli.serve import add_viewers, open_page, viewers_of
 
 if TYPE_CHECKING:
     from plugstream.base.processes import Group
 
-SECTIONS: tuple[str, ...] = (*RECONSTRUCTION, "scan")
+SECTIONS = (*RECONSTRUCTION, "scan")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
     parser.add_argument("--out", type=Path, help="the folder to make for the results")
     add_viewers(parser)
-    add_serve(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Form the image of a scan, a few views at a time."""
     with join_processes() as group:
         begun = None if group is None else group.decide(lambda: _begun_before(group))
         if begun is None:
@@ -50,13 +46,13 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _begun_before(group: Group) -> Path | None:
     """The folder of the run that processes before these have begun, None where there were none."""
-    known = group.recall("run")
-    return Path(known) if known is not None and (Path(known) / "run.json").exists() else None
+    folder = group.recall("run")
+    return Path(folder) if folder is not None and (Path(folder) / "run.json").exists() else None
 
 
 def _run(parsed: argparse.Namespace, group: Group | None) -> int:
     draft, viewers = draft_of(parsed), viewers_of(parsed)
-    settings = draft.unadvised  # a share of the image's range is a number once the scan is open
+    settings = draft.settings
     page = open_page(parsed, group)
     from plugstream.runs.advice import advised_plan
     from plugstream.runs.folder import free_folder

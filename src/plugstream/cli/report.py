@@ -7,11 +7,8 @@ from pathlib import Path
 
 from plugstream.cli.common import say
 
-SECTIONS: tuple[str, ...] = ()
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("folders", type=Path, nargs="+", metavar="RUN", help="the folder of a run, or several")
     parser.add_argument(
         "--out", type=Path, help="the file to write; report.html in the run's folder, or comparison.html of several"
@@ -19,7 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Write the report of a run that has ended, goes on or was killed, or one page that compares several."""
     from plugstream.runs.pages.report import compare_reports, write_report
 
     if len(parsed.folders) == 1:

@@ -11,14 +11,11 @@ from plugstream.base.progress import within
 from plugstream.cli.common import say
 from plugstream.cli.values import number, whole_number
 
-SECTIONS: tuple[str, ...] = ()
-
 # As in `plugstream.studies.experiments.reproduce`, which imports torch.
 _WHAT = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "beyond", "successors", "all")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("what", nargs="+", choices=_WHAT, metavar="WHAT", help=", ".join(_WHAT))
     parser.add_argument("--images", type=Path, help="the folder of the paper's eight images; others without it")
     parser.add_argument("--out", type=Path, default=Path("results"), help="the folder for tables and figures (results)")

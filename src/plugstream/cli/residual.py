@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from plugstream.base.volume_file import VolumeFile
     from plugstream.scans.store import StoredScan
 
-SECTIONS: tuple[str, ...] = ("instrument", "compute")
+SECTIONS = ("instrument", "compute")
 # Bytes of a volume from which on it is not read whole.
 _LARGE = 256 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
     parser.add_argument("images", type=Path, nargs="+", help="images as NPY files, or folders of runs")
     parser.add_argument(
@@ -56,14 +55,14 @@ def run(parsed: argparse.Namespace) -> int:
         if parsed.fit_scale:
             raise InputError("--fit-scale is for images that are read whole, and these are volumes; leave it out")
         volumes = [_open(path, scan.instrument.image.shape) for path in files]
-        found = [volume_residual(scan, volume, options, device=device, dtype=dtype) for volume in volumes]
-        _show(found, parsed.images)
+        residuals = [volume_residual(scan, volume, options, device=device, dtype=dtype) for volume in volumes]
+        _show(residuals, parsed.images)
         return 0
     images = [_read(path, scan.instrument.image.shape) for path in files]
     model = scan_model(scan, options, device=device, dtype=dtype)
     models = [refined_model(model, path) for path in parsed.images]
     fit = parsed.fit_scale
-    found = [relative_residual(scan, image, one, fit_scale=fit) for image, one in zip(images, models, strict=True)]
+    residuals = [relative_residual(scan, image, one, fit_scale=fit) for image, one in zip(images, models, strict=True)]
     groups = scan.instrument.groups(scan.columns)
     parts = [
         {
@@ -72,7 +71,7 @@ def run(parsed: argparse.Namespace) -> int:
         }
         for image, one in zip(images, models, strict=True)
     ]
-    _show(found, parsed.images, parts)
+    _show(residuals, parsed.images, parts)
     return 0
 
 
@@ -124,8 +123,8 @@ def _read(path: Path, shape: tuple[int, ...]) -> Tensor:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"cannot read the image {path}: {text}; give an NPY file or the folder of a run") from error
     if not isinstance(values, np.ndarray) or values.shape != shape or values.dtype.kind not in "fiuc":
-        found = getattr(values, "shape", "several arrays")
-        raise InputError(f"the image {path} is {found}, but the scan's images are {shape}")
+        shape_text = getattr(values, "shape", "several arrays")
+        raise InputError(f"the image {path} is {shape_text}, but the scan's images are {shape}")
     if not np.isfinite(values).all():
         raise InputError(f"the image {path} holds NaN or infinity")
     return torch.from_numpy(np.ascontiguousarray(values))

@@ -1,4 +1,4 @@
-"""Show runs in a browser, while they go on and after."""
+"""Show runs in a browser, while they go on and after, and in other viewers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from plugstream.cli.values import whole_number
 
 if TYPE_CHECKING:
     from plugstream.base.processes import Group
+    from plugstream.runs.terminal import Viewers
 
-SECTIONS: tuple[str, ...] = ()
 _HOST, _MOST = "127.0.0.1", 65535
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has."""
     parser.add_argument(
         "folders", type=Path, nargs="*", metavar="RUNS", help="folders of runs, or with runs in them; this one if none"
     )
@@ -33,10 +32,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_serve(parser: argparse.ArgumentParser) -> None:
-    """Give a command that runs something the flags for a page of it."""
+def add_viewers(parser: argparse.ArgumentParser) -> None:
+    """Give a command that runs something the flags of what shows the run while it goes on."""
+    group = parser.add_argument_group("other viewers")
+    group.add_argument(
+        "--live-zarr",
+        type=Path,
+        metavar="PLACE",
+        help="keep the current image here as OME-Zarr 0.5, which napari and vizarr open and read again",
+    )
+    group.add_argument(
+        "--tensorboard", action="store_true", help="write what TensorBoard reads, into the run's folder tensorboard"
+    )
     parser.add_argument("--serve", action="store_true", help="show the run in a browser while it goes on, and steer it")
     _add_place(parser)
+
+
+def viewers_of(parsed: argparse.Namespace) -> Viewers:
+    """What was asked for; what cannot be done is refused."""
+    from plugstream.runs.terminal import Viewers
+
+    viewers = Viewers(parsed.live_zarr, parsed.tensorboard)
+    viewers.check()
+    return viewers
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +101,6 @@ def open_page(parsed: argparse.Namespace, group: Group | None = None) -> RunPage
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Serve the pages of runs until Ctrl-C."""
     folders = parsed.folders or [Path()]
     for folder in folders:
         if not folder.is_dir():

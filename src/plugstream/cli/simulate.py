@@ -9,11 +9,10 @@ from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.cli.common import say, settings_of, simulate_scan
 
-SECTIONS: tuple[str, ...] = ("instrument", "simulate", "compute")
+SECTIONS = ("instrument", "simulate", "compute")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("out", type=Path, nargs="?", help="the scan to make, usually named something.zarr")
     parser.add_argument("--stream", metavar="ADDRESS", help="send it to 'plugstream acquire' at tcp://HOST:PORT")
     parser.add_argument("--rate", type=float, help="views a second to send; as fast as they are taken if not given")
@@ -24,7 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Make a scan of a picture, with noise, and send it if that is asked for."""
     settings = settings_of(parsed)
     if parsed.out is None and parsed.stream is None:
         raise InputError("give the scan to make, usually named something.zarr, or --stream tcp://HOST:PORT to send it")

@@ -14,8 +14,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["give_up", "open_standard_streams", "steady_streams"]
-
 
 def open_standard_streams() -> None:
     """Put /dev/null where the process was started without a standard stream (`2>&-`).
@@ -65,9 +63,9 @@ class _Steady:
     def flush(self) -> None:
         self._attempt("flush")
 
-    def _attempt(self, what: str, *arguments: Any) -> None:
+    def _attempt(self, method: str, *arguments: Any) -> None:
         try:
-            getattr(self._stream, what)(*arguments)
+            getattr(self._stream, method)(*arguments)
         except (OSError, ValueError):  # a full disk, a reader that left; or the stream was closed
             give_up(self._stream)
 

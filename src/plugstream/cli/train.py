@@ -7,22 +7,19 @@ import contextlib
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.base.text import printable, shell_join
-from plugstream.cli.common import say
+from plugstream.cli.common import check_new, say
 from plugstream.cli.values import SEEDS, number, whole_number
 
 if TYPE_CHECKING:
     from plugstream.studies.training.patches import Patches
 
-SECTIONS: tuple[str, ...] = ()
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("what", choices=["tnrd", "ridge"], help="the denoiser to train")
     parser.add_argument("images", type=Path, help="a folder of pictures")
     parser.add_argument("out", type=Path, help="the weights to write, ending in .safetensors")
@@ -64,10 +61,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise InputError(f"--start must be the file of a TNRD model, to train tnrd, not {parsed.start}")
     if parsed.out.suffix != ".safetensors":
         raise InputError(f"weights are written as .safetensors, not as {parsed.out.name!r}")
-    if parsed.out.exists():
-        raise InputError(f"{parsed.out} exists already; remove it or choose another name")
-    if not parsed.out.parent.is_dir():
-        raise InputError(f"the folder {parsed.out.parent} does not exist; make it first")
+    check_new(parsed.out)
     from plugstream.base.capacity import check_memory
     from plugstream.runs.checks import prepare_device
     from plugstream.settings import ComputeSettings
@@ -100,7 +94,8 @@ def run(parsed: argparse.Namespace) -> int:
 def _train(parsed: argparse.Namespace, patches: Patches, checkpoint: Path) -> None:
     from plugstream.base.version import __version__
 
-    common = {"batch": parsed.batch, "rate": parsed.rate, "device": parsed.device}
+    common: dict[str, Any] = {"batch": parsed.batch, "rate": parsed.rate, "device": parsed.device}
+    progress = _Progress()
     card = {
         "data": f"{len(patches.pictures)} pictures of {printable(parsed.images.resolve().name)}",
         "command": shell_join(["plugstream", *sys.argv[1:]]),
@@ -112,32 +107,20 @@ def _train(parsed: argparse.Namespace, patches: Patches, checkpoint: Path) -> No
         from plugstream.studies.training.tnrd import train_tnrd
 
         start = None if parsed.start is None else load_models(parsed.start)[0]
+        steps = {"stage_steps": parsed.stage_steps, "joint_steps": parsed.steps}
         checkpoint.mkdir(exist_ok=True)
-        model = train_tnrd(
-            patches,
-            parsed.sigma,
-            stage_steps=parsed.stage_steps,
-            joint_steps=parsed.steps,
-            start=start,
-            checkpoint=checkpoint,
-            progress=_Progress(),
-            **common,
-        )
-        save_model(model, parsed.out, card)
+        common |= {"checkpoint": checkpoint, "progress": progress}
+        save_model(train_tnrd(patches, parsed.sigma, start=start, **steps, **common), parsed.out, card)
     else:
         from plugstream.denoisers.ridge import save_ridge
         from plugstream.studies.training.ridge import train_ridge
 
-        progress = _Progress()
+        def tell(step: int, loss: float) -> None:
+            progress("ridge", step, parsed.steps, loss)
+
         checkpoint.mkdir(exist_ok=True)
-        ridges = train_ridge(
-            patches,
-            steps=parsed.steps,
-            checkpoint=checkpoint / "ridge.safetensors",
-            progress=lambda step, loss: progress("ridge", step, parsed.steps, loss),
-            **common,
-        )
-        save_ridge(parsed.out, ridges, card)
+        common |= {"checkpoint": checkpoint / "ridge.safetensors", "progress": tell}
+        save_ridge(parsed.out, train_ridge(patches, steps=parsed.steps, **common), card)
 
 
 class _Progress:

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.text import shell_quote
-from plugstream.cli.common import ALGORITHM, draft_of, say, scan_place, trust_flag
+from plugstream.cli.common import ALGORITHM, check_new, draft_of, say, scan_place, trust_flag
 from plugstream.cli.values import number, whole_number
 
-SECTIONS: tuple[str, ...] = (*ALGORITHM, "compute")
+SECTIONS = (*ALGORITHM, "compute")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
     parser.add_argument("--out", type=Path, default=Path("tuned.toml"), help="the settings to write (tuned.toml)")
     parser.add_argument(
@@ -44,13 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Search, with every evaluation in a journal beside OUT; the same command goes on from there after a stop."""
     draft = draft_of(parsed)
-    draft.resolve()  # mistakes are told before anything slow is imported
+    draft.for_range(None)  # refuses a share of the image's range
     if parsed.out.suffix != ".toml":
         raise InputError(f"settings are written as .toml, not as {parsed.out.name!r}")
-    if parsed.out.exists():
-        raise InputError(f"{parsed.out} exists already; remove it or choose another name")
-    if not parsed.out.parent.is_dir():
-        raise InputError(f"the folder {parsed.out.parent} does not exist; make it first")
+    check_new(parsed.out)
     from plugstream.base.files import write_whole
     from plugstream.base.version import __version__
     from plugstream.runs.advice import advised_settings
@@ -64,16 +60,10 @@ def run(parsed: argparse.Namespace) -> int:
     for note in notes:
         say(note)
     low, high = sigma_limits(scan, parsed.sigma_low, parsed.sigma_high, settings.denoiser.name)
-    search = Search(
-        by=("held-out" if scan.truth is None else "snr") if parsed.by is None else parsed.by,
-        over=tuple(name.strip() for name in parsed.over.split(",")),
-        low=low,
-        high=high,
-        evaluations=parsed.evaluations,
-        held=parsed.held,
-        noise=parsed.noise,
-        widenings=parsed.widenings,
-    )
+    usual = "held-out" if scan.truth is None else "snr"
+    over = tuple(name.strip() for name in parsed.over.split(","))
+    limits = {name: getattr(parsed, name) for name in ("evaluations", "held", "noise", "widenings")}
+    search = Search(by=usual if parsed.by is None else parsed.by, over=over, low=low, high=high, **limits)
     journal = parsed.out.with_suffix(".jsonl")
     say(f"searching {', '.join(search.over)} by {search.by}; {journal} keeps what was tried")
     try:

@@ -1,4 +1,4 @@
-"""Numbers and paths as arguments of commands: within what can be meant, and told in one line where they are not."""
+"""Numbers and paths as arguments of commands: refused in one line where they cannot be meant."""
 
 from __future__ import annotations
 
@@ -7,44 +7,37 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-
-__all__ = ["SEEDS", "number", "read_path", "whole_number"]
+from typing import TypeVar
 
 SEEDS = 2**63 - 1
 """The largest seed."""
+N = TypeVar("N", int, float)
 
 
 def whole_number(high: int, low: int | None = None) -> Callable[[str], int]:
-    """For argparse: a whole number of at most `high`, and at least `low` where the command does not say so itself."""
-
-    def read(text: str) -> int:
-        value = int(text)
-        if value > high or (low is not None and value < low):
-            raise argparse.ArgumentTypeError(f"must be {_range(low, high)}, not {text}")
-        return value
-
-    read.__name__ = "int"  # what argparse calls it where the text is no number at all
-    return read
+    """For argparse: a whole number of at most `high`, and at least `low` where the command does not check that."""
+    return _bounded(int, high, low)
 
 
 def number(high: float = 1e15, low: float | None = None) -> Callable[[str], float]:
-    """For argparse: a finite number of at most `high`, and at least `low` where the command does not say so itself."""
+    """For argparse: a finite number of at most `high`, and at least `low` where the command does not check that."""
+    return _bounded(float, high, low)
 
-    def read(text: str) -> float:
-        value = float(text)
+
+def _bounded(kind: Callable[[str], N], high: float, low: float | None) -> Callable[[str], N]:
+    def read(text: str) -> N:
+        value = kind(text)
         if math.isnan(value) or value > high or (low is not None and value < low):
-            raise argparse.ArgumentTypeError(f"must be {_range(low, high)}, not {text}")
+            limits = f"at most {high:g}" if low is None else f"from {low:g} to {high:g}"
+            raise argparse.ArgumentTypeError(f"must be {limits}, not {text}")
         return value
 
-    read.__name__ = "float"
+    read.__name__ = kind.__name__  # what argparse calls it where the text is no number at all
     return read
 
 
 def read_path(text: str) -> Path:
-    """For argparse: a path that a file system takes, refused before it is looked for where it is not.
-
-    Nothing at all, as of a variable of the shell that is not set, would be the folder in which one is.
-    """
+    """For argparse: a path that a file system takes. An empty one, as of an unset variable, would be this folder."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty; name a file or folder, or leave the argument out")
     most, longest = 4095, 255  # bytes, of Linux and nearly all of its file systems
@@ -54,7 +47,3 @@ def read_path(text: str) -> Path:
             f"the path {path} is too long: a name may have {longest} bytes, and a path {most}"
         )
     return path
-
-
-def _range(low: float | None, high: float) -> str:
-    return f"at most {high:g}" if low is None else f"from {low:g} to {high:g}"

@@ -7,11 +7,8 @@ import argparse
 from plugstream.base.text import printable
 from plugstream.cli.common import add_instrument, open_argument, say, scan_place
 
-SECTIONS: tuple[str, ...] = ()
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
     add_instrument(parser)
 
@@ -25,8 +22,8 @@ def run(parsed: argparse.Namespace) -> int:
         say(f"{scan.path} has no views yet")
         return 0
     bad = scan.damaged()
-    for view, what in sorted(bad.items()):
-        print(f"view {view}: {printable(what)}")
+    for view, damage in sorted(bad.items()):
+        print(f"view {view}: {printable(damage)}")
     if bad:
         say(f"{len(bad)} of {scan.n_views} views of {scan.path} are damaged; --skip-damaged leaves them out")
         return 1

@@ -7,8 +7,6 @@ from typing import Any
 
 from plugstream.base.version import __version__
 
-__all__ = ["ShowVersion", "describe_version"]
-
 
 class ShowVersion(argparse.Action):
     """Print the version and end. It is put together only when it is asked for, since it may take torch."""
@@ -16,7 +14,7 @@ class ShowVersion(argparse.Action):
     def __init__(self, **keywords: Any) -> None:
         super().__init__(nargs=0, **keywords)
 
-    def __call__(self, parser: argparse.ArgumentParser, *given: Any, **more: Any) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, *values: Any, **more: Any) -> None:
         print(describe_version())
         parser.exit()
 
@@ -34,10 +32,10 @@ def _native() -> str:
     from plugstream._native import load
 
     try:
-        found = load()
+        kernels = load()
     except ImportError as error:
         return f"native kernels broken: {str(error).splitlines()[0]}"
-    return "no native kernels" if found is None else f"native {found.levels()[0]}"
+    return "no native kernels" if kernels is None else f"native {kernels.levels()[0]}"
 
 
 def _torch() -> str:
@@ -57,5 +55,5 @@ def _torch() -> str:
     if not torch.cuda.is_available():
         return f"torch {torch.__version__}, no GPU"
     names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    told = [name if names.count(name) == 1 else f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
-    return f"torch {torch.__version__}, {', '.join(told)}"
+    counted = [name if names.count(name) == 1 else f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
+    return f"torch {torch.__version__}, {', '.join(counted)}"

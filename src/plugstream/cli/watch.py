@@ -15,14 +15,11 @@ if TYPE_CHECKING:
     from plugstream.runs.replay import History
     from plugstream.runs.terminal import Terminal
 
-SECTIONS: tuple[str, ...] = ()
-
 # Seconds between two looks at the log, and at whether the run's process lives.
 _EVERY, _ALIVE = 0.2, 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides settings."""
     parser.add_argument("folder", type=Path, help="the folder of a run, which may go on, have ended or been killed")
 
 

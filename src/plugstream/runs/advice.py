@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -61,10 +61,11 @@ def advise(scan: Scan, *changes: str, file: Path | str | None = None, trust: boo
     "algorithm.sigma=1%" or "denoiser.name=bm3d"; file of settings, to which nothing is added; trust, whether what that
     names may be run.
     """
-    settings_file = None if file is None else SettingsFile(file)
+    source = None if file is None else SettingsFile(file)
     used = Settings.model_fields.keys() - {"simulate"}
-    assignments = tuple(parse_assignment(text) for text in changes)
-    return advised_settings(Draft(settings_file, assignments, trust=trust, used=used), scan)
+    typed = [parse_assignment(text) for text in changes]
+    draft = Draft.of(source, typed, instrument=scan.instrument.name, trust=trust, used=used)
+    return advised_settings(draft, scan)
 
 
 def advised_plan(draft: Draft, scan: Scan, early: Parts | None = None, group: Group | None = None) -> Plan:
@@ -88,7 +89,7 @@ def advised_plan(draft: Draft, scan: Scan, early: Parts | None = None, group: Gr
     try:
         return plan_run(search=True)
     except SearchByBlocks as error:
-        if draft.unadvised.algorithm.search is not None:  # somebody asked for it
+        if draft.settings.algorithm.search is not None:  # somebody asked for it
             raise
         try:
             return plan_run(search=False)
@@ -115,7 +116,7 @@ def advised_settings(
     """
     from plugstream.scans.baselines.first_image import image_range
 
-    advisor = _Advisor(draft.for_instrument(scan.instrument.name), scan)
+    advisor = _Advisor(draft, scan)
 
     @cache
     def find_range() -> float:
@@ -133,7 +134,7 @@ def advised_settings(
             advisor.choose_views()
             if strength:
                 advisor.end_on_arrival()
-    settings = advisor.resolve(None if follow else find_range)
+    settings = advisor.draft.for_range(None if follow else find_range)
     notes = advisor.notes
     if draft.file is None:
         views = None if follow else scan.n_views
@@ -142,25 +143,23 @@ def advised_settings(
 
 
 class _Advisor:
-    """What is added to a draft, as `presets`, with reasons in `notes`; `given` is what a person chose."""
+    """What is added to a draft, as `presets`, with reasons in `notes`; `typed` are the settings without them, `given` is
+    what a person chose."""
 
     def __init__(self, draft: Draft, scan: Scan) -> None:
-        self.draft, self.scan = draft, scan
-        self.typed = draft.unadvised
-        self.given = {(section, key) for section, key, _ in draft.assignments}
+        name = ("instrument", "name", scan.instrument.name)  # not known before, where the scan was not there yet
+        self.draft = draft if "name" in draft.tables.get("instrument", {}) else draft.add([name])
+        self.scan, self.typed, self.given = scan, self.draft.settings, draft.typed
         self.presets: dict[tuple[str, str], Any] = {}
         self.notes: list[str] = []
-        self._advised: Settings | None = None  # with the presets, where they were tried already
         self._if_searched: list[Advice] = []
         self._sigma_reason = ""
         self._steps_reasons: list[str] = []  # for a number of steps, which is a limit where they end by arrival
 
-    def resolve(
-        self, image_range: Callable[[], float] | None, more: dict[tuple[str, str], Any] | None = None
-    ) -> Settings:
-        """The settings with the presets, and with more."""
-        presets = self.presets | (more or {})
-        return self.draft.resolve([(*place, value) for place, value in presets.items()], image_range)
+    def add(self, presets: Mapping[tuple[str, str], Any]) -> None:
+        """Add presets to those that there are."""
+        self.presets |= presets
+        self.draft = self.draft.add([(*place, value) for place, value in presets.items()])
 
     def ask_instrument(self, *, strength: bool) -> None:
         """Take over what the instrument advises, unless a person said otherwise or it would do nothing."""
@@ -179,6 +178,7 @@ class _Advisor:
                 self.notes.append(advice.reason)
             self._steps_reasons += [advice.reason] if place == _ITERATIONS else []
             self._sigma_reason = advice.reason if place == _SIGMA else self._sigma_reason
+        self.add(self.presets)
 
     def _all_advice(self) -> tuple[Advice, ...]:
         """What an instrument advises; where it advises another batch than the usual one, its advice for that."""
@@ -234,7 +234,7 @@ class _Advisor:
         if added is None:
             return
         try:
-            tried = self.resolve(lambda: 1.0, added | theirs)
+            tried = self.draft.add([(*place, value) for place, value in (added | theirs).items()]).settings
             check_search(tried)
             check_judges(tried, self.scan.n_views, self.scan.instrument.data_shape)
         except InputError:
@@ -247,9 +247,8 @@ class _Advisor:
             self.notes.append(f"{text} (--sigma, or --search none)")
             if not added:  # a person said everything
                 return
-            self._advised = tried
         self.notes = [text for text in self.notes if text != self._sigma_reason]  # of where the search begins, no more
-        self.presets |= added | theirs | _white(theirs, find_range)
+        self.add(added | theirs | _white(theirs, find_range))
         self.notes += dict.fromkeys(advice.reason for advice in later)
 
     def _search_presets(self, later: dict[tuple[str, str], Any]) -> dict[tuple[str, str], Any] | None:
@@ -286,7 +285,7 @@ class _Advisor:
         """
         from plugstream.runs.search import count_judges
 
-        settings, n_views = self._advised or self.resolve(lambda: 1.0), self.scan.n_views
+        settings, n_views = self.draft.settings, self.scan.n_views
         batch = settings.sampler.views
         out = count_judges(settings, n_views)
         if settings.algorithm.search is None and settings.monitor.hold_out is not None:
@@ -295,17 +294,20 @@ class _Advisor:
         if _BATCH not in self.given and batch is not None and 0 < most < batch:
             if _SAMPLER in self.given or any(section == "sampler" for section, _ in self.presets):
                 self.notes.append(f"there are {n_views} views, of which a step uses {most} (--batch)")
-                self.presets[_BATCH] = batch = most
+                self.add({_BATCH: most})
+                batch = most
             else:
-                few = f"{most} view{'s' * (most > 1)}, fewer than a usual batch of {batch}"
-                self.notes.append(f"steps have {few}, so that each uses all (--sampler all)")
-                self.presets[_SAMPLER] = "all"
+                few = f"{most} view{'s' * (most > 1)}"
+                reason = f"fewer than a usual batch of {batch}, so that each uses all (--sampler all)"
+                self.notes.append(f"steps have {few}, {reason}")
+                self.add({_SAMPLER: "all"})
         if _SAMPLER in self.given or _SAMPLER in self.presets or settings.monitor.watch_theory:
             return
         if batch is not None and batch < n_views:
-            text = "every view is used once before any again, which takes noise out of batches (--sampler epochs)"
-            self.notes.append(text)
-            self.presets[_SAMPLER] = "epochs"
+            self.notes.append(
+                "every view is used once before any again, which takes noise out of batches (--sampler epochs)"
+            )
+            self.add({_SAMPLER: "epochs"})
 
     def end_on_arrival(self) -> None:
         """End the run when its image has arrived, where nobody says how many steps there are.
@@ -327,9 +329,10 @@ class _Advisor:
         usual = a.iterations if searched else int(advised.get(_ITERATIONS, a.iterations))
         limit = searched + _LONGEST * usual
         self.notes = [text for text in self.notes if text not in self._steps_reasons]
-        text = f"steps end when the image has arrived, after {limit} at most (--iterations for a fixed number)"
-        self.notes.append(text)
-        self.presets |= {_ITERATIONS: limit, _ARRIVE: a.arrive or ARRIVED}
+        self.notes.append(
+            f"steps end when the image has arrived, after {limit} at most (--iterations for a fixed number)"
+        )
+        self.add({_ITERATIONS: limit, _ARRIVE: a.arrive or ARRIVED})
 
 
 def _columns(scan: Scan) -> Columns:

@@ -76,13 +76,15 @@ def execute(run: RunContext) -> Result[State]:
         return result
     if not run.part:
         _write_results(run, result, compared, notes)
+    settings = run.settings
     if run.search is not None and run.search.sigma is not None:  # so that it can be repeated without a search
-        run.write(run.search.repeat(run.settings))
+        settings = run.search.repeat(settings)
+        run.write(settings)
     verdict, reason = result.verdict, result.reason
     ends = (result.state.k, result.image_step, result.time, result.wall, reason.value, reason.failed)
     run.log.add(StopEvent(*ends, **verdict.content()))
     if not run.part:
-        write_page(run.folder, run.log, run.settings)
+        write_page(run.folder, run.log, settings)
     return result
 
 
@@ -105,7 +107,7 @@ def write_page(folder: Path, log: EventLog, settings: Settings) -> None:
 
     report("writing report.html")
     try:
-        write_report(folder)
+        write_report(folder, settings=settings)
     except (OSError, InputError) as error:  # the run is over, and all else of it written
         why = getattr(error, "strerror", None) or error
         again = f"plugstream report {shell_quote(folder)}"

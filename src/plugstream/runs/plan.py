@@ -56,7 +56,8 @@ class Plan:
     of this instrument; notes, what a person should know of how it was built; known_model, that of the scan's views
     where it was built already, to simulate them; partition, the blocks of slices by which the run goes, None where it
     goes at once; lipschitz, the L of the step where it is known already, as that of a volume is to its blocks;
-    advice, which settings nobody gave, and why they are what they are.
+    advice, which settings nobody gave, and why they are what they are; checked, of how many views the model
+    is known to fit.
     """
 
     parts: Parts
@@ -68,6 +69,7 @@ class Plan:
     partition: Partition | None = None
     lipschitz: float | None = None
     advice: tuple[str, ...] = ()
+    checked: int | None = None
 
     @property
     def settings(self) -> Settings:
@@ -82,6 +84,7 @@ class Plan:
         rows = first_rows(columns, n_views)
         if previous is None:
             report(f"building the model of {n_views} views")
+        if previous is None and n_views != self.checked:
             self.instrument.check_model(rows, n_views, options, device=parts.device, dtype=parts.dtype)
         build = partial(self.instrument.build_model, device=parts.device, dtype=parts.dtype)
         return as_model(build(rows, n_views, options, previous=previous))
@@ -174,6 +177,7 @@ class Plan:
             denoiser=self.denoiser.window(where),
             known_model=None,
             partition=None,
+            checked=None,
         )
 
     def check_views(self, scan: Scan | Experiment) -> None:
@@ -225,9 +229,9 @@ def plan(
         made.with_denoiser(name)  # which refuses one that cannot be
     if scan.n_views > 0:
         made.check_views(scan)
-    else:
-        options = model_options(parts.settings, instrument)
-        instrument.check_model(None, 1, options, device=parts.device, dtype=parts.dtype)
+        return made if partition is not None else replace(made, checked=scan.n_views)
+    options = model_options(parts.settings, instrument)
+    instrument.check_model(None, 1, options, device=parts.device, dtype=parts.dtype)
     return made
 
 

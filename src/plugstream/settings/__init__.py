@@ -5,27 +5,22 @@ winning. This package knows pydantic and nothing of torch, so that mistakes are 
 """
 
 from plugstream.base.values import parse_value
-from plugstream.settings.changes import Change, check_sigma, check_step, parse_changes, with_changes
+from plugstream.settings.changes import Change, check_sigma, parse_changes, with_changes
 from plugstream.settings.iteration import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
-from plugstream.settings.resolution import Draft, SettingsFile, resolve, to_toml
+from plugstream.settings.resolution import Draft, resolve
 from plugstream.settings.sections import (
     ComputeSettings,
     DenoiserSettings,
-    InstrumentSettings,
-    LossSettings,
-    MonitorSettings,
-    RunSettings,
-    ScanSettings,
     Settings,
-    SimulateSettings,
     needed_monitors,
+    section_of,
     used_sections,
     with_bounds,
 )
 from plugstream.settings.stages import Stage, StagePlan, hop_steps, open_end, parse_stages, plan_stages
+from plugstream.settings.toml import SettingsFile, to_toml
 from plugstream.settings.values import (
     all_leaves,
-    choice_of,
     is_weight,
     leaves,
     needs_sigma,
@@ -33,7 +28,6 @@ from plugstream.settings.values import (
     parse_setting,
     parse_sigma,
     parse_typed,
-    selection_of,
     share_of_range,
 )
 
@@ -44,22 +38,14 @@ __all__ = [
     "DenoiserSettings",
     "Draft",
     "GradientSettings",
-    "InstrumentSettings",
-    "LossSettings",
     "MomentumSettings",
-    "MonitorSettings",
-    "RunSettings",
     "SamplerSettings",
-    "ScanSettings",
     "Settings",
     "SettingsFile",
-    "SimulateSettings",
     "Stage",
     "StagePlan",
     "all_leaves",
     "check_sigma",
-    "check_step",
-    "choice_of",
     "hop_steps",
     "is_weight",
     "leaves",
@@ -75,7 +61,7 @@ __all__ = [
     "parse_value",
     "plan_stages",
     "resolve",
-    "selection_of",
+    "section_of",
     "share_of_range",
     "to_toml",
     "used_sections",

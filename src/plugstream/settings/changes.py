@@ -1,9 +1,9 @@
-"""Changes of sigma and the step while a run goes on: planned in its settings, or asked for and then written there.
+"""Changes of sigma and the step during a run: planned in its settings, or asked for and then written there.
 
     [algorithm]
     changes = "40: sigma=0.05; 80: step=0.5/L; 120: stop"
 
-A change counts from the iteration after that step on. So the settings of a run that somebody steered repeat it.
+A change holds from the iteration after that step on. So the settings of a run that somebody steered repeat it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 from plugstream.base.errors import InputError
 from plugstream.base.schedules import LONGEST_STEP, parse_step
-from plugstream.settings.fields import LARGE, SMALL
+from plugstream.settings.fields import LARGE, MOST_COUNT, SMALL
 from plugstream.settings.sections import Settings
 
 __all__ = ["Change", "check_sigma", "check_step", "parse_changes", "with_changes"]
 
-_MOST_STEPS = 10**12
 _EXAMPLE = "'40: sigma=0.05; 80: step=0.5/L; 120: stop'"
 
 
@@ -45,8 +44,8 @@ class Change:
 
 
 def parse_changes(text: str | None) -> tuple[Change, ...]:
-    """The changes that a setting says, in the order of steps; what cannot be is refused."""
-    changes = [_parse(part) for part in (text or "").split(";") if part.strip()]
+    """The changes in a setting, in the order of steps; what cannot be is refused."""
+    changes = [_parse(part.strip()) for part in (text or "").split(";") if part.strip()]
     return tuple(sorted(changes, key=lambda change: change.step))
 
 
@@ -57,14 +56,14 @@ def with_changes(settings: Settings, changes: Iterable[Change]) -> Settings:
 
 
 def check_sigma(value: float) -> float:
-    """A noise level; what is none is refused."""
+    """A noise level; anything else is refused."""
     if value != 0 and not SMALL <= value <= LARGE:
         raise InputError(f"sigma must be a number >= 0, and at most {LARGE:g}, not {_short(value)}")
     return float(value)
 
 
 def check_step(value: float | str) -> float | str:
-    """A step, a number, a multiple of 1/L or one that follows the overlap; what is none is refused."""
+    """A step: a number, a multiple of 1/L or one that follows the overlap; anything else is refused."""
     if isinstance(value, str) and ("L" in value or "overlap" in value):
         parse_step(value)
         return re.sub(r"\s+", "", value)
@@ -75,36 +74,30 @@ def check_step(value: float | str) -> float | str:
 
 
 def _short(value: float) -> str:
-    """A number in words; one of hundreds of digits is no float, and nobody reads it."""
+    """A number in words; an integer of hundreds of digits is no float, and nobody reads it."""
     return f"{value:g}" if -LARGE <= value <= LARGE or isinstance(value, float) else "one of so many digits"
 
 
 def _parse(text: str) -> Change:
     """One change, such as `40: sigma=0.05, step=0.5/L`."""
-    before, colon, after = text.partition(":")
-    step, words = before.strip(), [word.strip() for word in after.split(",")]
-    if not colon or not (step.isdecimal() and step.isascii()) or len(step) > 13 or int(step) > _MOST_STEPS:
-        raise InputError(f"cannot read the change {text.strip()!r}; write {_EXAMPLE}")
-    values: dict[str, str] = {}
-    for word in words:
+    match = re.fullmatch(r"([0-9]{1,13})\s*:(.*)", text, re.DOTALL)
+    if match is None or int(match[1]) > MOST_COUNT:
+        raise InputError(f"cannot read the change {text!r}; write {_EXAMPLE}")
+    step, values = int(match[1]), dict[str, str]()
+    for word in map(str.strip, match[2].split(",")):
         name, _, value = (part.strip() for part in word.partition("="))
         if name in values or ((name not in ("sigma", "step") or not value) and word != "stop"):
-            raise InputError(f"cannot read {word!r} of the change {text.strip()!r}; write {_EXAMPLE}")
+            raise InputError(f"cannot read {word!r} of the change {text!r}; write {_EXAMPLE}")
         values[name] = value
-    if "stop" in values and int(step) == 0:
-        raise InputError(f"a run cannot stop before its first step, as the change {text.strip()!r} says")
-    sigma, size = values.get("sigma"), values.get("step")
-    return Change(
-        int(step),
-        None if sigma is None else check_sigma(_number(sigma, "sigma")),
-        None if size is None else check_step(size),
-        "stop" in values,
-    )
+    if "stop" in values and step == 0:
+        raise InputError(f"a run cannot stop before its first step, as the change {text!r} says")
+    sigma = check_sigma(_number(values["sigma"], "sigma")) if "sigma" in values else None
+    return Change(step, sigma, check_step(values["step"]) if "step" in values else None, "stop" in values)
 
 
-def _number(text: str, what: str) -> float:
+def _number(text: str, quantity: str) -> float:
     above, _, below = text.partition("/")
     try:
         return float(above) / float(below or 1)
     except (ValueError, ZeroDivisionError):
-        raise InputError(f"{what} must be a number, not {text!r}") from None
+        raise InputError(f"{quantity} must be a number, not {text!r}") from None

@@ -32,22 +32,23 @@ def allow_code(
     *,
     trust: bool,
 ) -> None:
-    """Let the files of Python that settings name be run, from now on; what the file names is refused unless trusted.
+    """Let the Python files that settings name be run, from now on; what the file names is refused unless trusted.
 
-    To be called before anything is looked up by these names: what options they have, only their files know.
+    To be called before anything is looked up by these names: only the files know their options.
 
     Arguments: values, by section and key; from_file, the (section, key) whose values are the file's and were not typed
     over; file, for messages; trust, whether the person typed --trust.
     """
-    named = [(section, key, where) for section, table in values.items() for key, where in _code(table)]
-    asked = [where for section, key, where in named if (section, key) in from_file]
-    if asked and not trust:
+    places = [(section, key, place) for section, table in values.items() for key, place in _code(table)]
+    requests = [_run_request(place) for section, key, place in places if (section, key) in from_file]
+    if requests and not trust:
         weights = values.get("denoiser", {}).get("weights")
         pickled = isinstance(weights, str) and not weights.endswith(".safetensors")
-        pickled = pickled and ("denoiser", "weights") in from_file and any(True for _ in _code(values["denoiser"]))
-        _refuse(file, [*map(_run_request, asked), *([f"unpickle {_file_text(str(weights))}"] if pickled else [])])
-    for _, _, where in named:
-        allow(where)
+        if pickled and ("denoiser", "weights") in from_file and any(True for _ in _code(values["denoiser"])):
+            requests.append(f"unpickle {_file_text(str(weights))}")
+        _refuse(file, requests)
+    for _, _, place in places:
+        allow(place)
 
 
 def apply_consent(
@@ -68,9 +69,9 @@ def apply_consent(
     return settings.model_copy(update={"denoiser": d.model_copy(update={"unpickle": unpickle})})
 
 
-def _refuse(file: Path | None, asked: list[str]) -> NoReturn:
+def _refuse(file: Path | None, requests: list[str]) -> NoReturn:
     raise InputError(
-        f"{file} asks to {' and to '.join(asked)}, which can do anything that you can; if you trust whoever wrote "
+        f"{file} asks to {' and to '.join(requests)}, which can do anything that you can; if you trust whoever wrote "
         f"these, add {TRUST}"
     )
 

@@ -1,49 +1,33 @@
-"""What the fields of all sections share: how a flag is named, limits, and the class of a section."""
+"""What the fields of all sections share: how one is declared, limits, and the class of a section."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
     "LARGE",
     "MOST_COUNT",
-    "MOST_SEED",
-    "MOST_THREADS",
-    "SHARE",
     "SMALL",
-    "SWITCH",
+    "Count",
+    "Part",
+    "Positive",
     "Section",
-    "flag",
-    "short_flag",
+    "Value",
+    "setting",
     "split_words",
 ]
-
-
-def flag(name: str) -> dict[str, Any]:
-    """The flag of a setting whose own name would be unclear or taken on the command line."""
-    return {"flag": name}
-
-
-def short_flag(name: str) -> dict[str, Any]:
-    """A shorter flag besides the setting's own name, which is the library's."""
-    return {"short": name}
-
-
-SWITCH: dict[str, Any] = {"switch": True}
-"""A setting that is off unless its flag is there; the flag takes no value."""
-
-SHARE: dict[str, Any] = {"share": True}
-"""A setting in the image's unit, which may be written as a share of the first image's range, such as 1%."""
-
 
 # Nothing that is measured or computed here comes near these; beyond them squares and products leave the range of double
 # precision, and counters that of 64 bits.
 LARGE, SMALL = 1e100, 1e-100  # of images and what they are compared with
 MOST_COUNT = 10**12
-MOST_SEED = 2**63 - 1
-MOST_THREADS = 1024
+
+Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
+Part = Annotated[float, Field(ge=SMALL, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+Value = Annotated[float, Field(ge=-LARGE, le=LARGE)]
 
 
 class Section(BaseModel):
@@ -52,6 +36,17 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-def split_words(text: str) -> tuple[str, ...]:
+def setting(default: Any, description: str, **marks: Any) -> Any:
+    """A field of a section.
+
+    Arguments: default; description, which is its help; marks, of which there are: flag, its name on the command line
+    where its own would be unclear or taken; short, a second, shorter flag; switch, for one that is off unless its flag,
+    which takes no value, is there; adds, for one whose flag adds to a list; share, for one in the image's unit, which
+    may be written as a share of the first image's range, such as 1%.
+    """
+    return Field(default, description=description, json_schema_extra=marks or None)
+
+
+def split_words(text: str | None) -> tuple[str, ...]:
     """The words of a list with commas, in lower case and each once."""
-    return tuple(dict.fromkeys(word.strip().lower() for word in text.split(",") if word.strip()))
+    return tuple(dict.fromkeys(word.strip().lower() for word in (text or "").split(",") if word.strip()))

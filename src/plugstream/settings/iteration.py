@@ -2,141 +2,108 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from plugstream.settings.choices import Choice
-from plugstream.settings.fields import LARGE, MOST_COUNT, MOST_SEED, SHARE, SMALL, SWITCH, flag, short_flag, split_words
+from plugstream.settings.fields import LARGE, SMALL, Count, Part, Positive, setting, split_words
 
 __all__ = ["AlgorithmSettings", "GradientSettings", "MomentumSettings", "SamplerSettings"]
+
+Level = Annotated[float, Field(ge=0, le=LARGE)]
 
 
 class AlgorithmSettings(Choice):
     """The iteration."""
 
     kind = "algorithm"
-    name: str = Field("pgm", description="the iteration", json_schema_extra=flag("algorithm"))
-    step_size: float | str = Field(
+    name: str = setting("pgm", "the iteration", flag="algorithm")
+    step_size: float | str = setting(
         "1/L",
-        description="a number, a multiple of 1/L such as 0.25/L, or overlap, where the instrument's views have one",
-        json_schema_extra=short_flag("step"),
+        "a number, a multiple of 1/L such as 0.25/L, or overlap, where the instrument's views have one",
+        short="step",
     )
-    step_size_end: float | str | None = Field(
+    step_size_end: float | str | None = setting(
+        None, "let the step go to this value geometrically, as sigma", short="step-end"
+    )
+    sigma: Level | None = setting(
         None,
-        description="let the step go to this value geometrically, as sigma",
-        json_schema_extra=short_flag("step-end"),
+        "the denoiser's noise level, in the image's unit (attenuation of ct: 1/m), or a share of the first image's "
+        "range such as 1%",
+        share=True,
     )
-    sigma: float | None = Field(
+    search: Annotated[int, Field(ge=20, le=10**12)] | None = setting(
         None,
-        ge=0,
-        le=LARGE,
-        description="the denoiser's noise level, in the image's unit (attenuation of ct: 1/m), or a share of the first "
-        "image's range such as 1%",
-        json_schema_extra=SHARE,
+        "find sigma in the first so many of the steps, from the one given on, by views that are held out from them and "
+        "used afterwards; where no sigma is given this is the default",
     )
-    search: int | None = Field(
+    sigma_end: Annotated[float, Field(ge=SMALL, le=LARGE)] | None = setting(
+        None, "let sigma go to this value geometrically", share=True
+    )
+    sigma_steps: Count | None = setting(
+        None, "steps in which sigma and the step reach their ends; all iterations if not given"
+    )
+    lam: Level | None = setting(None, "instead of sigma: sigma = sqrt(step_size * lam)")
+    refine: Annotated[str, Field(max_length=1 << 10)] | None = setting(
+        None, "find this of the instrument along with the image, such as probe; several with commas"
+    )
+    refine_steps: Count | None = setting(
         None,
-        ge=20,
-        le=MOST_COUNT,
-        description="find sigma in the first so many of the steps, from the one given on, by views that are held out "
-        "from them and used afterwards; where no sigma is given this is the default",
+        "find it in the first so many steps, without denoising, and denoise from then on; all the while if not given",
     )
-    sigma_end: float | None = Field(
-        None, ge=SMALL, le=LARGE, description="let sigma go to this value geometrically", json_schema_extra=SHARE
+    refine_tolerance: Part | None = setting(
+        None, "end that before, once nothing of it has farther to go than this part of itself, by how its steps shrink"
     )
-    sigma_steps: int | None = Field(
+    refine_end: Part | None = setting(
         None,
-        ge=1,
-        le=MOST_COUNT,
-        description="steps in which sigma and the step reach their ends; all iterations if not given",
+        "let steps on it shrink to this part of their length, after a third of those that refine, so that its noise "
+        "averages out",
     )
-    lam: float | None = Field(None, ge=0, le=LARGE, description="instead of sigma: sigma = sqrt(step_size * lam)")
-    refine: str | None = Field(
+    changes: Annotated[str, Field(max_length=1 << 18)] | None = setting(
+        None, "changes on the way, from a step on, such as '40: sigma=0.05; 80: step=0.5/L; 120: stop'"
+    )
+    stages: Annotated[str, Field(max_length=1 << 18)] | None = setting(
         None,
-        max_length=1 << 10,
-        description="find this of the instrument along with the image, such as probe; several with commas",
+        "which views to use for how many steps, one after another: '2GHz: 30, sigma=0.2; 2-4GHz: 30; all'",
     )
-    refine_steps: int | None = Field(
+    hop: Annotated[str, Field(max_length=1 << 16)] | None = setting(
+        None, "use the lowest frequency first and the higher ones step by step, such as 2,4,6GHz, or auto"
+    )
+    hop_steps: Count | None = setting(None, "steps of each stage of --hop but the last; equal parts if not given")
+    hop_keep: bool = setting(
+        False, "in each stage of --hop use the frequencies of the stages before it, too", switch=True
+    )
+    iterations: Count = setting(100, "number of steps")
+    time_limit: Positive | None = setting(None, "stop after this many seconds")
+    distance_limit: Positive | None = setting(None, "stop at this relative distance to a fixed point")
+    arrive: Annotated[float, Field(gt=0, le=1)] | None = setting(
         None,
-        ge=1,
-        le=MOST_COUNT,
-        description="find it in the first so many steps, without denoising, and denoise from then on; all the while "
-        "if not given",
+        "stop when the image has arrived: when ten times as many steps would change it by less than this part of it; "
+        "0.01 where nobody says how many iterations there are, which then are five times the usual number at most",
     )
-    refine_tolerance: float | None = Field(
-        None,
-        ge=SMALL,
-        le=1,
-        description="end that before, once nothing of it has farther to go than this part of itself, by how its steps "
-        "shrink",
-    )
-    refine_end: float | None = Field(
-        None,
-        ge=SMALL,
-        le=1,
-        description="let steps on it shrink to this part of their length, after a third of those that refine, so "
-        "that its noise averages out",
-    )
-    changes: str | None = Field(
-        None,
-        max_length=1 << 18,
-        description="changes on the way, from a step on, such as '40: sigma=0.05; 80: step=0.5/L; 120: stop'",
-    )
-    stages: str | None = Field(
-        None,
-        max_length=1 << 18,
-        description="which views to use for how many steps, one after another: '2GHz: 30, sigma=0.2; 2-4GHz: 30; all'",
-    )
-    hop: str | None = Field(
-        None,
-        max_length=1 << 16,
-        description="use the lowest frequency first and the higher ones step by step, such as 2,4,6GHz, or auto",
-    )
-    hop_steps: int | None = Field(
-        None, ge=1, le=MOST_COUNT, description="steps of each stage of --hop but the last; equal parts if not given"
-    )
-    hop_keep: bool = Field(
-        False,
-        description="in each stage of --hop use the frequencies of the stages before it, too",
-        json_schema_extra=SWITCH,
-    )
-    iterations: int = Field(100, ge=1, le=MOST_COUNT, description="number of steps")
-    time_limit: float | None = Field(None, gt=0, description="stop after this many seconds")
-    distance_limit: float | None = Field(None, gt=0, description="stop at this relative distance to a fixed point")
-    arrive: float | None = Field(
-        None,
-        gt=0,
-        le=1,
-        description="stop when the image has arrived: when ten times as many steps would change it by less than this "
-        "part of it; 0.01 where nobody says how many iterations there are, which then are five times the usual number "
-        "at most",
-    )
-    settled: int | None = Field(
-        None,
-        ge=1,
-        le=MOST_COUNT,
-        description="stop when the misfit on held-out views (--hold-out) has not fallen in so many measurements",
+    settled: Count | None = setting(
+        None, "stop when the misfit on held-out views (--hold-out) has not fallen in so many measurements"
     )
 
     @property
     def refined(self) -> tuple[str, ...]:
         """What is found along with the image, by name."""
-        return () if self.refine is None else split_words(self.refine)
+        return split_words(self.refine)
 
 
 class MomentumSettings(Choice):
     """The sequence q_k of pgm."""
 
     kind = "momentum"
-    name: str = Field(
+    name: str = setting(
         "nesterov",
-        description="the sequence q_k of pgm; if not given, nesterov with all views, tapered with a few of them, "
-        "bounded for a followed scan, or what the algorithm prefers",
-        json_schema_extra=flag("momentum"),
+        "the sequence q_k of pgm; if not given, nesterov with all views, tapered with a few of them, bounded for a "
+        "followed scan, or what the algorithm prefers",
+        flag="momentum",
     )
-    restart: Literal["none", "gradient", "residual"] = Field(
-        "none", description="forget the momentum of pgm where it leads away, judged by the last move or the residual"
+    restart: Literal["none", "gradient", "residual"] = setting(
+        "none", "forget the momentum of pgm where it leads away, judged by the last move or the residual"
     )
 
 
@@ -144,19 +111,17 @@ class GradientSettings(Choice):
     """The gradient of pgm over the views of a step."""
 
     kind = "gradient"
-    name: str = Field(
-        "plain",
-        description="of pgm: the mean over the batch, or with its variance reduced",
-        json_schema_extra=flag("gradient"),
-    )
+    name: str = setting("plain", "of pgm: the mean over the batch, or with its variance reduced", flag="gradient")
 
 
 class SamplerSettings(Choice):
     """Which views each step uses."""
 
     kind = "sampler"
-    name: str = Field("uniform", description="how views are drawn", json_schema_extra=flag("sampler"))
-    seed: int = Field(0, ge=0, le=MOST_SEED, description="seed of what is drawn: views, and full passes of svrg")
+    name: str = setting("uniform", "how views are drawn", flag="sampler")
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = setting(
+        0, "seed of what is drawn: views, and full passes of svrg"
+    )
 
     def build(self, *parts: Any, **more: Any) -> Any:
         """The sampler of a fidelity; one that draws is handed the seed."""
@@ -164,6 +129,6 @@ class SamplerSettings(Choice):
 
     @property
     def views(self) -> int | None:
-        """How many views a step has, None for all or where the sampler says no number."""
+        """How many views a step has, None for all or where the sampler gives no number."""
         batch: int | None = getattr(self, "batch", None)
         return batch

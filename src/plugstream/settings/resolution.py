@@ -1,22 +1,16 @@
-"""Settings as a whole: the defaults, a TOML file and what was typed, checked; and settings as TOML again."""
+"""Settings as a whole: the defaults, a TOML file and what was typed, checked once."""
 
 from __future__ import annotations
 
-import difflib
-import json
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from plugstream.base.errors import InputError
-from plugstream.base.files import read_small
-from plugstream.base.registry import OWN, entries, pattern_of
+from plugstream.base.registry import entries
 from plugstream.base.text import is_unicode
 from plugstream.settings.choices import (
     Choice,
@@ -31,83 +25,147 @@ from plugstream.settings.choices import (
     switch_fields,
 )
 from plugstream.settings.consent import allow_code, apply_consent
-from plugstream.settings.sections import DenoiserSettings, Settings, used_sections
-from plugstream.settings.values import (
-    all_leaves,
-    choice_of,
-    leaves,
-    needs_sigma,
-    parse_share,
-    section_of,
-    selection_of,
-)
-from plugstream.settings.without_effect import refuse_momentum, refuse_seed
+from plugstream.settings.iteration import MomentumSettings
+from plugstream.settings.sections import DenoiserSettings, Settings, section_of
+from plugstream.settings.toml import SettingsFile
+from plugstream.settings.values import check_name, is_own, leaves, needs_sigma, owner_of, parse_share
 
-__all__ = ["Draft", "SettingsFile", "resolve", "to_toml"]
+__all__ = ["Draft", "resolve"]
 
-
-class SettingsFile:
-    """A file of settings that is read when it is first asked for, and never again: a pipe says what it has only once.
-
-    Arguments: path of the file, or of a pipe, such as the /dev/fd/63 of `--settings <(...)`.
-    """
-
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-
-    def sections(self) -> dict[str, dict[str, Any]]:
-        """Its sections and their keys, as the file has them; `InputError` where it cannot be read, each time."""
-        if isinstance(self._outcome, InputError):
-            raise self._outcome
-        return deepcopy(self._outcome)
-
-    @cached_property
-    def _outcome(self) -> dict[str, dict[str, Any]] | InputError:
-        try:
-            return _read(self.path)
-        except InputError as error:  # what is left of a pipe that has too much may look like settings
-            return error
+Assignment = tuple[str, str, Any]
+Place = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What somebody says of the settings, read once: `resolve` makes settings of it, with what a command adds.
+    """Settings that are checked, and to which what nobody gave may still be added: advice, and the image's range.
 
-    Attributes: as the arguments of `resolve` below.
+    Attributes: file, that they come from, which says everything; trust, in that file; used, the sections from which
+    something is built; typed, preset and from_file, the settings of each origin, as (section, key); tables, what is
+    given of each section; shares, the text of those that are a share of the first image's range; settings, with the
+    defaults, and with shares as if that range were 1.
     """
 
-    file: SettingsFile | None = None
-    assignments: tuple[tuple[str, str, Any], ...] = ()
-    instrument: str | None = None
-    trust: bool = False
-    used: Collection[str] | None = None
+    file: SettingsFile | None
+    trust: bool
+    used: Collection[str]
+    typed: frozenset[Place]
+    preset: frozenset[Place]
+    from_file: frozenset[Place]
+    tables: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    shares: Mapping[Place, str] = field(default_factory=dict)
+    settings: Settings = field(default_factory=Settings)
 
-    @cached_property
-    def unadvised(self) -> Settings:
-        """The settings without anything added, as if the image had values from 0 to 1."""
-        return self.resolve(image_range=lambda: 1.0)
+    @classmethod
+    def of(
+        cls,
+        file: SettingsFile | None = None,
+        assignments: Iterable[Assignment] = (),
+        *,
+        presets: Iterable[Assignment] = (),
+        instrument: str | None = None,
+        trust: bool = False,
+        used: Collection[str] | None = None,
+    ) -> Draft:
+        """Defaults, then the file, then the assignments (section, key, value); the arguments are those of `resolve`."""
+        tables = {} if file is None else file.sections()
+        in_file = {(section, key) for section, table in tables.items() for key in table}
+        preset = [] if file is not None else list(presets)
+        typed = list(assignments)
+        for section, key, value in [*preset, *typed]:
+            check_name(section, None if section in Settings.model_fields else key)
+            tables.setdefault(section, {})[key] = value
+        if instrument is not None:
+            tables.setdefault("instrument", {}).setdefault("name", instrument)
+        tables.setdefault("simulate", {})  # whose options are those of the instrument
+        by_hand = frozenset((section, key) for section, key, _ in typed)
+        before = frozenset((section, key) for section, key, _ in preset) - by_hand
+        sections = Settings.model_fields if used is None else used
+        draft = cls(file, trust, frozenset(sections), by_hand, before, frozenset(in_file - by_hand))
+        draft = draft._with_tables(tables)
+        _refuse_momentum(draft.settings, by_hand)
+        if ("sampler", "name") not in before:
+            _refuse_seed(draft.settings, by_hand)
+        return draft
 
-    def for_instrument(self, name: str) -> Draft:
-        """The draft for scans of an instrument."""
-        return self if self.instrument == name else replace(self, instrument=name)
+    def add(self, presets: Iterable[Assignment]) -> Draft:
+        """The draft with these settings, unless others are typed; those that the chosen entries lack are left out."""
+        added = [(section, key, value) for section, key, value in presets if (section, key) not in self.typed]
+        tables: dict[str, dict[str, Any]] = {}
+        for section, key, value in added:
+            tables.setdefault(section, dict(self.tables.get(section, {})))[key] = value
+        preset = self.preset.union((section, key) for section, key, _ in added)
+        shares = {place: text for place, text in self.shares.items() if place not in preset - self.preset}
+        return replace(self, preset=preset, shares=shares)._with_tables(tables)
 
-    def resolve(
-        self, presets: Iterable[tuple[str, str, Any]] = (), image_range: Callable[[], float] | None = None
-    ) -> Settings:
-        """The settings with these defaults where nobody says otherwise."""
-        known: Any = {"presets": presets, "instrument": self.instrument, "image_range": image_range}
-        return resolve(self.file, self.assignments, trust=self.trust, used=self.used, **known)
+    def for_range(self, image_range: Callable[[], float] | None) -> Settings:
+        """The settings, with a number for each share of the range of the first image, which is None if not known."""
+        tables: dict[str, dict[str, Any]] = {}
+        for (section, key), text in self.shares.items():
+            number = parse_share(f"{section}.{key}", text, image_range, self.settings.denoiser.name)
+            tables.setdefault(section, dict(self.tables[section]))[key] = number
+        return self._with_tables(tables).settings
+
+    def _with_tables(self, tables: dict[str, dict[str, Any]]) -> Draft:
+        """The draft with these tables in place of its own; other sections are not checked again."""
+        if not tables:
+            return self
+        path = None if self.file is None else self.file.path
+        used = {section: table for section, table in tables.items() if section in self.used}
+        allow_code(used, self.from_file, path, trust=self.trust)
+        merged = {**self.tables, **tables}
+        names = {section: table["name"] for section, table in merged.items() if "name" in table}
+        shares = dict(self.shares)
+        for section, table in tables.items():
+            self._settle(section, table, names)
+            shares |= _settle_values(section, table, names)
+        values: dict[str, Any] = {**dict(self.settings), **tables}
+        if "denoiser" in self.used and not tables.keys().isdisjoint(("algorithm", "denoiser")):
+            values["algorithm"] = _with_sigma(merged.get("algorithm", {}), merged.get("denoiser", {}))
+        settings = _validate(values)
+        momentum = merged.get("momentum", {})
+        if "name" not in momentum and (name := _preferred_momentum(settings)) != settings.momentum.name:
+            settings = _validate({**dict(settings), "momentum": {**momentum, "name": name}})
+        if "simulate" not in self.used:
+            settings = settings.model_copy(update={"simulate": None})
+        if "denoiser" in self.used:
+            settings = apply_consent(settings, self.from_file, path, trust=self.trust)
+        return replace(self, tables=merged, shares=shares, settings=settings)
+
+    def _settle(self, section: str, table: dict[str, Any], names: dict[str, Any]) -> None:
+        """Refuse keys that are no settings, and leave out options that nobody asked for, from the table itself.
+
+        Arguments: names, of the entries that all sections choose, to which those of a selection are added.
+        """
+        kind, owner = section_of(section), owner_of(section)
+        of_file = {key for s, key in self.from_file if s == section}
+        earlier = ({} if self.file is None else self.file.sections()).get(owner, {})
+        if issubclass(kind, Choice):
+            usual = kind.model_fields["name"].default
+            chosen = earlier.get("name") or usual
+            overruled = (owner, "name") in self.typed and names[owner] != chosen
+            free = {key for s, key in self.preset if s == section} | (of_file if overruled else set())
+            # Where the file names code that is not run, nobody knows what options that has.
+            unread = is_own(chosen) and (overruled or owner not in self.used)
+            _settle_choice(section, kind, names.get(owner, usual), table, free, of_file if unread else set())
+        elif issubclass(kind, Selection):
+            listed = earlier.get("names")
+            texts = filter(lambda name: isinstance(name, str), listed) if isinstance(listed, list) else ()
+            run = section in self.used
+            names[section] = _settle_selection(section, kind, table, of_file, [*texts, *earlier], run=run)
+        else:
+            for key in table:
+                check_name(section, key)
 
 
 def resolve(
     file: Path | SettingsFile | None = None,
-    assignments: Iterable[tuple[str, str, Any]] = (),
+    assignments: Iterable[Assignment] = (),
     *,
-    presets: Iterable[tuple[str, str, Any]] = (),
+    presets: Iterable[Assignment] = (),
     instrument: str | None = None,
     trust: bool = False,
     used: Collection[str] | None = None,
-    image_range: Callable[[], float] | None = None,
 ) -> Settings:
     """Defaults, then the TOML file, then the assignments (section, key, value), checked as a whole.
 
@@ -116,154 +174,123 @@ def resolve(
 
     Code of one's own, FILE.py:NAME, is run to know its options. `used` are the sections from which something is going
     to be built, all if not given: what the others name is not run, and options that only it knows are left out. Where
-    [simulate] is not among them it is checked, since files of before have it, and left out.
+    [simulate] is not among them it is checked, since older files have it, and left out.
 
     `presets` are defaults of a command, for where there is no file, which says everything. Of them, and of the file
     where another entry was typed than it names, the options that the chosen entry does not have are left out; any
     other option that it does not have is refused.
 
-    `instrument` is that of the scan, by name, and counts where nobody says another.
+    `instrument` is that of the scan, by name, and counts where nobody names another.
 
-    `image_range` gives the range R of the first image, and is asked where a setting is a share of it, such as 1%; the
-    settings then have the number that does to the image what 0.01 does to one from 0 to 1: 0.01 R of denoisers whose
-    sigma is a noise level, and 0.01 sqrt(R) of those for which sigma^2 is a weight, such as TV, since
-    D(c z, sqrt(c) sigma) = c D(z, sigma) there.
+    A share of the range R of the first image, such as 1%, is refused here: only `Draft.for_range` knows R. The number
+    does to the image what 0.01 does to one from 0 to 1: 0.01 R for denoisers whose sigma is a noise level, and
+    0.01 sqrt(R) for those for which sigma^2 is a weight, such as TV, where D(c z, sqrt(c) sigma) = c D(z, sigma).
 
     The text "none" means nothing where a setting may be left out; TOML has no other word for it. Momentum that nobody
-    names is Nesterov's where each step uses the same views, all of them say; of a few views it is tapered, or bounded
-    where a scan is followed, since Nesterov's gathers their noise the longer the more.
+    names is Nesterov's where each step uses the same views; with a few views a step it is tapered, or bounded where a
+    scan is followed, since Nesterov's gathers their noise more and more.
     """
-    read = SettingsFile(file) if isinstance(file, Path) else file
-    path = None if read is None else read.path
-    values = {} if read is None else read.sections()
-    ours = set(Settings.model_fields) if used is None else set(used)
-    from_file = {(section, key) for section, table in values.items() for key in table}
-    before = {section: table.get("name") for section, table in values.items()}
-    listed = {section: [*_texts(table.get("names")), *table] for section, table in values.items()}
-    preset, typed = set(), set()
-    for section, key, value in presets if file is None else ():
-        values.setdefault(section, {})[key] = value
-        preset.add((section, key))
-    for section, key, value in assignments:
-        _check_name(section, None if section in Settings.model_fields else key)
-        values.setdefault(section, {})[key] = value
-        from_file.discard((section, key))
-        preset.discard((section, key))
-        typed.add((section, key))
-    if instrument is not None:
-        values.setdefault("instrument", {}).setdefault("name", instrument)
-    names: dict[str, Any] = {section: table["name"] for section, table in values.items() if "name" in table}
-    allow_code({section: table for section, table in values.items() if section in ours}, from_file, path, trust=trust)
-    for section, table in values.items():
-        if (choice := choice_of(section)) is not None:
-            owner, default = choice.follows or section, choice.model_fields["name"].default
-            earlier = before.get(owner) or default
-            overruled = (owner, "name") in typed and names[owner] != earlier
-            free = {key for s, key in (preset | from_file if overruled else preset) if s == section}
-            # Where the file names code that is not run, nobody knows what options that has.
-            unread = _is_own(earlier) and (overruled or owner not in ours)
-            name = names.get(owner, default)
-            _settle_choice(section, choice, name, table, free, {k for s, k in from_file if s == section and unread})
-        elif (selection := selection_of(section)) is not None:
-            theirs = {key for s, key in from_file if s == section}
-            earlier = listed.get(section, ())
-            names[section] = _settle_selection(section, selection, table, theirs, earlier, run=section in ours)
-        else:
-            for key in table:
-                _check_name(section, key)
-        _settle_values(section, table, names, image_range)
-    if "denoiser" in ours:
-        _settle_sigma(values)
+    source = SettingsFile(file) if isinstance(file, Path) else file
+    draft = Draft.of(source, assignments, presets=presets, instrument=instrument, trust=trust, used=used)
+    return draft.for_range(None)
+
+
+def _validate(values: Mapping[str, Any]) -> Settings:
+    """Settings from tables, and from sections that are checked already."""
     try:
-        settings = Settings.model_validate(values)
-        preferred = _preferred_momentum(settings)
-        if preferred is not None and "name" not in values.get("momentum", {}):
-            values.setdefault("momentum", {})["name"] = preferred
-            settings = Settings.model_validate(values)
-        refuse_momentum(settings, typed)
-        if ("sampler", "name") not in preset:
-            refuse_seed(settings, typed)
+        return Settings.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][:2])
         text = first["msg"].removeprefix("Value error, ")
         reason = text[:1].lower() + text[1:]
         raise InputError(f"setting {where} = {first['input']!r} cannot be used: {reason}") from None
-    if "simulate" not in ours:
-        settings = settings.model_copy(update={"simulate": None})
-    return apply_consent(settings, from_file, path, trust=trust) if "denoiser" in ours else settings
 
 
-def _settle_sigma(values: dict[str, dict[str, Any]]) -> None:
-    """Where nobody says how strongly to denoise, sigma is 0 for a denoiser that does not use it."""
-    denoiser, algorithm = values.get("denoiser", {}), values.setdefault("algorithm", {})
+def _refuse_momentum(settings: Settings, typed: Collection[Place]) -> None:
+    """Refuse a momentum that somebody typed and that the algorithm does not use.
+
+    One of a file is accepted: a run's settings.toml once had every setting, and runs with such a file must go on.
+    """
+    a, momentum = settings.algorithm, settings.momentum
+    if ":" in a.name or "momentum" in a.entry.facts.get("uses", ()) or momentum.entry.facts.get("plain", False):
+        return
+    keys = [key for section, key in typed if section == "momentum" and key != "restart"]  # which has words of its own
+    if keys:
+        flag = "momentum" if "name" in keys else keys[0].replace("_", "-")
+        able = [e.name for e in entries("algorithm").values() if "momentum" in e.facts.get("uses", ())]
+        raise InputError(
+            f"{a.name} has no momentum, so that --{flag} would do nothing; leave it out, or use --algorithm "
+            f"{', '.join(able[:-1])} or {able[-1]}"
+        )
+
+
+def _refuse_seed(settings: Settings, typed: Collection[Place]) -> None:
+    """Refuse a seed that somebody typed where neither the sampler nor anything else that makes the image draws."""
+    sampler, used = settings.sampler.entry, settings.algorithm.entry.facts.get("uses", ())
+    gradient = settings.gradient.entry if "gradient" in used else None
+    drawing = (
+        sampler.facts.get("seeded", False) or "seed" in sampler.option_names,
+        settings.algorithm.entry.facts.get("seeded", False) or ":" in settings.algorithm.name,
+        gradient is not None and (gradient.facts.get("seeded", False) or ":" in gradient.name),
+        settings.denoiser.equivariant == "random",
+        settings.algorithm.search is not None or settings.monitor.watch_theory,
+        settings.run.uncertainty is not None,
+    )
+    if ("sampler", "seed") in typed and not any(drawing):
+        able = [entry.name for entry in entries("sampler").values() if entry.facts.get("seeded", False)]
+        raise InputError(
+            f"--sampler {settings.sampler.name} draws nothing, so that --seed would do nothing; leave it out, or use "
+            f"--sampler {', '.join(able[:-1])} or {able[-1]}"
+        )
+
+
+def _with_sigma(algorithm: Mapping[str, Any], denoiser: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of the algorithm, with a sigma of 0 where nobody gives one and the denoiser does not use it."""
     others = denoiser.get("opening") is not None or denoiser.get("rivals") is not None
     if others or algorithm.get("sigma") is not None or algorithm.get("lam") is not None:
-        return
-    if not needs_sigma(denoiser.get("name", DenoiserSettings.model_fields["name"].default)):
-        algorithm["sigma"] = 0.0
+        return dict(algorithm)
+    unused = not needs_sigma(denoiser.get("name", DenoiserSettings.model_fields["name"].default))
+    return {**algorithm, "sigma": 0.0} if unused else dict(algorithm)
 
 
-def _preferred_momentum(settings: Settings) -> str | None:
-    """The momentum where nobody says which: of a scan that is followed, the algorithm's own, that of few views a step.
+def _preferred_momentum(settings: Settings) -> str:
+    """The momentum where nobody names one: for a scan that is followed, the algorithm's own, for few views a step."""
 
-    None for the usual one, where each step uses the same views.
-    """
-
-    def meant(fact: str) -> str:
+    def first_with(fact: str) -> str:
         return next(entry.name for entry in entries("momentum").values() if entry.facts.get(fact, False))
 
     if settings.scan.follow:
-        return meant("follows")
-    facts = settings.algorithm.entry.facts
-    own: str | None = facts.get("prefers")
-    if own is not None or "momentum" not in facts.get("uses", ()):
-        return own
-    return None if settings.sampler.entry.facts.get("draws") in ("all", "same") else meant("online")
+        return first_with("follows")
+    facts, usual = settings.algorithm.entry.facts, str(MomentumSettings.model_fields["name"].default)
+    if "prefers" in facts or "momentum" not in facts.get("uses", ()):
+        return facts.get("prefers") or usual
+    same_views = settings.sampler.entry.facts.get("draws") in ("all", "same")
+    return usual if same_views else first_with("online")
 
 
-def _read(file: Path) -> dict[str, dict[str, Any]]:
-    """The sections of a file of settings, not checked yet but for their names."""
-    try:
-        content = tomllib.loads(read_small(file))
-    except OSError as error:
-        raise InputError(f"cannot read the settings {file}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, lists thousands deep
-        raise InputError(f"{file} is not TOML: {error}") from error
-    for section, table in content.items():
-        _check_name(section)
-        if not isinstance(table, Mapping):
-            raise InputError(f"{section!r} in {file} must be a section: write [{section}] and its keys below")
-    values = {section: dict(table) for section, table in content.items()}
-    for key in ("method", "eps"):  # of the Born model, which [compute] had before there were instruments
-        if key in (compute := values.get("compute", {})):
-            values.setdefault("instrument", {}).setdefault(key, compute.pop(key))
-    return values
+def _settle_values(section: str, table: dict[str, Any], names: Mapping[str, Any]) -> dict[Place, str]:
+    """Put None where a text says so, and numbers for shares, and refuse text that cannot be written down.
 
-
-def _settle_values(
-    section: str, table: dict[str, Any], names: Mapping[str, Any], image_range: Callable[[], float] | None
-) -> None:
-    """Put nothing where a text says so, and numbers for shares, and refuse text that cannot be written down."""
-    usual = DenoiserSettings.model_fields["name"].default
+    Returns the texts of the shares.
+    """
+    denoiser = names.get("denoiser", DenoiserSettings.model_fields["name"].default)
+    fields = {key: info for _, key, info in leaves([section], names)}
+    shares = {}
     for key, value in table.items():
-        if isinstance(value, str) and value.rstrip().endswith("%") and _may_be_share(section, key, names):
-            table[key] = parse_share(f"{section}.{key}", value, image_range, names.get("denoiser", usual))
-        if value == "none" and _may_be_none(section, key, names):
+        if not isinstance(value, str):
+            continue
+        if value.rstrip().endswith("%") and key in fields and is_marked(fields[key], "share"):
+            shares[section, key] = value
+            table[key] = parse_share(f"{section}.{key}", value, lambda: 1.0, denoiser)
+        if value == "none" and key in fields and type(None) in get_args(fields[key].annotation):
             table[key] = None
-        if isinstance(value, str) and not is_unicode(value):
+        if not is_unicode(value):
             raise InputError(
                 f"setting {section}.{key} = {value!r} holds bytes that are not UTF-8, which cannot be written "
                 "down; rename the file"
             )
-
-
-def _texts(value: Any) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list | tuple) else []
-
-
-def _is_own(name: Any) -> bool:
-    return isinstance(name, str) and pattern_of(name) == OWN
+    return shares
 
 
 def _settle_choice(
@@ -279,12 +306,12 @@ def _settle_choice(
     except InputError as error:
         raise InputError(f"setting {section}.name = {name!r} cannot be used: {error}") from None
     for key in set(unread) - set(mine):
-        table.pop(key)
+        table.pop(key, None)
     for key in table:
-        _check_name(section, key, name)
+        check_name(section, key, name)
     for key in free - set(mine):
         table.pop(key, None)
-    refuse_other(choice, name, table)
+    refuse_other(choice, name, table.keys())
 
 
 def _settle_selection(
@@ -309,77 +336,14 @@ def _settle_selection(
     except InputError as error:
         raise InputError(f"setting {section}.names cannot be used: {error}") from None
     mine, switches = selected_fields(selection, names), switch_fields(selection, names)
-    away = [f"{label_of(name)}_" for name in earlier if name not in names or (_is_own(name) and not run)]
+    away = [f"{label_of(name)}_" for name in earlier if name not in names or (is_own(name) and not run)]
     for key in set(theirs) - set(mine) - set(switches):
         if key.startswith(tuple(away)):
             table.pop(key, None)
-    for key in [key for key in table if key in switches or _is_own(key)]:
+    for key in [key for key in table if key in switches or is_own(key)]:
         table.pop(key)
     for key in table:
-        _check_name(section, key, names)
-    refuse_unselected(selection, names, table)
+        check_name(section, key, names)
+    refuse_unselected(selection, names, table.keys())
     table["names"] = names
     return names
-
-
-def _may_be_share(section: str, key: str, names: Mapping[str, Any]) -> bool:
-    return any(is_marked(info, "share") for _, k, info in leaves([section], names) if k == key)
-
-
-def _may_be_none(section: str, key: str, names: Mapping[str, Any]) -> bool:
-    return any(type(None) in get_args(info.annotation) for _, k, info in leaves([section], names) if k == key)
-
-
-def to_toml(settings: Settings, header: str = "") -> str:
-    """The settings that are used, as TOML that `resolve` reads back to the same; nothing is written as "none".
-
-    Consent to unpickle is a person's, and not written.
-    """
-    lines = [f"# {line}" for line in header.splitlines()]
-    content = used_sections(settings)
-    names = {section: table[key] for section, table in content.items() for key in ("name", "names") if key in table}
-    for section, table in content.items():
-        lines += ["", f"[{section}]"]
-        fields = [(key, info) for _, key, info in leaves([section], names) if key in table]
-        lines += [f"{key} = {_toml_value(table[key])}" for key, info in fields if not is_marked(info, "consent")]
-    return "\n".join(lines).lstrip("\n") + "\n"
-
-
-def _toml_value(value: Any) -> str:
-    if value is None:
-        return '"none"'
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml_value, value))}]"
-    if isinstance(value, str):
-        # A JSON string is a TOML basic string, but for one character that JSON leaves as it is and TOML wants escaped.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def _check_name(section: str, key: str | None = None, name: Any = None) -> None:
-    """Refuse a name that is not a setting, with the nearest one that is.
-
-    Arguments: section; key, None to check the section alone; name, of the entry or entries chosen in it, if any.
-    """
-    if section in Settings.model_fields:
-        common = section_of(section).model_fields
-        if key is None or (key in common and not common[key].exclude):
-            return
-        if any(k == key for _, k, _ in all_leaves([section])):
-            return
-    known = {f"{s}.{k}" for s, k, _ in all_leaves(Settings.model_fields)}
-    if _is_own(name) or (isinstance(name, tuple) and any(map(_is_own, name))):
-        choice = choice_of(section)
-        owner = section if choice is None else choice.follows or section
-        known |= {f"{s}.{k}" for s, k, _ in leaves([section], {owner: name})}
-    given = section if key is None else f"{section}.{key}"
-    if given in known:
-        return
-    choices = [*known, *Settings.model_fields] if key is None else [*known]
-    elsewhere = [one for one in choices if one.partition(".")[2] == key]  # the key may be right and the section wrong
-    offered = sorted(elsewhere or choices)
-    near = [name for name in offered if name.startswith(given)]  # of which more was meant
-    near += difflib.get_close_matches(given, offered, n=1, cutoff=0.1 if elsewhere else 0.5)
-    near = [f"{key}.name"] if f"{key}.name" in known else near
-    hint = f"; did you mean {near[0]!r}?" if near else f"; sections are {', '.join(Settings.model_fields)}"
-    raise InputError(f"there is no setting {given!r}{hint}")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
-from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from plugstream.base.capacity import parse_size
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Entry, Options, find
-from plugstream.settings.choices import Choice, Selection, selected_names, selection_validator, validator
-from plugstream.settings.fields import LARGE, MOST_COUNT, MOST_THREADS, SMALL, SWITCH, Section, flag, split_words
+from plugstream.settings.choices import Choice, Selection, pick, selected_names
+from plugstream.settings.fields import LARGE, MOST_COUNT, SMALL, Count, Positive, Section, Value, setting, split_words
 from plugstream.settings.iteration import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "Settings",
     "SimulateSettings",
     "needed_monitors",
+    "section_of",
     "used_sections",
     "with_bounds",
 ]
@@ -34,29 +37,23 @@ class MonitorSettings(Selection):
     """What is measured while it runs; the time for it is not counted as the algorithm's."""
 
     kind = "monitor"
-    names: tuple[str, ...] = Field(
+    names: tuple[str, ...] = setting(
         ("distance", "snr"),
-        description="measure this too, one that is listed by 'plugstream monitors' or FILE.py:NAME",
-        json_schema_extra={"flag": "monitor", "adds": True},
+        "measure this too, one that is listed by 'plugstream monitors' or FILE.py:NAME",
+        flag="monitor",
+        adds=True,
     )
-    every: int = Field(10, ge=1, le=MOST_COUNT, description="steps between two measurements")
-    measured_views: int | None = Field(
+    every: Count = setting(10, "steps between two measurements")
+    measured_views: Count | None = setting(
         None,
-        ge=1,
-        le=MOST_COUNT,
-        description="views to measure distance and cost on, evenly spaced; if not given all of a scan in memory or "
-        "with --watch-theory, and up to 1000 of a larger one",
+        "views to measure distance and cost on, evenly spaced; if not given all of a scan in memory or with "
+        "--watch-theory, and up to 1000 of a larger one",
     )
-    hold_out: int | None = Field(
-        None,
-        ge=2,
-        le=MOST_COUNT,
-        description="use every so many-th view in no step, and measure the misfit on those: 10 holds out a tenth",
+    hold_out: Annotated[int, Field(ge=2, le=MOST_COUNT)] | None = setting(
+        None, "use every so many-th view in no step, and measure the misfit on those: 10 holds out a tenth"
     )
-    watch_theory: bool = Field(
-        False,
-        description="compare with the bound of Proposition 5, and warn where a step contradicts the theory",
-        json_schema_extra=SWITCH,
+    watch_theory: bool = setting(
+        False, "compare with the bound of Proposition 5, and warn where a step contradicts the theory", switch=True
     )
 
     def check(self, shape: Sequence[int], *, truth: bool) -> None:
@@ -90,13 +87,11 @@ _USUAL: tuple[str, ...] = MonitorSettings.model_fields["names"].default
 
 
 class InstrumentSettings(Choice):
-    """The instrument of the scan, with what can be said of its model."""
+    """The instrument of the scan, with the options of its model."""
 
     kind = "instrument"
-    name: str = Field(
-        "born-2d",
-        description="the instrument, as 'plugstream instruments' lists them; a scan has its own",
-        json_schema_extra=flag("instrument"),
+    name: str = setting(
+        "born-2d", "the instrument, as 'plugstream instruments' lists them; a scan has its own", flag="instrument"
     )
 
 
@@ -109,64 +104,54 @@ class SimulateSettings(Choice):
 
     @classmethod
     def options_of(cls, entry: Entry) -> type[Options]:
-        """What the instrument's simulation takes."""
-        made: type[Options] = entry.facts.get("simulation", Options)
-        return made
+        """The options of the instrument's simulation."""
+        options: type[Options] = entry.facts.get("simulation", Options)
+        return options
 
 
 class DenoiserSettings(Choice):
     """The prior."""
 
     kind = "denoiser"
-    name: str = Field(
-        "tv",
-        description="which denoiser, as 'plugstream denoisers' lists them",
-        json_schema_extra=flag("denoiser"),
-    )
-    low: Annotated[float, Field(ge=-LARGE, le=LARGE)] | Literal["auto"] | None = Field(
+    name: str = setting("tv", "which denoiser, as 'plugstream denoisers' lists them", flag="denoiser")
+    low: Value | Literal["auto"] | None = setting(
         "auto",
-        description="least value of the image; 'none' for no limit, and 'auto' for 0 unless the data asks for negative "
-        "values",
+        "least value of the image; 'none' for no limit, and 'auto' for 0 unless the data asks for negative values",
     )
-    high: Annotated[float, Field(ge=-LARGE, le=LARGE)] | Literal["auto"] | None = Field(
+    high: Value | Literal["auto"] | None = setting(
         "auto",
-        description="largest value of the image; 'none' for no limit, and 'auto' for none unless angles are missing, "
-        "and then for the least that explains the data as well as none does",
+        "largest value of the image; 'none' for no limit, and 'auto' for none unless angles are missing, and then for "
+        "the least that explains the data as well as none does",
     )
-    support: str = Field(
+    support: Annotated[str, Field(max_length=1 << 14)] = setting(
         "auto",
-        max_length=1 << 14,
-        description="where the image may be other than 0: 'none' for everywhere, 'disc' or 'hull' for what the data's "
-        "tangent rays leave (ct), a FILE.npy of the image's shape, 0 outside, or 'auto' for disc or hull where views "
-        "lack angles",
+        "where the image may be other than 0: 'none' for everywhere, 'disc' or 'hull' for what the data's tangent rays "
+        "leave (ct), a FILE.npy of the image's shape, 0 outside, or 'auto' for disc or hull where views lack angles",
     )
-    damping: float | None = Field(None, gt=0, lt=1, description="theta of (1 - theta) I + theta D")
-    equivariant: Literal["mean", "random"] | None = Field(
+    damping: Annotated[float, Field(gt=0, lt=1)] | None = setting(None, "theta of (1 - theta) I + theta D")
+    equivariant: Literal["mean", "random"] | None = setting(
         None,
-        description="turn and mirror the image before D and back after it: the mean over all ways, or one a step, "
-        "drawn at random",
+        "turn and mirror the image before D and back after it: the mean over all ways, or one a step, drawn at random",
     )
-    opening: str | None = Field(
-        None, description="another denoiser for the first steps, such as tv, which costs little"
+    opening: str | None = setting(None, "another denoiser for the first steps, such as tv, which costs little")
+    opening_steps: Count = setting(8, "how many steps it has, where there is one")
+    opening_factor: Annotated[float, Field(ge=SMALL, le=LARGE)] = setting(
+        3.0, "its sigma over that of the denoiser that follows it"
     )
-    opening_steps: int = Field(8, ge=1, le=MOST_COUNT, description="how many steps it has, where there is one")
-    opening_factor: float = Field(
-        3.0, ge=SMALL, le=LARGE, description="its sigma over that of the denoiser that follows it"
-    )
-    rivals: str | None = Field(
+    rivals: str | None = setting(
         None,
-        description="other denoisers, with commas, of which the search for sigma may choose one instead, by data that "
-        "no step uses; for born-2d it does where no denoiser is given",
+        "other denoisers, with commas, of which the search for sigma may choose one instead, by data that no step "
+        "uses; for born-2d it does where no denoiser is given",
     )
-    along: Literal["z", "y", "x", "all"] | None = Field(
+    along: Literal["z", "y", "x", "all"] | None = setting(
         None,
-        description="of a volume: denoise its slices along this axis, or all for the mean of the three; the denoiser's "
-        "own way if not given, which for tv is in 3D",
+        "of a volume: denoise its slices along this axis, or all for the mean of the three; the denoiser's own way if "
+        "not given, which for tv is in 3D",
     )
-    parts: Literal["real-imaginary", "mean-phase", "magnitude-phase"] | None = Field(
+    parts: Literal["real-imaginary", "mean-phase", "magnitude-phase"] | None = setting(
         None,
-        description="of a complex image: denoise its real and imaginary part, these after the mean phase is taken out, "
-        "or magnitude and phase; if not given, as it is where the denoiser takes complex images, and else the parts, "
+        "of a complex image: denoise its real and imaginary part, these after the mean phase is taken out, or "
+        "magnitude and phase; if not given, as it is where the denoiser takes complex images, and else the parts, "
         "without the mean phase where the data leave that free",
     )
 
@@ -178,13 +163,13 @@ class DenoiserSettings(Choice):
     @property
     def rival_names(self) -> tuple[str, ...]:
         """The denoisers of which the search for sigma may choose one."""
-        return () if self.rivals is None else split_words(self.rivals)
+        return split_words(self.rivals)
 
     def chosen(self, name: str) -> DenoiserSettings:
-        """The section with this denoiser in place of its own: what all have in common, and options that both have."""
-        mine = {**self.model_dump(), "name": name, "rivals": None}
-        known = {*DenoiserSettings.model_fields, *DenoiserSettings.options_of(find("denoiser", name)).model_fields}
-        return DenoiserSettings.of(**{key: value for key, value in mine.items() if key in known})
+        """The section with this denoiser in place of its own, and the options that both have."""
+        values = {**self.model_dump(), "name": name, "rivals": None}
+        keys = {*DenoiserSettings.model_fields, *find("denoiser", name).options.model_fields}
+        return DenoiserSettings.of(**{key: value for key, value in values.items() if key in keys})
 
     @property
     def least(self) -> float | None:
@@ -203,32 +188,28 @@ class LossSettings(Choice):
     """How predictions are compared with the data."""
 
     kind = "loss"
-    name: str = Field(
-        "gaussian", description="how predictions are compared with the data", json_schema_extra=flag("loss")
-    )
+    name: str = setting("gaussian", "how predictions are compared with the data", flag="loss")
 
 
 class ComputeSettings(Section):
     """Where it runs."""
 
-    device: str = Field("cpu", description="cpu, cuda or cuda:N")
-    dtype: Literal["float32", "float64"] = Field("float32", description="precision")
-    threads: int | None = Field(None, ge=1, le=MOST_THREADS, description="CPU threads; torch's choice if not given")
-    tile: int | None = Field(
-        None, ge=1, description="denoise tiles of so many pixels a side (slabs of a volume), to need less memory"
+    device: str = setting("cpu", "cpu, cuda or cuda:N")
+    dtype: Literal["float32", "float64"] = setting("float32", "precision")
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = setting(None, "CPU threads; torch's choice if not given")
+    tile: Annotated[int, Field(ge=1)] | None = setting(
+        None, "denoise tiles of so many pixels a side (slabs of a volume), to need less memory"
     )
-    halo: int | None = Field(
-        None, ge=0, description="pixels around a tile that it is denoised with; what the denoiser needs if not given"
+    halo: Annotated[int, Field(ge=0)] | None = setting(
+        None, "pixels around a tile that it is denoised with; what the denoiser needs if not given"
     )
-    memory: str | None = Field(
+    memory: str | None = setting(
         None,
-        description="memory that a run may take, such as 2GB; a volume for which that is too little goes by blocks of "
-        "slices where it can. What is free, less a fifth, if not given",
+        "memory that a run may take, such as 2GB; a volume for which that is too little goes by blocks of slices where "
+        "it can. What is free, less a fifth, if not given",
     )
-    deterministic: bool = Field(
-        False,
-        description="under torchrun, give the same bits with 1, 2, 4 or 8 processes; takes longer",
-        json_schema_extra=SWITCH,
+    deterministic: bool = setting(
+        False, "under torchrun, give the same bits with 1, 2, 4 or 8 processes; takes longer", switch=True
     )
 
     @field_validator("memory")
@@ -245,48 +226,42 @@ class ComputeSettings(Section):
 class ScanSettings(Section):
     """How the scan is read."""
 
-    in_memory: float = Field(256.0, ge=0, description="MB of data up to which a scan is loaded whole")
-    ahead: int = Field(2, ge=0, le=64, description="batches to read ahead where it is not")
-    readers: int = Field(2, ge=1, le=64, description="threads that read")
-    follow: bool = Field(
-        False,
-        description="use views as they are measured; 'iterations' then counts from the end of the scan",
-        json_schema_extra=SWITCH,
+    in_memory: Annotated[float, Field(ge=0)] = setting(256.0, "MB of data up to which a scan is loaded whole")
+    ahead: Annotated[int, Field(ge=0, le=64)] = setting(2, "batches to read ahead where it is not")
+    readers: Annotated[int, Field(ge=1, le=64)] = setting(2, "threads that read")
+    follow: bool = setting(
+        False, "use views as they are measured; 'iterations' then counts from the end of the scan", switch=True
     )
-    patience: float | None = Field(
-        None, gt=0, description="when following, take the scan as ended after so many seconds without a view"
+    patience: Positive | None = setting(
+        None, "when following, take the scan as ended after so many seconds without a view"
     )
-    skip_damaged: bool = Field(
-        False, description="read all of the scan first, and leave damaged views out", json_schema_extra=SWITCH
-    )
+    skip_damaged: bool = setting(False, "read all of the scan first, and leave damaged views out", switch=True)
 
 
 class RunSettings(Section):
     """How a run is kept on disk."""
 
-    checkpoint: float = Field(30.0, ge=0, description="seconds between two checkpoints; 0 for one after every step")
-    preview: float = Field(
-        5.0, ge=0, description="seconds between two previews of the image, of which there are more at first; 0 for none"
+    checkpoint: Annotated[float, Field(ge=0)] = setting(
+        30.0, "seconds between two checkpoints; 0 for one after every step"
     )
-    uncertainty: int | None = Field(
-        None,
-        ge=2,
-        le=10_000,
-        description="after the last step make an error map, from so many images of halves of the views",
+    preview: Annotated[float, Field(ge=0)] = setting(
+        5.0, "seconds between two previews of the image, of which there are more at first; 0 for none"
     )
-    report: str = Field(
+    uncertainty: Annotated[int, Field(ge=2, le=10_000)] | None = setting(
+        None, "after the last step make an error map, from so many images of halves of the views"
+    )
+    report: str = setting(
         "png,html",
-        description="formats of the report: html, png, pdf and svg, several with commas, or none",
-        json_schema_extra=flag("report-format"),
+        "formats of the report: html, png, pdf and svg, several with commas, or none",
+        flag="report-format",
     )
 
     @field_validator("report")
     @classmethod
     def _formats(cls, text: str) -> str:
         words = split_words(text)
-        if words == ("none",):
-            return "none"
-        if unknown := set(words) - {"html", "png", "pdf", "svg"}:
+        unknown = set(words) - {"html", "png", "pdf", "svg"}
+        if unknown and words != ("none",):
             raise ValueError(
                 f"there is no report as {sorted(unknown)[0]!r}; choose among html, png, pdf and svg, or none"
             )
@@ -308,34 +283,24 @@ class RunSettings(Section):
 class Settings(Section):
     """All settings, section by section; [simulate] is None where a scan is read and none simulated."""
 
-    instrument: Annotated[SerializeAsAny[InstrumentSettings], validator(InstrumentSettings)] = Field(
-        default_factory=InstrumentSettings.of
-    )
-    simulate: Annotated[SerializeAsAny[SimulateSettings] | None, validator(SimulateSettings)] = Field(
-        default_factory=SimulateSettings.of
-    )
-    algorithm: Annotated[SerializeAsAny[AlgorithmSettings], validator(AlgorithmSettings)] = Field(
-        default_factory=AlgorithmSettings.of
-    )
-    momentum: Annotated[SerializeAsAny[MomentumSettings], validator(MomentumSettings)] = Field(
-        default_factory=MomentumSettings.of
-    )
-    gradient: Annotated[SerializeAsAny[GradientSettings], validator(GradientSettings)] = Field(
-        default_factory=GradientSettings.of
-    )
-    sampler: Annotated[SerializeAsAny[SamplerSettings], validator(SamplerSettings)] = Field(
-        default_factory=SamplerSettings.of
-    )
-    denoiser: Annotated[SerializeAsAny[DenoiserSettings], validator(DenoiserSettings)] = Field(
-        default_factory=DenoiserSettings.of
-    )
-    loss: Annotated[SerializeAsAny[LossSettings], validator(LossSettings)] = Field(default_factory=LossSettings.of)
-    monitor: Annotated[SerializeAsAny[MonitorSettings], selection_validator(MonitorSettings)] = Field(
-        default_factory=MonitorSettings.of
-    )
+    instrument: SerializeAsAny[InstrumentSettings] = Field(default_factory=InstrumentSettings.of)
+    simulate: SerializeAsAny[SimulateSettings] | None = Field(default_factory=SimulateSettings.of)
+    algorithm: SerializeAsAny[AlgorithmSettings] = Field(default_factory=AlgorithmSettings.of)
+    momentum: SerializeAsAny[MomentumSettings] = Field(default_factory=MomentumSettings.of)
+    gradient: SerializeAsAny[GradientSettings] = Field(default_factory=GradientSettings.of)
+    sampler: SerializeAsAny[SamplerSettings] = Field(default_factory=SamplerSettings.of)
+    denoiser: SerializeAsAny[DenoiserSettings] = Field(default_factory=DenoiserSettings.of)
+    loss: SerializeAsAny[LossSettings] = Field(default_factory=LossSettings.of)
+    monitor: SerializeAsAny[MonitorSettings] = Field(default_factory=MonitorSettings.of)
     compute: ComputeSettings = ComputeSettings()
     scan: ScanSettings = ScanSettings()
     run: RunSettings = RunSettings()
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _by_entry(cls, value: Any, info: ValidationInfo) -> Any:
+        """Let the entry that a table names check its options."""
+        return pick(section_of(str(info.field_name)), value)
 
     @model_validator(mode="before")
     @classmethod
@@ -346,6 +311,15 @@ class Settings(Section):
         chosen = values.get("instrument", {})
         name = chosen.get("name") if isinstance(chosen, Mapping) else getattr(chosen, "name", None)
         return values if name is None else {**values, "simulate": {**values.get("simulate", {}), "name": name}}
+
+
+@cache  # asked for each setting several times
+def section_of(name: str) -> type[Section]:
+    """The class of a section; of a choice, with what all its entries have in common."""
+    kind: Any = Settings.model_fields[name].annotation
+    if get_origin(kind) in (Union, UnionType):  # a section that may be left out
+        kind = next(one for one in get_args(kind) if one is not type(None))
+    return cast("type[Section]", get_args(kind)[0] if get_origin(kind) is Annotated else kind)
 
 
 def used_sections(settings: Settings) -> dict[str, dict[str, Any]]:

@@ -1,11 +1,11 @@
-"""Stages of a run: which views it uses from one step to another, and the noise level meanwhile.
+"""Stages of a run: which views it uses from one step to another, and with which noise level.
 
     [algorithm]
     stages = "2GHz: 30, sigma=0.2; 2-4GHz: 30, sigma=0.1; all"      # views: steps, sigma; the last goes on to the end
     hop = "2,4,6,8,10GHz"                                            # or from low to high frequencies, in equal parts
 
-A stage is a run of its own that begins with the image of the one before. So what a local method cannot find at once, a
-strong object at a high frequency, it finds from the image that lower frequencies made.
+A stage is a run of its own that begins with the image of the one before. A local method that cannot find a strong
+object at a high frequency finds it from the image that lower frequencies gave.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from numpy.typing import ArrayLike, NDArray
 from plugstream.base.errors import InputError
 from plugstream.instruments.spectrum import describe_waves, find_spectrum, match_waves, parse_waves
 from plugstream.settings.changes import check_sigma
+from plugstream.settings.fields import MOST_COUNT
 from plugstream.settings.iteration import AlgorithmSettings
 
 __all__ = ["Stage", "StagePlan", "hop_steps", "open_end", "parse_stages", "plan_stages"]
 
 _EXAMPLE = "'2GHz: 30, sigma=0.2; 2-4GHz: 30; all'"
 _MOST = 1000  # stages
-_MOST_STEPS = 10**12
 _AUTO = 5  # stages of --hop auto at most
 _RANGE = re.compile(r"\s*([0-9.]+)\s*-\s*([0-9.]+)\s*([A-Za-z]*)\s*")
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage as the settings say it.
+    """A stage as the settings have it.
 
     Arguments: views, as they are named; steps, None where it goes on to the end of the run; sigma, the denoiser's noise
-    level, None where it stays that of the settings.
+    level, None for that of the settings.
     """
 
     views: str
@@ -63,15 +63,15 @@ class StagePlan:
 
 
 def parse_stages(text: str) -> tuple[Stage, ...]:
-    """The stages that a setting says, in order; what cannot be is refused."""
+    """The stages in a setting, in order; what cannot be is refused."""
     parts = [part.strip() for part in text.split(";") if part.strip()]
     if not 0 < len(parts) <= _MOST:
         raise InputError(f"there must be 1 to {_MOST} stages, not {len(parts)}; write {_EXAMPLE}")
-    stages = [_parse(part) for part in parts]
+    stages = tuple(map(_parse, parts))
     for stage, part in zip(stages[:-1], parts, strict=False):
         if stage.steps is None:
             raise InputError(f"the stage {part!r} does not say how many steps it has, as all but the last must")
-    return tuple(stages)
+    return stages
 
 
 def open_end(text: str) -> str:
@@ -87,21 +87,20 @@ def plan_stages(settings: AlgorithmSettings, wavelengths: ArrayLike | None, n_vi
     """
     if settings.stages is not None and settings.hop is not None:
         raise InputError("stages and a hop are both asked for; leave --stages or --hop out")
-    if settings.stages is None and settings.hop is None:
-        return ()
     waves = None if wavelengths is None else np.asarray(wavelengths, dtype=np.float64)
     if settings.hop is not None:
-        named = _hop(settings.hop, settings.hop_keep, waves)
-        each = hop_steps(settings, len(named))
-        plans = [StagePlan(number * each, name, views) for number, (name, views) in enumerate(named)]
+        bands = _hop(settings.hop, settings.hop_keep, waves)
+        each = hop_steps(settings, len(bands))
+        plans = [StagePlan(number * each, name, views) for number, (name, views) in enumerate(bands)]
+    elif settings.stages is None:
+        return ()
     else:
-        assert settings.stages is not None
-        plans, begin = [], 0
-        for stage in parse_stages(settings.stages):
+        stages, plans, begin = parse_stages(settings.stages), [], 0
+        for stage in stages:
             name, views = _find_views(stage.views, waves, n_views)
             plans.append(StagePlan(begin, name, views, stage.sigma))
             begin += stage.steps or 0
-        if parse_stages(settings.stages)[-1].steps is not None and begin != settings.iterations:
+        if stages[-1].steps is not None and begin != settings.iterations:
             raise InputError(
                 f"the stages take {begin} steps, but {settings.iterations} iterations are asked for; use --iterations "
                 f"{begin}, or leave the steps of the last stage out"
@@ -127,11 +126,11 @@ def _hop(text: str, keep: bool, waves: NDArray[np.float64] | None) -> list[tuple
     """
     if waves is None or len(np.unique(waves)) < 2:
         raise InputError("the scan is of one frequency, so there is nothing to hop to; leave --hop out")
-    known = sorted(find_spectrum(waves).wavelengths, reverse=True)
+    lengths = sorted(find_spectrum(waves).wavelengths, reverse=True)
     if text.strip().lower() == "auto":
-        bands = [part.tolist() for part in np.array_split(np.array(known), min(_AUTO, len(known)))]
+        bands = [part.tolist() for part in np.array_split(np.array(lengths), min(_AUTO, len(lengths)))]
     else:
-        bands = [[known[number]] for number in match_waves(parse_waves(text), known, "the scan")]
+        bands = [[lengths[number]] for number in match_waves(parse_waves(text), lengths, "the scan")]
         if sorted(bands, reverse=True) != bands:
             raise InputError(f"a hop goes from low to high frequencies, and {text!r} does not; --stages goes any way")
     stages: list[tuple[str, NDArray[np.int64]]] = []
@@ -150,38 +149,36 @@ def _find_views(text: str, waves: NDArray[np.float64] | None, n_views: int) -> t
         return f"views {text}", _numbers(text, n_views)
     if waves is None:
         raise InputError(f"the scan is of one frequency, so that {text!r} names no views of it; write their numbers")
-    known = list(find_spectrum(waves).wavelengths)
+    lengths = list(find_spectrum(waves).wavelengths)
     chosen: list[float] = []
-    words = [word.strip() for word in text.split(",") if word.strip()]
     unit = ""
-    for word in reversed(words):  # a number without a unit has that of the next one
-        unit = match[0] if (match := re.search("[A-Za-z]+$", word)) else unit
+    for word in reversed([word.strip() for word in text.split(",") if word.strip()]):
+        unit = match[0] if (match := re.search("[A-Za-z]+$", word)) else unit  # one without has that of the next
         span = _RANGE.fullmatch(word)
         if span is None:
-            named = parse_waves(word if word.endswith(unit) else word + unit)
-            chosen += [known[number] for number in match_waves(named, known, "the scan")]
+            single = parse_waves(word if word.endswith(unit) else word + unit)
+            chosen += [lengths[number] for number in match_waves(single, lengths, "the scan")]
             continue
-        ends = [parse_waves(f"{span[1]}{unit}")[0], parse_waves(f"{span[2]}{unit}")[0]]
-        between = [wave for wave in known if min(ends) * 0.999 <= wave <= max(ends) * 1.001]
+        low, high = sorted(parse_waves(f"{end}{unit}")[0] for end in (span[1], span[2]))
+        between = [wave for wave in lengths if low * 0.999 <= wave <= high * 1.001]
         if not between:
-            raise InputError(f"the scan has no frequencies in {word!r}; it has {describe_waves(known)}")
+            raise InputError(f"the scan has no frequencies in {word!r}; it has {describe_waves(lengths)}")
         chosen += between
     return describe_waves(sorted(set(chosen))), np.flatnonzero(np.isin(waves, chosen))
 
 
 def _numbers(text: str, n_views: int) -> NDArray[np.int64]:
     """The views of a list of numbers and ranges, such as 0-35,40, ascending."""
-    found: list[NDArray[np.int64]] = []
+    ranges: list[NDArray[np.int64]] = []
     for word in text.split(","):
-        first, dash, last = (part.strip() for part in word.partition("-"))
-        ends = [first, last] if dash else [first, first]
-        if not all(end.isdecimal() and end.isascii() and len(end) < 13 for end in ends):
+        match = re.fullmatch(r"\s*([0-9]{1,12})\s*(?:-\s*([0-9]{1,12})\s*)?", word)
+        if match is None:
             raise InputError(f"cannot read the views {text!r} of a stage; write 'all', 2,4GHz, 2-4GHz, or 0-35,40")
-        low, high = map(int, ends)
+        low, high = int(match[1]), int(match[2] or match[1])
         if low > high or high >= n_views:
             raise InputError(f"the views {word.strip()!r} of a stage do not exist: there are views 0 to {n_views - 1}")
-        found.append(np.arange(low, high + 1))
-    return np.unique(np.concatenate(found))
+        ranges.append(np.arange(low, high + 1))
+    return np.unique(np.concatenate(ranges))
 
 
 def _parse(text: str) -> Stage:
@@ -198,7 +195,7 @@ def _parse(text: str) -> Stage:
             except ValueError:
                 raise InputError(f"sigma of the stage {text!r} must be a number, not {value!r}") from None
             sigma = check_sigma(number)
-        elif steps is None and count.isdecimal() and count.isascii() and 0 < int(count[:13]) <= _MOST_STEPS:
+        elif steps is None and count.isdecimal() and count.isascii() and 0 < int(count[:13]) <= MOST_COUNT:
             steps = int(count[:13])
         else:
             raise InputError(f"cannot read {word!r} of the stage {text!r}; write {_EXAMPLE}")

@@ -2,107 +2,92 @@
 
 from __future__ import annotations
 
-import itertools
+import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from functools import cache
+from itertools import chain
 from pathlib import PurePath
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from plugstream.base.errors import InputError
-from plugstream.base.registry import find
+from plugstream.base.registry import OWN, find, pattern_of
 from plugstream.base.values import parse_value
-from plugstream.settings.choices import (
-    Choice,
-    Selection,
-    every_field,
-    every_option,
-    fields_of,
-    selected_fields,
-    switch_fields,
-)
+from plugstream.settings.choices import every_field, fields_of
 from plugstream.settings.fields import LARGE, SMALL
-from plugstream.settings.sections import Settings
+from plugstream.settings.sections import Settings, section_of
 
 __all__ = [
     "all_leaves",
-    "choice_of",
+    "check_name",
+    "is_own",
     "is_weight",
     "leaves",
     "needs_sigma",
+    "owner_of",
     "parse_assignment",
     "parse_setting",
     "parse_share",
     "parse_sigma",
     "parse_typed",
-    "section_of",
-    "selection_of",
     "share_of_range",
 ]
 
 
-@cache  # asked for each setting several times
-def section_of(section: str) -> type[BaseModel]:
-    """The model of a section, of a choice what all its entries have in common."""
-    made: Any = Settings.model_fields[section].annotation
-    if get_origin(made) in (Union, UnionType):  # a section that may be left out
-        made = next(one for one in get_args(made) if one is not type(None))
-    if get_origin(made) is Annotated:
-        made = get_args(made)[0]
-    assert isinstance(made, type)
-    assert issubclass(made, BaseModel)
-    return made
-
-
-def choice_of(section: str) -> type[Choice] | None:
-    """The model of a section that chooses an entry, None for others."""
-    made = section_of(section)
-    return made if issubclass(made, Choice) else None
-
-
-def selection_of(section: str) -> type[Selection] | None:
-    """The model of a section that chooses several entries, None for others."""
-    made = section_of(section)
-    return made if issubclass(made, Selection) else None
+def owner_of(section: str) -> str:
+    """The section that names the entry of this one: itself, unless it follows another."""
+    return getattr(section_of(section), "follows", "") or section
 
 
 def leaves(sections: Iterable[str], names: Mapping[str, Any] | None = None) -> Iterator[tuple[str, str, FieldInfo]]:
     """(section, key, field) of every setting in these sections.
 
-    Arguments: names, of the entries that choice sections have, several where they choose several; the default ones
-    where they are not said.
+    Arguments: names, of the entries that sections choose, several where they choose several; else the default ones.
     """
     for section in sections:
-        kind, choice, selection = section_of(section), choice_of(section), selection_of(section)
-        fields: Mapping[str, FieldInfo] = kind.model_fields
-        if choice is not None:
-            name = (names or {}).get(choice.follows or section, kind.model_fields["name"].default)
-            fields = fields_of(choice, name)
-        if selection is not None:
-            chosen = (names or {}).get(section, kind.model_fields["names"].default)
-            fields = {**selected_fields(selection, chosen), **switch_fields(selection, chosen)}
-        for key, info in fields.items():
-            if not info.exclude:
-                yield section, key, info
+        fields = fields_of(section_of(section), (names or {}).get(owner_of(section)))
+        yield from ((section, key, info) for key, info in fields.items() if not info.exclude)
 
 
 def all_leaves(sections: Iterable[str]) -> Iterator[tuple[str, str, FieldInfo]]:
     """(section, key, field) of every setting that any entry has in these sections."""
     for section in sections:
-        choice, selection = choice_of(section), selection_of(section)
-        fields: Iterable[tuple[str, FieldInfo]] = section_of(section).model_fields.items()
-        if choice is not None:
-            fields = every_field(choice)
-        if selection is not None:
-            fields = [*fields, *switch_fields(selection).items(), *every_option(selection)]
-        for key, info in fields:
-            if not info.exclude:
-                yield section, key, info
+        yield from ((section, key, info) for key, info in every_field(section_of(section)) if not info.exclude)
+
+
+def check_name(section: str, key: str | None = None, name: Any = None) -> None:
+    """Refuse a name that is not a setting, with the nearest one that is.
+
+    Arguments: section; key, None to check the section alone; name, of the entry or entries chosen in it, if any.
+    """
+    if section in Settings.model_fields:
+        common = section_of(section).model_fields
+        if key is None or (key in common and not common[key].exclude):
+            return
+        if any(k == key for _, k, _ in all_leaves([section])):
+            return
+    names = {f"{s}.{k}" for s, k, _ in all_leaves(Settings.model_fields)}
+    if is_own(name) or (isinstance(name, tuple) and any(map(is_own, name))):
+        names |= {f"{s}.{k}" for s, k, _ in leaves([section], {owner_of(section): name})}
+    asked = section if key is None else f"{section}.{key}"
+    if asked in names:
+        return
+    choices = [*names, *Settings.model_fields] if key is None else [*names]
+    elsewhere = [one for one in choices if one.partition(".")[2] == key]  # the key may be right and the section wrong
+    offered = sorted(elsewhere or choices)
+    near = [name for name in offered if name.startswith(asked)]  # which is only its beginning
+    near += difflib.get_close_matches(asked, offered, n=1, cutoff=0.1 if elsewhere else 0.5)
+    near = [f"{key}.name"] if f"{key}.name" in names else near
+    hint = f"; did you mean {near[0]!r}?" if near else f"; sections are {', '.join(Settings.model_fields)}"
+    raise InputError(f"there is no setting {asked!r}{hint}")
+
+
+def is_own(name: Any) -> bool:
+    """Whether a name is that of code of one's own, FILE.py:NAME."""
+    return isinstance(name, str) and pattern_of(name) == OWN
 
 
 def parse_assignment(text: str, names: Mapping[str, Any] | None = None) -> tuple[str, str, Any]:
@@ -111,15 +96,19 @@ def parse_assignment(text: str, names: Mapping[str, Any] | None = None) -> tuple
     section, dot, key = path.strip().partition(".")
     if not equals or not dot:
         raise InputError(f"cannot read the setting {text!r}; write section.key=value, such as sampler.batch=10")
-    read = parse_value(value.strip())  # with quotes, as TOML has text, or without
-    if not isinstance(read, str) and section in Settings.model_fields:
-        read = parse_setting(section, key, value.strip(), names)
-    return section, key, read
+    parsed = parse_value(value.strip())  # with quotes, as TOML has text, or without
+    if not isinstance(parsed, str) and section in Settings.model_fields:
+        parsed = parse_setting(section, key, value.strip(), names)
+    return section, key, parsed
 
 
 def parse_setting(section: str, key: str, text: str, names: Mapping[str, Any] | None = None) -> Any:
-    """A setting from the command line; one that is a text, such as a file's name, stays as it was typed."""
-    return parse_typed(_annotation(section, key, names), text)
+    """A setting from the command line; one that is a text, such as a file's name, stays as it was typed.
+
+    Its type is that of the entry that is chosen, and else of the first that has it.
+    """
+    fields = chain(leaves([section], names), all_leaves([section]))
+    return parse_typed(next((info.annotation for _, k, info in fields if k == key), None), text)
 
 
 def parse_typed(kind: Any, text: str) -> Any:
@@ -134,12 +123,6 @@ def _is_text(kind: Any) -> bool:
     if get_origin(kind) in (Union, UnionType):
         return all(_is_text(one) for one in get_args(kind) if one is not type(None))
     return isinstance(kind, type) and issubclass(kind, str | PurePath | Enum)
-
-
-def _annotation(section: str, key: str, names: Mapping[str, Any] | None) -> Any:
-    """The type of a setting: of the entry that is chosen, and else of the first that has it."""
-    fields = itertools.chain(leaves([section], names), all_leaves([section]))
-    return next((info.annotation for _, k, info in fields if k == key), None)
 
 
 def parse_sigma(text: str, *, zero: bool) -> float:

@@ -21,8 +21,9 @@ from plugstream.runs.folder import check_plain, open_run
 from plugstream.runs.liveness import is_running
 from plugstream.runs.pages.pictures import picture_files
 from plugstream.runs.replay import History, replay
-from plugstream.runs.results import title_of_folder
+from plugstream.runs.results import title_of
 from plugstream.runs.watch import theory_of
+from plugstream.settings import Settings, resolve
 
 # Of a run on another machine: seconds without a sign of life after which it counts as dead; it gives one every 5 s.
 _SILENT = 60.0
@@ -32,7 +33,11 @@ _MOST_NOTES = 500
 
 
 def run_content(
-    folder: Path, history: History | None = None, most: int = 5000, moment: int | None = None
+    folder: Path,
+    history: History | None = None,
+    most: int = 5000,
+    moment: int | None = None,
+    settings: Settings | None = None,
 ) -> dict[str, Any]:
     """What a page shows of the run in a folder, which may go on, have ended, or have been killed.
 
@@ -54,17 +59,19 @@ def run_content(
 
     Arguments: folder; history, where the caller has it already; most measurements; moment, the step of the preview that
     is shown beside: while the run goes on, its step, time and measurements are those of that moment, so that numbers,
-    curves and image are of one. Where previews have become rare, or there are no more, they go on without it.
+    curves and image are of one. Where previews have become rare, or there are no more, they go on without it; settings,
+    where the caller has them already.
     """
     if not is_run(folder):
         raise InputError(f"{folder} is not the folder of a run: it has neither run.json nor events.jsonl")
     check_plain(folder)
     history = replay(folder / "events.jsonl") if history is None else history
-    state, settings = _state(folder, history), _settings(folder, history)
+    state, tables = _state(folder, history), _settings(folder, history)
+    settings = read_settings(folder) if settings is None else settings
     # What an error ended has no verdict, and no result of its own.
     finished = history.stop is not None and history.stop.verdict is not None
     files = picture_files(folder, running=state in ("running", "paused"), finished=finished)
-    start, total = history.start, _planned(settings, history)
+    start, total = history.start, _planned(tables, history)
     step = _step(history, moment, running=state in ("running", "paused"))
     measured = history.measured if step >= history.step else [e for e in history.measured if e.step <= step]
     speed = _speed(history, running=state == "running")
@@ -75,7 +82,7 @@ def run_content(
     return {
         "name": printable(folder.resolve().name),
         "folder": printable(str(folder)),
-        "title": title_of_folder(folder),
+        "title": "" if settings is None else title_of(settings),
         "state": state,
         "doing": _doing(folder, history, state),
         "step": step,
@@ -87,10 +94,10 @@ def run_content(
         "heard": history.last_at,
         "quantities": _quantities(history),
         "measured": _measured(_thin(measured, most)),
-        "views": _views(settings, history),
+        "views": _views(tables, history),
         "stages": [_plain(event.content()) for event in history.stages],
         "steering": [_plain(event.content()) for event in history.steering],
-        "settings": settings,
+        "settings": tables,
         "command": command,
         "machine": None if history.machine is None else _plain(history.machine.content()),
         "versions": {} if start is None else {name: getattr(start, name) for name in versions},
@@ -136,6 +143,13 @@ def _doing(folder: Path, history: History, state: str) -> str | None:
     if (action, state) in (("pause", "running"), ("resume", "paused")):
         return "pausing" if action == "pause" else "going on"
     return None if history.measured or history.step else "starting"
+
+
+def read_settings(folder: Path) -> Settings | None:
+    """The settings of the run in a folder, None where they cannot be read, or need a file that is not there."""
+    with contextlib.suppress(InputError):
+        return resolve(folder / "settings.toml", used=())
+    return None
 
 
 def _settings(folder: Path, history: History) -> dict[str, Any]:

@@ -27,10 +27,10 @@ from plugstream.images.space import ImageSpace
 from plugstream.runs.folder import check_plain
 from plugstream.runs.measuring import usable_views
 from plugstream.runs.pages.assets import SCRIPTS, STYLES, read_asset
-from plugstream.runs.pages.content import run_content
+from plugstream.runs.pages.content import read_settings, run_content
 from plugstream.runs.pages.pictures import run_picture
 from plugstream.runs.replay import History, replay
-from plugstream.settings import Settings, resolve
+from plugstream.settings import Settings
 from plugstream.solver.monitors import snr
 
 # Measurements of a run that its report has at most.
@@ -41,10 +41,13 @@ plugstream.showReport(document.querySelector("main"), JSON.parse(document.getEle
 """
 
 
-def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write the report of the run in a folder, by default as report.html there, and return its path."""
+def write_report(folder: Path, out: Path | None = None, settings: Settings | None = None) -> Path:
+    """Write the report of the run in a folder, by default as report.html there, and return its path.
+
+    Arguments: folder; out; settings, those of its settings.toml if not given.
+    """
     out = folder / "report.html" if out is None else out
-    _write(out, [_collect(folder)])
+    _write(out, [_collect(folder, settings)])
     return out
 
 
@@ -60,11 +63,12 @@ def compare_reports(folders: Sequence[Path], out: Path) -> Path:
     return out
 
 
-def _collect(folder: Path) -> dict[str, Any]:
+def _collect(folder: Path, settings: Settings | None = None) -> dict[str, Any]:
     """What a report has of a run: its content and its pictures; one that is damaged is left out, and named."""
     check_plain(folder)
     history = replay(folder / "events.jsonl")
-    content = run_content(folder, history, most=_MEASUREMENTS)
+    settings = read_settings(folder) if settings is None else settings
+    content = run_content(folder, history, most=_MEASUREMENTS, settings=settings)
     pictures = {}
     for role in content["roles"]:
         try:
@@ -72,11 +76,15 @@ def _collect(folder: Path) -> dict[str, Any]:
         except InputError as error:
             content["notes"].append({"at": history.last_at or 0.0, "text": f"warning: {error}"})
     content["roles"] = list(pictures)
-    content["views"]["usage"] = None
-    with contextlib.suppress(InputError):
-        content["views"]["usage"] = view_usage(history, resolve(folder / "settings.toml", used=()))
+    content["views"]["usage"] = None if settings is None else _usage(history, settings)
     content["scores"] = _scores(folder, pictures, history.space)
     return {"content": content, "pictures": pictures}
+
+
+def _usage(history: History, settings: Settings) -> dict[str, Any] | None:
+    with contextlib.suppress(InputError):
+        return view_usage(history, settings)
+    return None
 
 
 def _scores(folder: Path, roles: Collection[str], space: ImageSpace | None) -> dict[str, str]:

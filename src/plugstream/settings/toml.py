@@ -1,0 +1,87 @@
+"""Files of settings, in TOML: how they are read, before they are checked, and written."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from copy import deepcopy
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from plugstream.base.errors import InputError
+from plugstream.base.files import read_small
+from plugstream.settings.choices import is_marked
+from plugstream.settings.sections import Settings, used_sections
+from plugstream.settings.values import check_name, leaves
+
+__all__ = ["SettingsFile", "to_toml"]
+
+
+class SettingsFile:
+    """A file of settings that is read when it is first needed, and only once: a pipe gives its content only once.
+
+    Arguments: path of the file, or of a pipe, such as the /dev/fd/63 of `--settings <(...)`.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """Its sections and their keys, as the file has them; `InputError` where it cannot be read, each time."""
+        if isinstance(self._outcome, InputError):
+            raise self._outcome
+        return deepcopy(self._outcome)
+
+    @cached_property
+    def _outcome(self) -> dict[str, dict[str, Any]] | InputError:
+        try:
+            return _read(self.path)
+        except InputError as error:  # what is left of a pipe that has too much may look like settings
+            return error
+
+
+def _read(file: Path) -> dict[str, dict[str, Any]]:
+    """The sections of a file of settings, not checked yet but for their names."""
+    try:
+        content = tomllib.loads(read_small(file))
+    except OSError as error:
+        raise InputError(f"cannot read the settings {file}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, lists thousands deep
+        raise InputError(f"{file} is not TOML: {error}") from error
+    for section, table in content.items():
+        check_name(section)
+        if not isinstance(table, Mapping):
+            raise InputError(f"{section!r} in {file} must be a section: write [{section}] and its keys below")
+    values = {section: dict(table) for section, table in content.items()}
+    for key in ("method", "eps"):  # of the Born model, which [compute] had before there were instruments
+        if key in (compute := values.get("compute", {})):
+            values.setdefault("instrument", {}).setdefault(key, compute.pop(key))
+    return values
+
+
+def to_toml(settings: Settings, header: str = "") -> str:
+    """The settings that are used, as TOML that `resolve` reads back to the same; nothing is written as "none".
+
+    Consent to unpickle is a person's, and not written.
+    """
+    lines = [f"# {line}" for line in header.splitlines()]
+    content = used_sections(settings)
+    names = {section: table[key] for section, table in content.items() for key in ("name", "names") if key in table}
+    for section, table in content.items():
+        lines += ["", f"[{section}]"]
+        fields = [(key, info) for _, key, info in leaves([section], names) if key in table]
+        lines += [f"{key} = {_toml_value(table[key])}" for key, info in fields if not is_marked(info, "consent")]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    if value is None:
+        return '"none"'
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    if isinstance(value, str):
+        # A JSON string is a TOML basic string, but for one character that JSON leaves as it is and TOML wants escaped.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value).lower() if isinstance(value, bool) else repr(value)
