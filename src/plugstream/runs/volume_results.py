@@ -27,9 +27,8 @@ from plugstream.images.drawing import (
     figure_size,
     label_of,
 )
-from plugstream.images.pictures import write_grey
+from plugstream.images.pictures import tiff_tags, write_grey
 from plugstream.images.space import ImageSpace
-from plugstream.images.tags import tiff_tags
 from plugstream.runs.folder import write_text
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of, wrap_notes

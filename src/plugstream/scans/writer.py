@@ -21,8 +21,7 @@ from plugstream.base.progress import report
 from plugstream.instruments._parts import InstrumentLike, instrument_parts
 from plugstream.instruments.base import Column, Data, Instrument
 from plugstream.scans.checks import check_continuation, check_truth, check_views, data_bytes, fixed_arrays
-from plugstream.scans.chunks import Marks
-from plugstream.scans.column import ColumnWriter, write_array
+from plugstream.scans.chunks import ColumnWriter, Marks, write_array
 from plugstream.scans.layout import Commit, Layout, array_attributes, describe, is_packed
 from plugstream.scans.places import LocalFiles
 from plugstream.scans.scan import Scan, stored_dtype
