@@ -263,55 +263,47 @@ def tiff_tags(space: ImageSpace) -> dict[str, Any]:
 
     A volume is a stack of slices (Z, Y, X), images with channels (C, Y, X), and volumes with channels (Z, C, Y, X).
     """
-    volume = len(space.spatial) == 3
-    axes = f"{'Z' if volume else ''}{'C' if space.channels else ''}YX"
+    axes = f"{'Z' if len(space.spatial) == 3 else ''}{'C' if space.channels else ''}YX"
     about: dict[str, Any] = {"axes": axes, "quantity": space.quantity}
-    depth = space.depth()
-    if depth is not None:
+    tags = {"imagej": True, "metadata": about}
+    if (depth := space.depth()) is not None:
         about["spacing"] = depth / _CENTIMETRE
     if space.value_unit:
         about["value_unit"] = space.value_unit
     if space.upwards:
         about["inverty"] = "true"
-    pixel = space.pixel()
-    if pixel is None:
-        return {"imagej": True, "metadata": about}
-    (row, column), (height, width) = space.zero(), pixel
-    about |= {"unit": "cm", "xorigin": column, "yorigin": row, "pixel_m": f"{height!r} {width!r}"}
-    a_centimetre = (_CENTIMETRE / width, _CENTIMETRE / height)
-    if not all(1 / _MOST_PIXELS < number < _MOST_PIXELS for number in a_centimetre):
-        return {"imagej": True, "metadata": about}
-    return {"imagej": True, "metadata": about, "resolution": a_centimetre, "resolutionunit": "CENTIMETER"}
+    if (pixel := space.pixel()) is not None:
+        (row, column), (height, width) = space.zero(), pixel
+        about |= {"unit": "cm", "xorigin": column, "yorigin": row, "pixel_m": f"{height!r} {width!r}"}
+        a_centimetre = (_CENTIMETRE / width, _CENTIMETRE / height)
+        if all(1 / _MOST_PIXELS < number < _MOST_PIXELS for number in a_centimetre):
+            tags |= {"resolution": a_centimetre, "resolutionunit": "CENTIMETER"}
+    return tags
 
 
 def png_tags(space: ImageSpace, span: tuple[float, float], *, colours: str = "", turned: float = 0.0) -> dict[str, Any]:
     """Arguments of Pillow's `save` for a PNG whose rows stand as they are drawn.
 
-    Arguments: span, what black and white are, or the ends of `colours` where there are any; turned, by how many radians
-    a phase was turned to be shown.
+    Arguments: span, what black and white are, or the ends of `colours`; turned, by how many radians a phase was turned.
     """
     from PIL.PngImagePlugin import PngInfo
 
-    note: PngInfo = PngInfo()
-    note.add_text("plugstream:range", f"{span[0]!r} {span[1]!r}")
-    note.add_text("plugstream:y", "up" if space.upwards else "down")
-    note.add_text("plugstream:quantity", space.quantity)
+    texts = {"range": f"{span[0]!r} {span[1]!r}", "y": "up" if space.upwards else "down", "quantity": space.quantity}
+    tags: dict[str, Any] = {"pnginfo": PngInfo()}
     if space.value_unit:
-        note.add_text("plugstream:unit", space.value_unit)
+        texts["unit"] = space.value_unit
     if colours:
-        note.add_text("plugstream:colours", colours)
-        note.add_text("plugstream:turned", f"{turned!r} rad")
-    pixel = space.pixel()
-    if pixel is None:
-        return {"pnginfo": note}
-    (row, column), (height, width) = space.zero(), pixel
-    note.add_text("plugstream:pixel", f"{height!r} x {width!r} m")
-    note.add_text("plugstream:origin", f"row {row!r} column {column!r}")
-    a_metre = (round(1 / width), round(1 / height))
-    if not all(1 <= number <= _MOST_PIXELS for number in a_metre):
-        return {"pnginfo": note}
-    # Pillow takes dots an inch and writes dots a metre, rounded.
-    return {"pnginfo": note, "dpi": (a_metre[0] * 0.0254, a_metre[1] * 0.0254)}
+        texts |= {"colours": colours, "turned": f"{turned!r} rad"}
+    if (pixel := space.pixel()) is not None:
+        (row, column), (height, width) = space.zero(), pixel
+        texts |= {"pixel": f"{height!r} x {width!r} m", "origin": f"row {row!r} column {column!r}"}
+        a_metre = (round(1 / width), round(1 / height))
+        if all(1 <= number <= _MOST_PIXELS for number in a_metre):
+            # Pillow takes dots an inch and writes dots a metre, rounded.
+            tags["dpi"] = (a_metre[0] * 0.0254, a_metre[1] * 0.0254)
+    for name, text in texts.items():
+        tags["pnginfo"].add_text(f"plugstream:{name}", text)
+    return tags
 
 
 def points_up(path: Path) -> bool:
