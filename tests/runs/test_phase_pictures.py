@@ -15,7 +15,7 @@ from PIL import Image
 
 from page_runs import write_run
 from plugstream import ImageSpace, load_picture, save_image
-from plugstream.images.colours import CYCLIC, NOTHING, color_phase, cyclic_table
+from plugstream.images.planes import CYCLIC, NOTHING, color_phase, cyclic_table
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Quantities, Stop
 from plugstream.runs.frames import is_phase, read_moments

@@ -212,7 +212,7 @@ def test_more_idle_connections_than_files(tmp_path):
 
 def test_no_files_left_to_open(tmp_path, monkeypatch):
     """Should a crowd take every file all the same: strangers leave, and the view is asked for again."""
-    from plugstream.scans import column, writer
+    from plugstream.scans import chunks, writer
 
     scan, whole, calls = make_scan(8), writer.write_whole, 0
 
@@ -223,7 +223,7 @@ def test_no_files_left_to_open(tmp_path, monkeypatch):
             raise OSError(24, "Too many open files")
         whole(path, parts)
 
-    for module in (writer, column):
+    for module in (writer, chunks):
         monkeypatch.setattr(module, "write_whole", crowded)
     with receiving(tmp_path / "s.zarr") as receiver:
         idle = socket.create_connection(("127.0.0.1", int(receiver.address.rsplit(":", 1)[1])))

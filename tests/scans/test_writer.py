@@ -269,7 +269,7 @@ def test_a_disk_that_is_full_when_the_first_mask_comes(tmp_path, monkeypatch):
     for number in range(4):
         writer.append(view(number), position(number))
     with monkeypatch.context() as patched:
-        patched.setattr("plugstream.scans.column.write_whole", full_disk)
+        patched.setattr("plugstream.scans.chunks.write_whole", full_disk)
         with pytest.raises(InputError, match=r"No space left on device; fix that, and open it again .* its 4 views"):
             writer.append(view(4), position(4), mask=mask)
     with pytest.raises(InputError, match="is closed"):
@@ -317,7 +317,7 @@ def test_what_a_killed_process_left_is_not_taken_for_ours(tmp_path, monkeypatch)
 def test_a_scan_that_does_not_fit_is_not_left_half_written(tmp_path, monkeypatch):
     geometry = setup().geometry(transmitters=position(0))
     scan = MemoryScan(torch.from_numpy(view(0)), geometry)
-    monkeypatch.setattr("plugstream.scans.column.ColumnWriter.flush", full_disk)
+    monkeypatch.setattr("plugstream.scans.chunks.ColumnWriter.flush", full_disk)
     with pytest.raises(InputError, match=r"^cannot write the scan .*/s.zarr: No space left on device$"):
         save_scan(scan, tmp_path / "s.zarr")
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,9 @@
-"""Pictures in and out: PNG, TIFF and NPY, and the CC0 pictures that come with scikit-image."""
+"""Pictures in and out: PNG, TIFF and NPY, and the CC0 pictures that come with scikit-image.
+
+They say what they show. TIFF: XResolution and YResolution in pixels a centimetre, and the description of ImageJ with
+the same unit, xorigin, yorigin and, if y points up, inverty=true, so that ImageJ and Fiji show physical positions. PNG:
+pHYs in pixels a metre (whole, so rounded), and text chunks `plugstream:...` with the exact numbers.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +21,8 @@ from torch import Tensor
 from plugstream.base.arrays import Array, as_tensor
 from plugstream.base.errors import InputError, StorageError
 from plugstream.base.files import write_whole
-from plugstream.images.colours import color_phase
-from plugstream.images.planes import Plane, cut_planes, is_faint, split_parts, turn_image, value_span
+from plugstream.images.planes import Plane, color_phase, cut_planes, is_faint, split_parts, turn_image, value_span
 from plugstream.images.space import ImageSpace
-from plugstream.images.tags import CYCLIC_COLOURS, png_tags, points_up, tiff_tags
 
 __all__ = [
     "check_writable",
@@ -27,11 +30,15 @@ __all__ = [
     "picture_y_axis",
     "read_picture",
     "save_image",
+    "tiff_tags",
     "write_grey",
     "write_picture",
 ]
 
 _MOST_CHANNELS = 8
+_CYCLIC_COLOURS = "phase"  # the text chunk `plugstream:colours` of a PNG whose colours are phases
+_CENTIMETRE = 0.01
+_MOST_PIXELS = 2**32 - 1  # a metre in pHYs, and either part of a TIFF's resolution
 _SAMPLES = ("astronaut", "brick", "camera", "cell", "coins", "grass", "gravel", "moon", "page")
 
 
@@ -81,13 +88,13 @@ def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) 
     """Write an image as stem.npy and stem.tif (float32) and stem.png (8 bits), and return the PNG's range.
 
     The PNG maps the image's least value (or 0, if none is negative) to black and its largest to white. With a `space`,
-    such as `ImageSpace.of(scan)`, TIFF and PNG have the size of a pixel and the origin (`plugstream.images.tags`), and
+    such as `ImageSpace.of(scan)`, TIFF and PNG have the size of a pixel and the origin (in their tags), and
     with y up the last row of the image is their first. NPY is always the array as it is, and `load_picture` returns
     that array from any of the three.
 
     A complex image is stem.npy in complex64 and two pictures, each as TIFF and PNG: stem-magnitude and stem-phase, the
     latter in radians. The TIFFs are the numbers of the array. The PNG of the phase is for the eye: in colours that
-    close from pi to -pi (`plugstream.images.colours`), grey where the magnitude is below 5 % of its largest, and, if
+    close from pi to -pi (those of `twilight`), grey where the magnitude is below 5 % of its largest, and, if
     the space calls the phase free, turned so that the image's mean is real, by the angle in its text chunk
     `plugstream:turned`. The range is the magnitude's.
 
@@ -139,7 +146,7 @@ def _encode_grey(plane: NDArray[Any], span: tuple[float, float], space: ImageSpa
 def _encode_phase(plane: NDArray[Any], space: ImageSpace, turned: float) -> bytes:
     """A PNG with a palette: each entry is a phase, and the last one is for pixels without a phase."""
     numbers, colours = color_phase(plane)
-    tags = png_tags(space, (-math.pi, math.pi), colours=CYCLIC_COLOURS, turned=turned)
+    tags = png_tags(space, (-math.pi, math.pi), colours=_CYCLIC_COLOURS, turned=turned)
     return _encode(".png", numbers, tags, colours.tobytes())
 
 
@@ -195,7 +202,7 @@ def read_picture(path: Path, *, waves: bool = False) -> tuple[NDArray[Any], np.d
             from PIL import Image
 
             with Image.open(path) as picture:
-                if picture.info.get("plugstream:colours") == CYCLIC_COLOURS:
+                if picture.info.get("plugstream:colours") == _CYCLIC_COLOURS:
                     raise ValueError(
                         "it shows phases as colours; read the .tif or .npy beside it, which has the numbers"
                     )
@@ -249,3 +256,67 @@ def write_picture(path: Path, pixels: NDArray[Any], stored: np.dtype[Any]) -> No
         write_whole(path, [_encode(kind, out)])
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def tiff_tags(space: ImageSpace) -> dict[str, Any]:
+    """Arguments of `tifffile.imwrite` for an image of float32 whose rows stand as they are drawn.
+
+    A volume is a stack of slices (Z, Y, X), images with channels (C, Y, X), and volumes with channels (Z, C, Y, X).
+    """
+    axes = f"{'Z' if len(space.spatial) == 3 else ''}{'C' if space.channels else ''}YX"
+    about: dict[str, Any] = {"axes": axes, "quantity": space.quantity}
+    tags = {"imagej": True, "metadata": about}
+    if (depth := space.depth()) is not None:
+        about["spacing"] = depth / _CENTIMETRE
+    if space.value_unit:
+        about["value_unit"] = space.value_unit
+    if space.upwards:
+        about["inverty"] = "true"
+    if (pixel := space.pixel()) is not None:
+        (row, column), (height, width) = space.zero(), pixel
+        about |= {"unit": "cm", "xorigin": column, "yorigin": row, "pixel_m": f"{height!r} {width!r}"}
+        a_centimetre = (_CENTIMETRE / width, _CENTIMETRE / height)
+        if all(1 / _MOST_PIXELS < number < _MOST_PIXELS for number in a_centimetre):
+            tags |= {"resolution": a_centimetre, "resolutionunit": "CENTIMETER"}
+    return tags
+
+
+def png_tags(space: ImageSpace, span: tuple[float, float], *, colours: str = "", turned: float = 0.0) -> dict[str, Any]:
+    """Arguments of Pillow's `save` for a PNG whose rows stand as they are drawn.
+
+    Arguments: span, what black and white are, or the ends of `colours`; turned, by how many radians a phase was turned.
+    """
+    from PIL.PngImagePlugin import PngInfo
+
+    texts = {"range": f"{span[0]!r} {span[1]!r}", "y": "up" if space.upwards else "down", "quantity": space.quantity}
+    tags: dict[str, Any] = {"pnginfo": PngInfo()}
+    if space.value_unit:
+        texts["unit"] = space.value_unit
+    if colours:
+        texts |= {"colours": colours, "turned": f"{turned!r} rad"}
+    if (pixel := space.pixel()) is not None:
+        (row, column), (height, width) = space.zero(), pixel
+        texts |= {"pixel": f"{height!r} x {width!r} m", "origin": f"row {row!r} column {column!r}"}
+        a_metre = (round(1 / width), round(1 / height))
+        if all(1 <= number <= _MOST_PIXELS for number in a_metre):
+            # Pillow takes dots an inch and writes dots a metre, rounded.
+            tags["dpi"] = (a_metre[0] * 0.0254, a_metre[1] * 0.0254)
+    for name, text in texts.items():
+        tags["pnginfo"].add_text(f"plugstream:{name}", text)
+    return tags
+
+
+def points_up(path: Path) -> bool:
+    """Whether a picture file says that y points up in it, so that its rows stand in the opposite order of the array."""
+    kind = path.suffix.lower()
+    if kind in (".tif", ".tiff"):
+        import tifffile
+
+        with tifffile.TiffFile(path) as file:
+            return bool((file.imagej_metadata or {}).get("inverty", False))
+    if kind == ".png":
+        from PIL import Image
+
+        with Image.open(path) as picture:
+            return bool(picture.info.get("plugstream:y") == "up")
+    return False

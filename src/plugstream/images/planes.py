@@ -1,4 +1,4 @@
-"""The parts of an image that a picture can show: planes of two axes, and magnitude and phase of complex values.
+"""What a picture shows of an image: planes of two axes, magnitude, and phase in colours, perhaps of a smaller image.
 
 A global phase that the data leave free is removed first: `turn_image` makes the mean of an image real and non-negative,
 and turns other images to match it for comparison, so that colours mean the same in all of them.
@@ -9,15 +9,38 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from plugstream.images.space import ImageSpace
 
-__all__ = ["Plane", "cut_planes", "is_faint", "phase_label", "split_parts", "turn_image", "turn_images", "value_span"]
+__all__ = [
+    "Plane",
+    "average_blocks",
+    "color_phase",
+    "cut_planes",
+    "cyclic_table",
+    "is_faint",
+    "phase_label",
+    "split_parts",
+    "turn_image",
+    "turn_images",
+    "value_span",
+]
 
+# The colours of a phase, those of matplotlib's "twilight" (Bechtold, public domain), evenly spaced from -pi to pi. Both
+# ends are pale and 0 is dark, so that no edge shows where a phase wraps. The page's picture.js has the same.
+CYCLIC = bytes.fromhex(
+    "e2d9e2 d7d7dd c4ced4 acc2cc 95b5c7 81a6c3 7297c1 6887be 6276ba 5f64b5 5e51ad "
+    "5d3da1 592a8f 511b77 45135c 381145 2f1436 3a113a 4a1342 5f174a 741e4f 872750 "
+    "983550 a64550 b25652 bb6958 c27c63 c89073 cca389 d1b6a3 d8c7be dfd4d6 e2d9e2"
+)
+NOTHING = (0x80, 0x80, 0x80)  # where a value is not finite, or has no phase to speak of
 _MOST_CHANNELS = 4
 _FAINT = 0.05  # the part of the largest magnitude below which a phase is that of noise
 
@@ -108,3 +131,38 @@ def turn_images(
     """
     reference = None if truth is None else turn_image(truth, space)[0]
     return [(name, turn_image(image, space, reference)[0]) for name, image in images]
+
+
+@cache
+def cyclic_table(levels: int = 255) -> NDArray[np.uint8]:
+    """The colours of so many phases from -pi to pi, evenly spaced, both ends included: (levels, 3) in 8 bits."""
+    stops = np.frombuffer(CYCLIC, np.uint8).reshape(-1, 3).astype(np.float64)
+    place, positions = np.linspace(0, 1, levels), np.linspace(0, 1, len(stops))
+    table = np.stack([np.interp(place, positions, stops[:, part]) for part in range(3)], axis=-1)
+    return np.rint(table).astype(np.uint8)
+
+
+def color_phase(phase: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """A phase in radians, (H, W), as indices of colours, (H, W), and the colours, (256, 3); the last is for NaN."""
+    colours = np.concatenate([cyclic_table(), np.array([NOTHING], dtype=np.uint8)])
+    finite = np.isfinite(phase)
+    shares = np.clip((np.where(finite, phase, 0.0) + math.pi) / (2 * math.pi), 0, 1)
+    return np.where(finite, np.rint(254 * shares), 255).astype(np.uint8), colours
+
+
+def average_blocks(values: Tensor, blocks: Sequence[int]) -> Tensor:
+    """Means over blocks of the last axes, real or complex; blocks at the far edges may be smaller.
+
+    Arguments: values (..., n_1, ..., n_d); blocks, the d sizes of a block, two or three of them.
+    Returns (..., ceil(n_1 / b_1), ..., ceil(n_d / b_d)).
+    """
+    if all(size == 1 for size in blocks):
+        return values
+    if values.is_complex():
+        return torch.complex(average_blocks(values.real, blocks), average_blocks(values.imag, blocks))
+    axes = len(blocks)
+    before, last = values.shape[:-axes], values.shape[-axes:]
+    pool = torch.nn.functional.avg_pool2d if axes == 2 else torch.nn.functional.avg_pool3d
+    flat = values.reshape(math.prod(before), 1, *last)
+    small: Tensor = pool(flat, list(blocks), ceil_mode=True, count_include_pad=False)
+    return small.reshape(*before, *small.shape[-axes:])

@@ -143,8 +143,8 @@ def advised_settings(
 
 
 class _Advisor:
-    """What is added to a draft, as `presets`, with reasons in `notes`; `typed` are the settings without them, `given` is
-    what a person chose."""
+    """What is added to a draft, as `presets`, with reasons in `notes`; `typed` are the settings without them, `given`
+    is what a person chose."""
 
     def __init__(self, draft: Draft, scan: Scan) -> None:
         name = ("instrument", "name", scan.instrument.name)  # not known before, where the scan was not there yet

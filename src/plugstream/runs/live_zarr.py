@@ -29,8 +29,8 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError
 from plugstream.base.files import hidden_place, read_small, write_whole
-from plugstream.images.blocks import average_blocks
 from plugstream.images.global_phase import turn_of_mean
+from plugstream.images.planes import average_blocks
 from plugstream.images.space import ImageSpace
 from plugstream.runs.callbacks import Pace, PacedWriter
 from plugstream.runs.event_log import EventLog

@@ -22,9 +22,8 @@ from plugstream.base.files import hidden_place, write_whole
 from plugstream.base.progress import report
 from plugstream.base.quantities import Quantity, sort_quantities
 from plugstream.base.text import is_unicode
-from plugstream.images.colours import cyclic_table
 from plugstream.images.drawing import BLUE, INK, Panel, Shades, draw_rows, figure_size
-from plugstream.images.planes import phase_label
+from plugstream.images.planes import cyclic_table, phase_label
 from plugstream.images.space import ImageSpace
 from plugstream.runs.folder import open_run
 from plugstream.runs.frames import Moment, is_phase, read_moments

@@ -30,9 +30,8 @@ from torch import Tensor
 
 from plugstream.algorithms import State
 from plugstream.base.tensors import load_tensors, save_tensors
-from plugstream.images.blocks import average_blocks
 from plugstream.images.global_phase import turn_of_mean
-from plugstream.images.planes import is_faint
+from plugstream.images.planes import average_blocks, is_faint
 from plugstream.images.space import ImageSpace
 from plugstream.runs.callbacks import Pace, PacedWriter
 from plugstream.runs.event_log import EventLog

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError, PlugstreamWarning
-from plugstream.images.colours import color_phase
+from plugstream.images.planes import color_phase
 from plugstream.runs.callbacks import Pace
 from plugstream.runs.events import Event, Heartbeat, Measurement, Preview, Resume, Start, Stop, Views
 from plugstream.runs.frames import is_phase

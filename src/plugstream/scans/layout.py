@@ -13,8 +13,7 @@ import numpy as np
 
 from plugstream.base.errors import InputError
 from plugstream.base.text import printable
-from plugstream.instruments.base import Column, Instrument, instrument_of
-from plugstream.instruments.declarations import Size
+from plugstream.instruments.base import Column, Data, FixedArray, Instrument, instrument_of
 from plugstream.scans.peek import VERSION_3_INSTRUMENT
 from plugstream.scans.places import CRC, crc32c, parse_json
 
@@ -87,7 +86,7 @@ def checksum(content: Mapping[str, Any]) -> str:
 
 def describe(instrument: Instrument, provenance: Mapping[str, Any], scan_id: str, dtype: str) -> dict[str, Any]:
     """The attributes of a scan's group: everything that is needed to understand its arrays."""
-    data, image = instrument.data, instrument.image
+    image = instrument.image
     attributes = {
         "format": FORMAT,
         "version": VERSION,
@@ -96,14 +95,9 @@ def describe(instrument: Instrument, provenance: Mapping[str, Any], scan_id: str
         "marks": True,
         "attributes": instrument.values(),
         "declarations": {
-            "data": {"dtype": dtype, **array_attributes(("view", *data.shape), data.unit, data.meaning)},
-            "columns": {
-                c.name: {"dtype": c.dtype, **array_attributes(("view", *c.shape), c.unit, c.meaning)}
-                for c in instrument.columns
-            },
-            "arrays": {
-                a.name: {"dtype": a.dtype, **array_attributes(a.shape, a.unit, a.meaning)} for a in instrument.arrays
-            },
+            "data": {"dtype": dtype, **array_attributes(instrument.data, "view")},
+            "columns": {c.name: {"dtype": c.dtype, **array_attributes(c, "view")} for c in instrument.columns},
+            "arrays": {a.name: {"dtype": a.dtype, **array_attributes(a)} for a in instrument.arrays},
             "attributes": {a.name: {"unit": a.unit, "meaning": a.meaning} for a in instrument.attributes},
             "image": {
                 "shape": [int(size) for size in image.shape],
@@ -120,9 +114,9 @@ def describe(instrument: Instrument, provenance: Mapping[str, Any], scan_id: str
     return {**attributes, "crc32c": checksum(attributes)}
 
 
-def array_attributes(axes: tuple[Size, ...], unit: str, meaning: str) -> dict[str, Any]:
-    """What an array says of itself."""
-    return {"axes": list(axes), "unit": unit, "meaning": meaning}
+def array_attributes(declared: Data | Column | FixedArray, *axes: str) -> dict[str, Any]:
+    """What an array says of itself, with more axes in front."""
+    return {"axes": [*axes, *declared.shape], "unit": declared.unit, "meaning": declared.meaning}
 
 
 def _make_writable(value: Any) -> Any:

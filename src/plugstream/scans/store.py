@@ -45,7 +45,7 @@ from plugstream.scans.places import Files, LocalFiles, ZarrFiles, ZipFiles, pars
 from plugstream.scans.rows import StoredRows, name_damage
 from plugstream.scans.scan import MemoryScan
 
-__all__ = ["StoredScan", "open_scan", "read_attributes"]
+__all__ = ["StoredScan", "open_scan"]
 
 # Views are checked and loaded in blocks of about this size.
 _BLOCK_BYTES = 32 << 20
@@ -70,7 +70,7 @@ def open_scan(path: str | Path, *, direct: bool | None = None) -> StoredScan:
     than half of the memory.
     """
     where, files = _files(path)
-    attributes = read_attributes(where, files)
+    attributes = _read_attributes(where, files)
     if attributes["version"] == VERSION and isinstance(name := attributes.get("instrument"), str):
         try:
             instrument_of(name)
@@ -105,14 +105,14 @@ class StoredScan:
         self._commit = Commit.parse(files.load("commit.json"))
         if type(marks := attributes.get("marks", False)) is not bool:
             raise InputError(f"marks must be true or false, not {str(marks)[:40]!r}")
-        self._marked = marks
+        self.marked = marks
         kind = find_instrument(attributes)
         arrays = {array.name: self._array(array.name) for array in kind.arrays if self._has(array.name)}
         self.instrument = kind.from_parts(arrays, attributes.get("attributes", {}))
         self.truth: NDArray[Any] | None = self._array("truth") if self._has("truth") else None
         if self.truth is not None:
             check_truth(self.truth, self.instrument.image)
-        layout, _ = self._layout("data")
+        layout, _ = self.layout("data")
         if layout.dtype.name not in kind.data.dtypes:
             raise InputError(f"its data is {layout.dtype}, but must be {' or '.join(kind.data.dtypes)}")
         self._data = self._reader("data", layout)
@@ -231,7 +231,7 @@ class StoredScan:
 
     def _extend(self, views: int) -> None:
         """Read positions of the new views, and masks and fields if they are small; data stays where it is."""
-        layout, length = self._layout("data")
+        layout, length = self.layout("data")
         if length < views:
             raise InputError(f"commit.json speaks of {views} views, but there are {length}")
         self._check_claim("data", layout, views, in_memory=False)
@@ -240,7 +240,7 @@ class StoredScan:
             name = column.name
             if not self._has(name):
                 continue
-            layout, length = self._layout(name)
+            layout, length = self.layout(name)
             if layout.dtype != np.dtype(column.dtype):
                 raise InputError(f"{name} is {layout.dtype}, but must be {column.dtype}")
             count, before = min(views, length), self._rows.get(name)
@@ -310,9 +310,10 @@ class StoredScan:
         return name in self._commit.arrays
 
     def _reader(self, name: str, layout: Layout) -> ChunkReader:
-        return ChunkReader(self._files, name, layout, Marks(self.id, name) if self._marked else None)
+        return ChunkReader(self._files, name, layout, Marks(self.id, name) if self.marked else None)
 
-    def _layout(self, name: str) -> tuple[Layout, int]:
+    def layout(self, name: str) -> tuple[Layout, int]:
+        """How an array lies in files, and how many views it has."""
         try:
             return Layout.parse(self._files.load(f"{name}/zarr.json"))
         except InputError as error:
@@ -320,7 +321,7 @@ class StoredScan:
 
     def _array(self, name: str) -> NDArray[Any]:
         """A complete array."""
-        layout, length = self._layout(name)
+        layout, length = self.layout(name)
         self._check_claim(name, layout, length, in_memory=True)
         try:
             return self._reader(name, layout).read(np.arange(length))
@@ -328,7 +329,7 @@ class StoredScan:
             raise InputError(f"{name} cannot be read: {next(iter(error.views.values()))}") from error
 
 
-def read_attributes(where: str | Path, files: Files) -> dict[str, Any]:
+def _read_attributes(where: str | Path, files: Files) -> dict[str, Any]:
     """The attributes of a scan's group, checked to be of a version that is known."""
     try:
         content = parse_json(files.load("zarr.json"), "zarr.json")

@@ -21,12 +21,11 @@ from plugstream.base.progress import report
 from plugstream.instruments._parts import InstrumentLike, instrument_parts
 from plugstream.instruments.base import Column, Data, Instrument
 from plugstream.scans.checks import check_continuation, check_truth, check_views, data_bytes, fixed_arrays
-from plugstream.scans.chunks import Marks
-from plugstream.scans.column import ColumnWriter, write_array
+from plugstream.scans.chunks import ColumnWriter, Marks, write_array
 from plugstream.scans.layout import Commit, Layout, array_attributes, describe, is_packed
 from plugstream.scans.places import LocalFiles
 from plugstream.scans.scan import Scan, stored_dtype
-from plugstream.scans.store import open_scan, read_attributes
+from plugstream.scans.store import open_scan
 
 __all__ = ["ScanWriter", "save_scan", "whole_scan"]
 
@@ -228,10 +227,11 @@ class ScanWriter:
             write_whole(partial / "zarr.json", [text])
             for array in instrument.arrays:
                 if array.name in fixed:
-                    about = array_attributes(array.shape, array.unit, array.meaning)
+                    about = array_attributes(array)
                     write_array(partial / array.name, fixed[array.name], self._marks(array.name), about)
             if truth is not None:
-                about = array_attributes(("channel",) * image.channels + image.axes, image.value_unit, image.quantity)
+                axes = [*["channel"] * image.channels, *image.axes]
+                about = {"axes": axes, "unit": image.value_unit, "meaning": image.quantity}
                 write_array(partial / "truth", truth, self._marks("truth"), about)
             self._add_column("data", partial).write_length()
             write_whole(partial / "commit.json", [self._commit.encode()])
@@ -246,10 +246,10 @@ class ScanWriter:
             raise
 
     def _continue(self, instrument: Instrument | None, dtype: str | None, views_per_shard: int | None) -> None:
-        attributes = read_attributes(self.path, LocalFiles(self.path))
+        scan = open_scan(self.path)  # before it is locked, since a folder that is no scan gets no lock
         self._lock = lock_folder(self.path, f"the scan {self.path}")
         try:
-            scan = open_scan(self.path)
+            scan.refresh()
             if scan.complete:
                 raise InputError(f"the scan {self.path} is finished; no view can be added, so choose another name")
             if instrument is not None and (name := instrument.difference(scan.instrument)):
@@ -260,12 +260,12 @@ class ScanWriter:
                 raise InputError(f"the scan {self.path} was begun with data of {scan.dtype}, not {dtype}")
             self.instrument, self._commit = scan.instrument, Commit(scan.n_views, complete=False)
             self.dtype = scan.dtype.name
-            self._id = scan.id if attributes.get("marks") is True else None
+            self._id = scan.id if scan.marked else None
             self._fixed = (*fixed_arrays(scan.instrument), *(() if scan.truth is None else ("truth",)))
-            layout, _ = Layout.parse(LocalFiles(self.path).load("data/zarr.json"))
-            if views_per_shard not in (None, layout.shard):
-                raise InputError(f"the scan {self.path} has {layout.shard} views a shard, not {views_per_shard}")
-            self._views_per_shard = layout.shard
+            self._views_per_shard = scan.layout("data")[0].shard
+            if views_per_shard not in (None, self._views_per_shard):
+                shard = self._views_per_shard
+                raise InputError(f"the scan {self.path} has {shard} views a shard, not {views_per_shard}")
             for name in ("data", *(column.name for column in self.instrument.columns)):
                 if not (self.path / name / "zarr.json").exists():
                     continue
@@ -273,7 +273,7 @@ class ScanWriter:
                     shutil.rmtree(self.path / name)
                     continue
                 column = self._add_column(name)
-                if Layout.parse(LocalFiles(self.path).load(f"{name}/zarr.json"))[0] != column.layout:
+                if scan.layout(name)[0] != column.layout:
                     raise InputError(
                         f"{name} of the scan {self.path} lies in other chunks than plugstream writes, so no view is "
                         "added; copy it with save_scan and go on with the copy"
@@ -293,8 +293,7 @@ class ScanWriter:
                 dtype, row, packed = column.dtype, instrument.row_shape(column), is_packed(column)
             # A chunk a view, so that damage costs one view; rows of a few numbers share a file, written until full.
             sizes = (_PACKED_ROWS, _PACKED_ROWS) if packed else (1, self._views_per_shard)
-            about = array_attributes(("view", *declared.shape), declared.unit, declared.meaning)
-            layout = Layout(np.dtype(dtype), row, *sizes)
+            layout, about = Layout(np.dtype(dtype), row, *sizes), array_attributes(declared, "view")
             self._columns[name] = ColumnWriter((parent or self.path) / name, layout, self._marks(name), about)
         return self._columns[name]
 

@@ -389,7 +389,7 @@ def test_what_a_killed_import_left_is_not_taken_for_ours(arrays, tmp_path, monke
 def test_a_disk_that_fills_during_an_import_is_told_of_the_target(arrays, tmp_path, monkeypatch):
     file = write(tmp_path / "f.h5", arrays, VALUES)
 
-    monkeypatch.setattr("plugstream.scans.column.ColumnWriter._write", full_disk)
+    monkeypatch.setattr("plugstream.scans.chunks.ColumnWriter._write", full_disk)
     with pytest.raises(InputError, match=r"cannot write the scan \S*/s\.zarr: No space left on device$"):
         import_hdf5(file, tmp_path / "s.zarr", {})
     assert list(tmp_path.iterdir()) == [file]
