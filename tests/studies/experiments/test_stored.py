@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from plugstream.studies.experiments.beyond import Row, rows
-from plugstream.studies.experiments.known import known_settings
+from plugstream.studies.experiments.cells import FULL
 from plugstream.studies.experiments.other_instruments import OTHERS
 from plugstream.studies.experiments.printed import AVERAGE, IMAGES, METHODS
-from plugstream.studies.experiments.runs import Spec, run
-from plugstream.studies.experiments.scale import FULL
+from plugstream.studies.experiments.runs import Spec, known_settings, run
 from plugstream.studies.experiments.setup import load_pictures, make_problem
 from plugstream.studies.experiments.successors import other_rows, successor_rows
 from plugstream.studies.experiments.table1 import strengths

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from plugstream import RED, LeastSquares, solve
-from plugstream.studies.experiments import scale
 from plugstream.studies.experiments.beyond import calls_to_reach
-from plugstream.studies.experiments.cells import OutOfTimeError, Store
+from plugstream.studies.experiments.cells import FULL, OutOfTimeError, Scale, Store
 from plugstream.studies.experiments.other_instruments import OTHERS
 from plugstream.studies.experiments.report import successors_table
 from plugstream.studies.experiments.reproduce import Reproduction, write
@@ -19,7 +18,7 @@ from plugstream.studies.experiments.runs import Spec, make_denoiser, outcome, ru
 from plugstream.studies.experiments.setup import Pictures, make_problem
 from plugstream.studies.experiments.successors import BEFORE, other_rows, successor_cells, successor_rows
 
-TINY = scale.Scale("tiny", None, 3, 2, 3, 3, 1, 4, 2, (3, 2))
+TINY = Scale("tiny", None, 3, 2, 3, 3, 1, 4, 2, (3, 2))
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +86,7 @@ def test_cells_of_before_stay_known():
 
 
 def test_lines_have_names_of_their_own():
-    lines = successor_rows(scale.FULL)
+    lines = successor_rows(FULL)
     assert len({line.name for line in lines}) == len(lines)
     assert [line.name for line in lines[: len(BEFORE)]] == list(BEFORE)
 

@@ -17,9 +17,8 @@ import time
 import traceback
 from pathlib import Path
 
-from plugstream.studies.experiments.cells import Store
+from plugstream.studies.experiments.cells import FULL, QUICK, Store
 from plugstream.studies.experiments.reproduce import Reproduction, compute_all, summary
-from plugstream.studies.experiments.scale import FULL, QUICK
 from plugstream.studies.experiments.setup import load_pictures, make_problem
 
 # What the most depends on first: Figs. 6 and 7 come with Table 2, and Fig. 3 with Fig. 2.

@@ -1,7 +1,4 @@
-"""The methods that followed the paper, beside the best earlier ones, in one run and with one search for sigma.
-
-With diffraction tomography on all pictures, and with ct and MRI on a few of them.
-"""
+"""The methods that followed the paper, beside the best earlier ones: diffraction tomography, CT and MRI."""
 
 from __future__ import annotations
 
@@ -9,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from plugstream.studies.experiments.beyond import Row, cells_of, rows
-from plugstream.studies.experiments.cells import Store
+from plugstream.studies.experiments.beyond import Row, cells_of, limit_choices, rows
+from plugstream.studies.experiments.cells import Cell, Scale, Store
 from plugstream.studies.experiments.runs import Spec
-from plugstream.studies.experiments.scale import Scale
 from plugstream.studies.experiments.setup import Problem
 
 __all__ = ["BEFORE", "FOUR_PICTURES", "other_rows", "successor_cells", "successor_rows"]
@@ -21,7 +17,7 @@ __all__ = ["BEFORE", "FOUR_PICTURES", "other_rows", "successor_cells", "successo
 BEFORE = ("PnP-SGD(10), shifted", "PnP-ADMM(60)", "PnP-HQS(30), shifted, falling")
 # The pictures that the other instruments see.
 FOUR_PICTURES = ("house", "lenna", "monarch", "parrot")
-# Of other instruments: how often a sigma is tried, and of which methods two settings are.
+# For other instruments: how many values of sigma are tried, and the methods with two settings.
 _EVALUATIONS = 7
 _FEW = ("admm", "hqs", "ipa", "block-admm", "inexact-admm", "red", "snore")
 
@@ -29,8 +25,8 @@ _FEW = ("admm", "hqs", "ipa", "block-admm", "inexact-admm", "red", "snore")
 def successor_rows(scale: Scale) -> list[Row]:
     """The table's lines, earlier methods first.
 
-    Methods with a gradient step get `scale.calls[0]` steps, of which ProxSkip's mostly call no denoiser, and those that
-    invert the data `scale.calls[1]`.
+    Methods with a gradient step get `scale.calls[0]` steps (most of ProxSkip's call no denoiser), and those that invert
+    the data `scale.calls[1]`.
     """
     many, few = scale.calls
     plain = Spec(iterations=many)
@@ -77,17 +73,13 @@ def successor_rows(scale: Scale) -> list[Row]:
         # The dearest last, since time may be short.
         Row("PnP-SGD(10), shifted, mean over turns", (replace(plain, equivariant="mean"),)),
     ]
-    limit = None if scale.choices > 1 else 1
-    return [replace(line, choices=line.choices[:limit]) for line in lines]
+    return limit_choices(lines, scale)
 
 
 def successor_cells(
     problem: Problem, store: Store, scale: Scale, names: Sequence[str] | None = None
-) -> dict[str, dict[str, Any]]:
-    """Each line, or those of these names, tuned for the best SNR at its end, and run with every step measured.
-
-    Of another instrument than the paper's with fewer trials.
-    """
+) -> dict[str, Cell]:
+    """The cells of all lines, or of those with these names; instruments other than the paper's get fewer trials."""
     if problem.instrument == "born-2d":
         lines, prefix = successor_rows(scale), "successors"
     else:
@@ -97,9 +89,9 @@ def successor_cells(
 
 
 def other_rows(scale: Scale, instrument: str) -> list[Row]:
-    """The same lines for another instrument, sigma in a wider range, and what weighs its pixels or samples.
+    """The same lines for another instrument, with sigma in a wider range, and lines that weigh pixels or samples.
 
-    Where a line has many settings to try, one or two of them: those of `_FEW`, whose step says how far they come, two.
+    Only the first setting of each line is tried, or the first two for methods of `_FEW`, where the step matters most.
     """
     plain = Spec(iterations=scale.calls[0])
     if instrument == "mri-density":
