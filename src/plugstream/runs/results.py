@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from plugstream.algorithms import State
 from plugstream.base.files import sync_folder, write_whole
 from plugstream.base.progress import report
+from plugstream.base.quantities import Series
 from plugstream.fidelity.by_loss import DataFidelity
 from plugstream.fidelity.sign_test import on_bounds
 from plugstream.images.pictures import save_image
@@ -30,7 +31,6 @@ from plugstream.runs.watch import theory_of
 from plugstream.scans.scan import Scan
 from plugstream.settings import DenoiserSettings, Settings
 from plugstream.solver.result import Result
-from plugstream.solver.series import Series
 
 __all__ = ["Comparison", "bound_notes", "form_comparison", "title_of", "wrap_notes", "write_known", "write_results"]
 

@@ -24,12 +24,11 @@ __all__ = ["Misfit"]
 class Misfit:
     r"""The mean over views of ||H_i x - y_i||^2 / ||y_i||^2, the part of the data that an image leaves unexplained.
 
-    Every view counts alike, however strong its data is. It is 1 for an image that is zero, at which a model with
-    multiple scattering may be stuck, and about the noise for one that explains the data; noise that is fitted makes it
-    smaller still, so that it says little of good images. Measured for least squares, and for intensities of waves.
+    It is 1 for a zero image, at which a model with multiple scattering may be stuck, and about the noise for one that
+    explains the data; fitted noise makes it smaller still. Measured for least squares and for intensities of waves.
 
-    Arguments: views, a function from a fidelity to the views to measure on, all that are available if not given;
-    groups, names of groups of views, with their numbers, each of which is measured by itself, too.
+    Arguments: views, a function from a fidelity to the views to measure on, all available ones if not given; groups of
+    views by name, each also measured by itself.
     """
 
     views: Callable[[Fidelity], Views] | None = None
@@ -39,9 +38,8 @@ class Misfit:
     @cached_property
     def measures(self) -> tuple[Quantity, ...]:
         """The misfit, and that of each group."""
-        whole = Quantity("misfit", curve="mean ||H x - y||² / ||y||²", form=".4f", logarithmic=True)
-        each = [Quantity(f"misfit {name}", form=".4f", logarithmic=True, detail=True) for name in self.groups or ()]
-        return (whole, *each)
+        total = Quantity("misfit", curve="mean ||H x - y||² / ||y||²", form=".4f", logarithmic=True)
+        return total, *(Quantity(f"misfit {g}", form=".4f", logarithmic=True, detail=True) for g in self.groups or ())
 
     def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
         def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
@@ -51,11 +49,11 @@ class Misfit:
             chosen = None if self.views is None else self.views(fidelity)
             index = fidelity.available if chosen is None else all_views(chosen, fidelity.n_views)
             values = relative_misfits(fidelity_at(algorithm, state), state.image, index)
-            found = {"misfit": values.nanmean(-1)}
+            means = {"misfit": values.nanmean(-1)}
             for name, group in (self.groups or {}).items():
-                mine = torch.isin(index, group).to(values.device)
-                if bool(mine.any()):
-                    found[f"misfit {name}"] = values[..., mine].nanmean(-1)
-            return {name: value for name, value in found.items() if bool(value.isfinite().all())}
+                members = torch.isin(index, group).to(values.device)
+                if bool(members.any()):
+                    means[f"misfit {name}"] = values[..., members].nanmean(-1)
+            return {name: value for name, value in means.items() if bool(value.isfinite().all())}
 
         return measure

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.base.quantities import sort_quantities
+from plugstream.base.quantities import Series, sort_quantities
 from plugstream.images.drawing import INK, Curve, arrange_panels, draw_curves, draw_rows, figure_size
 from plugstream.images.planes import turn_images
 from plugstream.images.space import ImageSpace
-from plugstream.solver.series import Series
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
