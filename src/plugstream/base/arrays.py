@@ -14,8 +14,6 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError
 
-__all__ = ["Array", "accept_arrays", "accept_arrays_in", "as_tensor"]
-
 Array = Tensor | NDArray[Any]
 """The types that images and data may have."""
 

@@ -10,8 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["KrylovSpace", "Solutions", "row_norms"]
-
 Complex = NDArray[np.complex128]
 
 # Products whose independent share, squared, is less than this are left out.

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from plugstream.base.errors import InputError
 
-__all__ = ["check_disk", "check_memory", "format_size", "free_memory", "machine_memory", "parse_size"]
-
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt])(i?)b?")
 
 

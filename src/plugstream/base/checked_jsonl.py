@@ -23,8 +23,6 @@ from typing import Any
 from plugstream.base.errors import DamagedError, StorageError
 from plugstream.base.files import open_plain
 
-__all__ = ["LineTail", "LineWriter", "read_lines"]
-
 _WHOLE = re.compile(rb', "check": "([0-9a-f]{16})"\}')
 _END = re.compile(_WHOLE.pattern + rb"\n\Z")
 _END_BYTES = len(', "check": "0123456789abcdef"}')

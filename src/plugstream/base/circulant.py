@@ -10,8 +10,6 @@ from torch import Tensor
 
 from plugstream.base.linalg import inner, per_image
 
-__all__ = ["Circulant", "preconditioned_steps"]
-
 
 @dataclass(frozen=True, eq=False)
 class Circulant:

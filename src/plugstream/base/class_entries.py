@@ -9,8 +9,6 @@ from typing import Any
 
 from plugstream.base.registry import Entry, Options, register
 
-__all__ = ["register_class"]
-
 # The positional arguments of a kind's entries, after their options (docs/extending.md).
 _PARTS = {
     "algorithm": ("fidelity", "denoiser"),

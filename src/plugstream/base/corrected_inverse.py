@@ -11,8 +11,6 @@ from torch import Tensor
 
 from plugstream.base.block_gmres import Solutions, row_norms
 
-__all__ = ["refine"]
-
 # Products below this share of the largest, squared, are nearly combinations of others, and left out.
 _SHARE = {torch.complex64: 1e-5, torch.complex128: 1e-12}
 # A guess that leaves more than this of a residual is not worth another one.

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["GraphCall", "filled", "side_by_side", "stream_handle"]
-
 _First = TypeVar("_First")
 _Second = TypeVar("_Second")
 

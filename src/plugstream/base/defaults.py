@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["with_defaults"]
-
 
 def with_defaults(own: Any, base: type) -> Any:
     """The object itself if it is of this base class, and otherwise with the attributes of the base class that it lacks.

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from plugstream.base.linalg import inner, norm, per_image, product_unit
 
-__all__ = ["largest_eigenvalue_bounds", "nonnegative_bound"]
-
 # Products between two computations of the bounds, which need all eigenvalues of small matrices.
 _BETWEEN = 3
 # Rounding in a product, over the largest eigenvalue and the machine precision: sums over pixels.

@@ -10,8 +10,6 @@ from typing import Any
 
 from plugstream.base.registry import Options, register
 
-__all__: list[str] = []
-
 
 def _declare(kind: str, text: str) -> None:
     @register(kind, "FILE.py:NAME", text)

@@ -10,8 +10,6 @@ if TYPE_CHECKING:  # lists of names read this file, and do not wait for NumPy
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["TO_GO", "Quantity", "Series", "read_quantity", "sort_quantities"]
-
 
 @dataclass(frozen=True)
 class Quantity:

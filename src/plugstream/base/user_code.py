@@ -19,24 +19,10 @@ from typing import Any
 
 from plugstream.base.errors import InputError
 
-__all__ = [
-    "OwnFile",
-    "allow",
-    "call_from_file",
-    "call_own",
-    "declarations",
-    "forget",
-    "is_allowed",
-    "load_from_file",
-    "own_line",
-    "run_declarations",
-    "run_file",
-]
-
 
 @dataclass
 class OwnFile:
-    """A file that was run: by the hash of which content, its module, what it registered, or why it cannot be run."""
+    """A file that was run: the hash of its content, its module, its registrations, or why it cannot be run."""
 
     digest: str
     module: ModuleType
@@ -61,7 +47,7 @@ def is_allowed(where: str) -> bool:
 
 
 def forget() -> None:
-    """Begin anew, as a command does: nothing is allowed, and what was run would be run again."""
+    """Start again, as a command does: no file is allowed, and each would be run again."""
     _files.clear()
     _consents.clear()
 
@@ -104,7 +90,7 @@ def call_from_file(where: str, *parts: Any, **more: Any) -> Any:
 
 
 def call_own(where: str, function: Any, *parts: Any, **more: Any) -> Any:
-    """What a function of a person's own makes of these arguments; what goes wrong in it is told in one line."""
+    """Call a person's own function; an error in it becomes one line."""
     try:
         return function(*parts, **more)
     except InputError:
@@ -131,7 +117,7 @@ def run_file(file: Path) -> OwnFile:
 
 
 def own_line(error: BaseException) -> str | None:
-    """The file and line of a person's own code that an exception passed through last; None where it did not."""
+    """The file and line of a person's own code that an exception passed through last; None if there is none."""
     last = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if str(frame.f_globals.get("__name__", "")).startswith(_PREFIX):

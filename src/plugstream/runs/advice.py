@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plugstream.base.errors import InputError
-from plugstream.base.values import parse_value
+from plugstream.base.text import parse_value
 from plugstream.runs.reasons import default_reasons
 from plugstream.settings import (
     Draft,

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from plugstream.base.errors import InputError
 from plugstream.base.registry import find
-from plugstream.base.values import parse_value
+from plugstream.base.text import parse_value
 from plugstream.settings.choices import (
     Choice,
     Selection,

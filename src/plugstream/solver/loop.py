@@ -27,8 +27,6 @@ from plugstream.solver.monitors import Judge, Measure, Monitor, quantities_of, w
 from plugstream.solver.result import Callback, Progress, Result, Row, Snapshot, Stop, Turn
 from plugstream.solver.verdict import Trace, Verdict, estimate_arrival, judge
 
-__all__ = ["data_scale", "solve"]
-
 S = TypeVar("S", bound=State)
 
 

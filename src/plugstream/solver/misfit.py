@@ -17,8 +17,6 @@ from plugstream.fidelity.misfit import compares_data, relative_misfits
 from plugstream.models.views import Views, all_views
 from plugstream.solver.monitors import Measure, Past
 
-__all__ = ["Misfit"]
-
 
 @dataclass(frozen=True, eq=False)
 class Misfit:

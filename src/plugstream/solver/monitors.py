@@ -24,23 +24,6 @@ from plugstream.images.quality import psnr, ssim
 from plugstream.models.views import Views
 from plugstream.solver.verdict import Arrival, Outcome, Verdict, judge, remedies
 
-__all__ = [
-    "PSNR",
-    "SNR",
-    "SSIM",
-    "Cost",
-    "Distance",
-    "HeldOutMisfit",
-    "Judge",
-    "Measure",
-    "Monitor",
-    "Past",
-    "Variance",
-    "quantities_of",
-    "snr",
-    "with_stop",
-]
-
 Measure = Callable[[Any, Any], dict[str, Tensor]]
 """Measures a state of an algorithm: names and values, one value for each image."""
 

@@ -17,8 +17,6 @@ from plugstream.images.space import ImageSpace
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["plot_result"]
-
 
 def plot_result(
     result: Tensor, history: Mapping[str, Series], title: str, space: ImageSpace, truth: NDArray[Any] | None

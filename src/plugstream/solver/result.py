@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from plugstream.images.space import ImageSpace
     from plugstream.scans.scan import Scan
 
-__all__ = ["Callback", "Progress", "Result", "Row", "Snapshot", "Stop", "Turn"]
 
 S = TypeVar("S", bound=State)
 

@@ -17,8 +17,6 @@ from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.images.global_phase import Phase, align_phase
 
-__all__ = ["ErrorSum", "coverage", "error_map", "error_sums", "half_of_views"]
-
 _LEAST = 4  # views, for two halves that say something of each other
 
 

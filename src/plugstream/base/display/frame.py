@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from plugstream.base.text import printable
 
-__all__ = ["Clock", "Frame", "Line", "Part", "Piece", "Thinned", "duration", "fit", "frame_text", "sparkline"]
-
 _BAR, _LEAST_BAR = 40, 6
 _CURVE = 16  # characters of a small curve, at most
 _RECENT = 20.0  # seconds of steps that speed and time left are estimated from

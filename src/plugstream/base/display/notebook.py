@@ -11,8 +11,6 @@ from typing import Any
 from plugstream.base.display.frame import Frame, Line
 from plugstream.base.text import printable
 
-__all__ = ["NotebookRegion", "in_notebook"]
-
 _WIDE, _HIGH = 80, 14  # pixels of a small curve
 
 

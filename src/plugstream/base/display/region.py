@@ -18,7 +18,6 @@ from plugstream.base.display.frame import Frame, Piece, fit
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["TerminalRegion", "takes_blocks"]
 
 _STYLES = {"bar": "green", "rest": "bright_black", "curve": "blue", "warning": "bold yellow"}
 

@@ -27,8 +27,6 @@ from plugstream.base.errors import InputError
 from plugstream.base.progress import Work, enclosing_work, listening
 from plugstream.base.text import printable
 
-__all__ = ["MODES", "Display", "View", "active_display"]
-
 MODES = ("auto", "rich", "plain", "json", "none")
 
 # Seconds of silence on a terminal, elsewhere, and between two lines of JSON about one thing.

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from plugstream.base.display.frame import Clock, Frame, Line, Part, Thinned, duration
 from plugstream.base.quantities import Quantity, sort_quantities
 
-__all__ = ["Steps"]
-
 
 class Steps:
     """The steps of a run.

@@ -143,7 +143,7 @@ def read_mapping(options: ArrayOptions) -> dict[str, Any]:
 
     Of what is a value, and no array, a word that does not begin with a slash is a number where it can be one.
     """
-    from plugstream.base.values import parse_value
+    from plugstream.base.text import parse_value
 
     entries("importer")
     cls = find_instrument(options.instrument, trust=True)

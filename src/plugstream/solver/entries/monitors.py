@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     Where = Callable[[Fidelity], Views]
 
-__all__ = ["PeakOptions"]
-
 
 class PeakOptions(Options):
     """Of what compares an error with the largest value that there can be."""

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from plugstream.solver.verdict.trace import Trace
 
-__all__ = ["ARRIVED", "FEWEST", "Arrival", "estimate_arrival"]
-
 ARRIVED = 0.01
 """An image has arrived if ten times as many steps would change it by less than this part, and by less than twice that
 even if the estimated drift is three times too short."""

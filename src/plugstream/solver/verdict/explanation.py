@@ -18,8 +18,6 @@ from plugstream.models.views import spread_views
 from plugstream.solver.verdict.noise import Noise, band_noise, difference_noise, photon_noise
 from plugstream.solver.verdict.trials import left_over, refit, try_suspects
 
-__all__ = ["TRIED", "Cause", "Explanation", "explain"]
-
 # Views whose residual is measured, or as many as these bytes hold, and views on which suspects are tried.
 _VIEWS, _BYTES, TRIED = 96, 256 << 20, 16
 # Causes are looked for if the misfit is more than so many times the noise, or than this if no noise is known.

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Noise", "band_noise", "difference_noise", "photon_noise"]
-
 # Orders of differences, and the sums of the squares of their weights: binomial(2n, n).
 _ORDERS = {2: 6.0, 3: 20.0, 4: 70.0}
 _FEWEST = 8  # values along an axis for differences to say something

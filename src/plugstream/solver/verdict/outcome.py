@@ -15,8 +15,6 @@ from plugstream.algorithms.sampling import repeated_views
 from plugstream.algorithms.variance import Plain
 from plugstream.solver.verdict.arrival import Arrival
 
-__all__ = ["Answer", "Outcome", "Verdict", "has_settled", "judge", "remedies", "worst_verdict"]
-
 # An iteration whose distance ends above half of its start, and does not fall, leads nowhere.
 _NOWHERE = 0.5
 # A trend needs four measurements, and uses the last third of them, but at least six.

@@ -16,8 +16,6 @@ from plugstream.base.schedules import OverL
 from plugstream.models.part import PartOfData
 from plugstream.solver.verdict.outcome import Answer
 
-__all__ = ["StrengthProbe", "found_strength", "probe_strength"]
-
 # Every tenth view judges; with fewer views than this, a part of each view's data, as in a search for sigma.
 _EVERY, _MANY = 10, 25
 _FACTOR = 2.0  # between the three strengths

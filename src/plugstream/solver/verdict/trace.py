@@ -10,8 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Trace"]
-
 # Random sums of an image. The length of a difference is right to sqrt(2 / sums), 9 %.
 _SUMS = 256
 # From this step on a trace has so many entries for each doubling of the steps, and before it every step.

@@ -16,8 +16,6 @@ from plugstream.models.base import Model
 from plugstream.models.recording import magnitudes
 from plugstream.models.suspects import Suspect, Trial
 
-__all__ = ["Evidence", "left_over", "refit", "try_suspects"]
-
 # Steps of a fit, and after how many of them the best three of several trials continue.
 _STEPS, _FIRST, _BEST = 10, 2, 3
 _WAVE_STEPS, _WAVE_FIRST = 30, 6  # for intensities, whose phases are unknown

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from plugstream.algorithms.pairs import Pair, damping_for
 
-__all__ = ["AT_THE_LIMIT", "Certificate", "PairNumbers"]
-
 # A theta that is 1 to this much is 1: that of -I, say, whose pairs give it up to rounding.
 AT_THE_LIMIT = 1 - 1e-6
 

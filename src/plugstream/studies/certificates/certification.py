@@ -19,8 +19,6 @@ from plugstream.studies.certificates.certificate import Certificate, PairNumbers
 from plugstream.studies.certificates.paths import path_pairs, reconstruction_path, small_problem
 from plugstream.studies.certificates.search import Adjoint, Secants, asymmetry, make_adjoint, worst_directions
 
-__all__ = ["certify"]
-
 # Halvings of a pair that no longer change its value by this factor are of a smooth map; a jump doubles it.
 _JUMP = 1.5
 # The least size of pairs in units of sigma is that at which rounding makes up this part of a pair's distance.

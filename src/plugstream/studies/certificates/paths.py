@@ -15,8 +15,6 @@ from plugstream.models.born_geometry import BornGeometry
 from plugstream.models.function import FunctionModel
 from plugstream.scans.simulation import simulate
 
-__all__ = ["path_pairs", "reconstruction_path", "small_problem"]
-
 
 def small_problem(image: Tensor, *, views: int = 12, receivers: int = 48, snr: float = 40.0) -> LeastSquares:
     """A diffraction tomography of an image like the paper's: a ring around it, a wavelength of six pixels, 40 dB.

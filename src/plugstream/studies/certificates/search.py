@@ -17,8 +17,6 @@ from plugstream.algorithms.pairs import Pair, measure
 from plugstream.base.progress import report
 from plugstream.denoisers.base import Denoiser
 
-__all__ = ["Adjoint", "Secants", "asymmetry", "make_adjoint", "worst_directions"]
-
 Adjoint = Callable[[Tensor], Tensor]
 """The product of the transposed Jacobian at an image with a direction, (H, W) to (H, W)."""
 

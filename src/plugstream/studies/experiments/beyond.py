@@ -11,8 +11,6 @@ from plugstream.studies.experiments.cells import Arrays, Cell, Scale, Store
 from plugstream.studies.experiments.runs import Spec, falling, known_settings, outcome, run, tune
 from plugstream.studies.experiments.setup import Problem
 
-__all__ = ["LEVELS", "Row", "calls_to_reach", "cells_of", "first_reach", "limit_choices", "rows"]
-
 # Average SNR in dB that a method should reach: the issue's, and the paper's PnP-SGD with 10 views.
 LEVELS = (25.5, 25.85)
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from plugstream.base.files import write_whole
 from plugstream.base.progress import within
 
-__all__ = ["FULL", "QUICK", "Arrays", "Cell", "OutOfTimeError", "Scale", "Store"]
-
 Arrays = dict[str, NDArray[Any]]
 Cell = dict[str, Any]
 """The result of a cell of a table or a curve of a figure."""

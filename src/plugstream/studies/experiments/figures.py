@@ -15,16 +15,6 @@ from plugstream.studies.experiments.cells import Cell
 from plugstream.studies.experiments.printed import AVERAGE, METHODS
 from plugstream.studies.experiments.table1 import MOMENTA, smallest
 
-__all__ = [
-    "distance_curve",
-    "draw_beyond",
-    "draw_distances",
-    "draw_images",
-    "draw_stacked",
-    "snr_curve",
-    "time_curve",
-]
-
 _INK = "#333333"
 _COLOURS = ("#1b6ca8", "#d1495b", "#3a7d44", "#8d5a97")
 

@@ -14,8 +14,6 @@ from plugstream.images.simulated import add_noise
 from plugstream.models.base import Model
 from plugstream.studies.experiments.setup import CountingModel, Pictures, Problem
 
-__all__ = ["OTHERS", "VIEWS", "make_other_problem"]
-
 # As many as the paper's scans have, so that a batch of 10 or 30 means the same.
 VIEWS = 60
 # What is asked for, and input SNR in dB.

@@ -19,8 +19,6 @@ from plugstream.studies.experiments.cells import Cell
 from plugstream.studies.experiments.printed import AVERAGE, IMAGES, METHODS, TABLE1, TABLE2
 from plugstream.studies.experiments.table1 import COLUMNS, MOMENTA, smallest
 
-__all__ = ["Table", "beyond_table", "curves", "successors_table", "table1_table", "table2_table", "write_table"]
-
 Value = float | int | str | None
 
 

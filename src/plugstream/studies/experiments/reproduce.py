@@ -17,8 +17,6 @@ from plugstream.studies.experiments.other_instruments import OTHERS, make_other_
 from plugstream.studies.experiments.printed import METHODS
 from plugstream.studies.experiments.setup import Problem
 
-__all__ = ["WHAT", "Reproduction", "compute", "compute_all", "summary", "write"]
-
 WHAT = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "beyond", "successors")
 
 _STEPS = ((1.0, "1/L"), (0.25, "1/4L"), (0.0625, "1/16L"))

@@ -30,19 +30,6 @@ from plugstream.studies.experiments.printed import IMAGES
 from plugstream.studies.experiments.setup import PerImage, Problem
 from plugstream.studies.tuning import golden_section
 
-__all__ = [
-    "Spec",
-    "TunedSpec",
-    "as_numpy",
-    "falling",
-    "known_settings",
-    "make_algorithm",
-    "make_denoiser",
-    "outcome",
-    "run",
-    "tune",
-]
-
 
 @dataclass(frozen=True)
 class Spec:

@@ -21,8 +21,6 @@ from plugstream.models.born_geometry import BornGeometry
 from plugstream.models.views import Views
 from plugstream.studies.experiments.printed import IMAGES
 
-__all__ = ["CountingModel", "PerImage", "Pictures", "Problem", "load_pictures", "make_problem"]
-
 # Of scikit-image, and all of the paper's size or larger; they stand in where the paper's images are not at hand.
 _STAND_IN = ("camera", "moon", "coins", "page")
 

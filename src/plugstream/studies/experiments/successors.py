@@ -11,8 +11,6 @@ from plugstream.studies.experiments.cells import Cell, Scale, Store
 from plugstream.studies.experiments.runs import Spec
 from plugstream.studies.experiments.setup import Problem
 
-__all__ = ["BEFORE", "FOUR_PICTURES", "other_rows", "successor_cells", "successor_rows"]
-
 # What they are compared with: the lines of `beyond` that were the best online, and the best of all.
 BEFORE = ("PnP-SGD(10), shifted", "PnP-ADMM(60)", "PnP-HQS(30), shifted, falling")
 # The pictures that the other instruments see.

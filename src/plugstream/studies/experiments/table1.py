@@ -14,8 +14,6 @@ from plugstream.studies.experiments.printed import BM3D_SIGMA, IMAGES, TNRD_SIGM
 from plugstream.studies.experiments.runs import Spec, outcome, run
 from plugstream.studies.experiments.setup import Problem
 
-__all__ = ["COLUMNS", "DENOISERS", "MOMENTA", "smallest", "strengths", "table1_cells"]
-
 DENOISERS = ("tv", "bm3d", "tnrd")
 # (step as a multiple of 1/L, views a step), in the order of the paper's columns; the last is the first again.
 COLUMNS = ((1.0, 30), (0.25, 30), (0.0625, 30), (1.0, 10), (1.0, 20), (1.0, 30))

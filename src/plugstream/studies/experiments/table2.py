@@ -9,8 +9,6 @@ from plugstream.studies.experiments.cells import Arrays, Cell, Scale, Store
 from plugstream.studies.experiments.runs import Spec, as_numpy, known_settings, outcome, run, tune
 from plugstream.studies.experiments.setup import Problem
 
-__all__ = ["SHOWN", "choices", "method_cells", "slug"]
-
 # The images of Fig. 7.
 SHOWN = ("monarch", "parrot")
 

@@ -14,8 +14,6 @@ from torch import Tensor
 from plugstream.base.errors import InputError, StorageError
 from plugstream.base.tensors import load_tensors, save_tensors
 
-__all__ = ["Training", "fit"]
-
 _FORMAT = "plugstream-training"
 _TOGETHER = 50  # losses read from a GPU at a time
 

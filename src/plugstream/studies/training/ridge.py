@@ -15,8 +15,6 @@ from plugstream.denoisers.ridge_prior import RidgePotential, Ridges, prox
 from plugstream.studies.training.fit import Training, fit
 from plugstream.studies.training.patches import Patches
 
-__all__ = ["ridge_gradients", "train_ridge"]
-
 
 def ridge_gradients(
     ridges: Ridges, clean: Tensor, noise: Tensor, sigma: Tensor, *, iterations: int = 30, solves: int = 14

@@ -18,8 +18,6 @@ from plugstream.denoisers.tnrd.tables import BUMPS, PRECISION, SPACING
 from plugstream.studies.training.fit import Training, fit
 from plugstream.studies.training.patches import Patches
 
-__all__ = ["initial_weights", "train_tnrd"]
-
 # Adam moves every number by about its rate: the numbers of filters are of size 1, and so are the others in these units.
 _RATES = {"coefficients": 1.0, "log_reaction": 1.0, "weights": 0.2}
 _NOISE = 15.0  # that a model meets inside: the bumps are then two thirds of the noise wide and reach to 20 times it

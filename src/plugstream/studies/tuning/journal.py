@@ -14,8 +14,6 @@ from plugstream.base.errors import InputError, StorageError
 from plugstream.base.files import NEW_FILE
 from plugstream.studies.tuning.search import worst_if_nan
 
-__all__ = ["Journal"]
-
 
 class Journal:
     """The evaluations of a search, one JSON line each, so that a stopped search can continue.

@@ -27,8 +27,6 @@ from plugstream.studies.tuning.journal import Journal
 from plugstream.studies.tuning.scores import held_out_score, residual_excess, split_views
 from plugstream.studies.tuning.search import golden_section, largest_crossing, successive_halving
 
-__all__ = ["Search", "tune_scan"]
-
 # Multiples of the step that was asked for. Twice 1/L is where the gradient step stops being nonexpansive.
 _STEPS = (1.0, 0.5, 1.5)
 # Values of sigma that successive halving starts from, besides the other settings.

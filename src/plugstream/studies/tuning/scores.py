@@ -10,8 +10,6 @@ from torch import Tensor
 from plugstream.base.errors import InputError
 from plugstream.fidelity.least_squares import LeastSquares
 
-__all__ = ["discrepancy_score", "held_out_score", "residual_excess", "split_views"]
-
 _BLOCK_VIEWS = 64  # whose data is in memory at a time
 
 

@@ -13,8 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from plugstream.base.errors import InputError
 from plugstream.base.progress import within
 
-__all__ = ["Best", "Crossing", "golden_section", "largest_crossing", "successive_halving", "worst_if_nan"]
-
 Floats = NDArray[np.float64]
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
