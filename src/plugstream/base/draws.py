@@ -47,7 +47,7 @@ def coin(seed: int, step: int, probability: float, stream: Stream = Stream.FULL_
 
 
 def standard_normal(seed: int, step: int, shape: Sequence[int], stream: Stream = Stream.NOISE) -> Tensor:
-    """Independent standard normal numbers of this shape, float64, by Box and Muller: a pure function of (seed, step)."""
+    """Standard normal numbers of this shape, float64, by Box and Muller: a pure function of (seed, step)."""
     count = math.prod(shape)
     words = draw_words(seed, step, count + count % 2, stream).reshape(2, -1)
     uniform = ((words >> np.uint64(11)) + 0.5) * 2.0**-53  # never 0, whose logarithm is infinite

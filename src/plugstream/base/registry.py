@@ -137,17 +137,15 @@ class Entry:
         if self.is_pattern:
             more["name"] = name
         own = pattern_of(self.name) == OWN and not self.is_pattern
-        thing = call_own(name, self.build, options, *parts, **more) if own else self.build(options, *parts, **more)
+        item = call_own(name, self.build, options, *parts, **more) if own else self.build(options, *parts, **more)
         needed = KINDS[self.kind].parts
-        if needed and isinstance(thing, type):
-            raise InputError(
-                f"the {self.kind} {name} is the class {thing.__name__}, where one of its objects should be"
-            )
+        if needed and isinstance(item, type):
+            raise InputError(f"the {self.kind} {name} is the class {item.__name__}, where one of its objects should be")
         for part in needed:
-            if not hasattr(thing, part):
-                kind = f"{type(thing).__name__}, which has no {part}"
+            if not hasattr(item, part):
+                kind = f"{type(item).__name__}, which has no {part}"
                 raise InputError(f"the {self.kind} {name} is {kind}; it needs {', '.join(needed)}")
-        return thing
+        return item
 
     @property
     def option_names(self) -> tuple[str, ...]:

@@ -35,9 +35,9 @@ class Journal:
             text = path.read_bytes() if path.exists() else b""
         except OSError as error:
             raise StorageError(f"cannot read the journal {path}: {error.strerror}") from error
-        whole = text[: text.rfind(b"\n") + 1]
+        complete = text[: text.rfind(b"\n") + 1]
         try:
-            first, *lines = [json.loads(line) for line in whole.splitlines()] or [None]
+            first, *lines = [json.loads(line) for line in complete.splitlines()] or [None]
             if first is not None and first != json.loads(json.dumps({"about": about})):
                 raise InputError(f"{path} is the journal of another search; remove it, or choose another --out")
             for entry in lines:
@@ -45,12 +45,12 @@ class Journal:
                 self._remarks.add(str(entry.get("remark", "")))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"{path} cannot be read as a journal: {error}") from error
-        if len(whole) < len(text):
+        if len(complete) < len(text):
             try:
-                os.truncate(path, len(whole))  # a line that followed would be lost with what is left of this one
+                os.truncate(path, len(complete))  # the next line would be lost with the rest of this one
             except OSError as error:
                 raise StorageError(f"cannot write the journal {path}: {error.strerror}") from error
-        if not whole:
+        if not complete:
             self._add({"about": about})
 
     def __len__(self) -> int:
