@@ -39,10 +39,10 @@ _declare(
 )
 
 
-_declare("epochs", "every view once before any comes again, shuffled", "Epochs", **_DRAWN, grows=True)
+_declare("epochs", "every view once before any repeats, shuffled", "Epochs", **_DRAWN, grows=True)
 
 
-_declare("shifted", "evenly spaced views, moved on by one a step", "ShiftedViews", options=BatchOptions, grows=True)
+_declare("shifted", "evenly spaced views, shifted by one each step", "ShiftedViews", options=BatchOptions, grows=True)
 
 
 @register(

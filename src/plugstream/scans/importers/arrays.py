@@ -48,10 +48,10 @@ _COMMON = {"mask", "pixel", "truth", "weights"}  # names that say nothing of the
 class ArrayOptions(Options):
     """What can be said of a file of arrays, whatever its instrument."""
 
-    instrument: str = Field("born-2d", description="the instrument that the scan is of, or FILE.py:NAME")
+    instrument: str = Field("born-2d", description="the instrument of the scan, or FILE.py:NAME")
     map: tuple[str, ...] = Field(
         (),
-        description="where the file keeps data and what else the instrument has, or values such as pixel=0.003",
+        description="where the file has the data and the instrument's other arrays, or values such as pixel=0.003",
         json_schema_extra={"words": "NAME=PATH"},
     )
     mapping: str | None = Field(None, description="read the mapping from this TOML file")

@@ -37,19 +37,19 @@ def _declare(name: str, text: str, monitor: str, **how: Any) -> None:
 _declare("distance", "the distance to a fixed point, relative to its start", "Distance")
 
 
-_declare("snr", "SNR in dB, where the scan has its truth", "SNR", truth=True)
+_declare("snr", "SNR in dB, if the scan has a truth", "SNR", truth=True)
 
 
-_declare("psnr", "PSNR in dB, where the scan has its truth", "PSNR", options=PeakOptions, truth=True)
+_declare("psnr", "PSNR in dB, if the scan has a truth", "PSNR", options=PeakOptions, truth=True)
 
 
-_declare("ssim", "SSIM, where the scan has its truth", "SSIM", options=PeakOptions, truth=True, least=11, axes=2)
+_declare("ssim", "SSIM, if the scan has a truth", "SSIM", options=PeakOptions, truth=True, least=11, axes=2)
 
 
 _declare("cost", "the data misfit and, for a known prox, the cost", "Cost")
 
 
-@register("monitor", "misfit", "the part of the data that is left unexplained, and that of each frequency")
+@register("monitor", "misfit", "the unexplained part of the data, in all and for each frequency")
 def build_misfit(options: Options, truth: Any, views: Where) -> Misfit:
     from plugstream.solver.misfit import Misfit
 
