@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from plugstream.base.errors import InputError, StorageError
@@ -92,16 +93,12 @@ class _Ranks(Group):
     """The processes that torchrun started."""
 
     def __init__(self, rank: int, size: int, timeout: float, store: Any = None) -> None:
-        import torch.distributed as dist
-
         self.rank, self.size, self.timeout, self._store = rank, size, timeout, store
         self.interrupted = False
         # A group of its own: the time to join is short, and that for a step is not.
         self._group = dist.new_group(timeout=timedelta(seconds=timeout))
 
     def sum(self, tensor: Tensor, failure: BaseException | None = None) -> Tensor:
-        import torch.distributed as dist
-
         packed = self._pack(tensor, failure)
         with self._talk():
             dist.all_reduce(packed, group=self._group)
@@ -109,8 +106,6 @@ class _Ranks(Group):
         return _unpack(packed, tensor)
 
     def gather(self, tensor: Tensor, failure: BaseException | None = None) -> Tensor:
-        import torch.distributed as dist
-
         packed = self._pack(tensor, failure)
         rows = packed.new_empty((self.size, len(packed)))
         with self._talk():
@@ -119,8 +114,6 @@ class _Ranks(Group):
         return torch.stack([_unpack(row, tensor) for row in rows])
 
     def share(self, value: T) -> T:
-        import torch.distributed as dist
-
         box: list[Any] = [value if self.leads else None]
         with self._talk():
             dist.broadcast_object_list(box, src=0, group=self._group, device=torch.device("cpu"))
@@ -151,8 +144,6 @@ class _Ranks(Group):
 
     def gather_objects(self, value: T) -> list[T]:
         """Every process's value, in the order of ranks."""
-        import torch.distributed as dist
-
         box: list[Any] = [None] * self.size
         with self._talk():
             dist.all_gather_object(box, value, group=self._group)
@@ -210,7 +201,7 @@ class _Ranks(Group):
 
 @contextlib.contextmanager
 def process_group(*, timeout: float | None = None) -> Iterator[Group]:
-    """The processes that torchrun started, as long as the block lasts; a group of one where it did not.
+    """The processes that torchrun started, for the duration of the block; without torchrun, a group of one.
 
         with plugstream.process_group() as group:
             fidelity = plugstream.Sharded(plugstream.LeastSquares(model, scan), group)
@@ -233,8 +224,6 @@ def process_group(*, timeout: float | None = None) -> Iterator[Group]:
             f"this should be rank {rank} of {size}, but its meeting point (MASTER_ADDR, MASTER_PORT) is missing, or "
             "there is no such rank; start it with torchrun, or without WORLD_SIZE in the environment"
         )
-    import torch.distributed as dist
-
     seconds = _timeout() if timeout is None else timeout
     if not seconds > 0:
         raise InputError(f"the timeout of ranks must be > 0 seconds, not {seconds:g}")
@@ -262,8 +251,6 @@ def process_group(*, timeout: float | None = None) -> Iterator[Group]:
 
 def _choose_backend(size: int) -> str:
     """The backend for tensors; this process takes its GPU, if there are any."""
-    import torch.distributed as dist
-
     if not torch.cuda.is_available():
         return "gloo"
     local, gpus = _read_number("LOCAL_WORLD_SIZE", size), torch.cuda.device_count()
@@ -295,8 +282,6 @@ def _fresh_store(rank: int, size: int) -> tuple[Any, Any]:
     not help: the torchrun of each machine counts only its own. So each process posts a random word, and rank 0 lists
     the words until every process has seen its own on the same list.
     """
-    import torch.distributed as dist
-
     deadline = time.monotonic() + JOIN_TIMEOUT
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     joined = timedelta(seconds=JOIN_TIMEOUT)

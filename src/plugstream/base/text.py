@@ -64,7 +64,7 @@ def parse_value(text: str) -> Any:
             return float(above) / float(below)
     except (ValueError, ZeroDivisionError):
         pass  # a step such as 1/L, or nonsense that is reported where it is used
-    if not text.isprintable():  # more than one line of TOML, of which only the first would count
+    if not text.isprintable():  # several lines of TOML, only the first of which would count
         return text
     try:
         return tomllib.loads(f"value = {text}")["value"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,9 +20,10 @@ from plugstream.base.linalg import norm
 from plugstream.base.quantities import Quantity
 from plugstream.denoisers.wrap import as_denoiser
 from plugstream.fidelity.least_squares import Fidelity
+from plugstream.fidelity.misfit import compares_data, relative_misfits
 from plugstream.images.global_phase import Phase, align_phase, check_phase
 from plugstream.images.quality import psnr, ssim
-from plugstream.models.views import Views
+from plugstream.models.views import Views, all_views
 from plugstream.solver.verdict import Arrival, Outcome, Verdict, judge, remedies
 
 Measure = Callable[[Any, Any], dict[str, Tensor]]
@@ -44,6 +46,16 @@ class Monitor(Protocol):
 
         Arguments: the run's algorithm; its first state; past, empty for a new run.
         """
+
+
+class _Stateless:
+    """A monitor that measures each state by itself."""
+
+    def measure(self, algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
+        return self.measure
 
 
 @runtime_checkable
@@ -193,7 +205,7 @@ class SSIM:
 
 
 @dataclass(frozen=True)
-class Cost:
+class Cost(_Stateless):
     """d(x), and if the denoiser is a known prox also f(x) = d(x) + (sigma^2 / gamma) r(x).
 
     A fixed point of P minimises f. Half-quadratic splitting minimises the sum with the Moreau envelope of d instead, so
@@ -208,22 +220,19 @@ class Cost:
     every: int | None = None
     views: Callable[[Fidelity], Views] | None = None
 
-    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
-        @torch.no_grad()
-        def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
-            views = None if self.views is None else self.views(algorithm.fidelity)
-            out = {"fidelity": fidelity_at(algorithm, state).value(state.image, views)}
-            prior = as_denoiser(algorithm.denoiser).value
-            if prior is not None:
-                gamma, sigma = algorithm.parameters(state.k + 1, state)
-                out["cost"] = out["fidelity"] + sigma**2 / gamma * prior(state.image)
-            return out
-
-        return measure
+    @torch.no_grad()
+    def measure(self, algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
+        views = None if self.views is None else self.views(algorithm.fidelity)
+        out = {"fidelity": fidelity_at(algorithm, state).value(state.image, views)}
+        prior = as_denoiser(algorithm.denoiser).value
+        if prior is not None:
+            gamma, sigma = algorithm.parameters(state.k + 1, state)
+            out["cost"] = out["fidelity"] + sigma**2 / gamma * prior(state.image)
+        return out
 
 
 @dataclass(frozen=True)
-class HeldOutMisfit:
+class HeldOutMisfit(_Stateless):
     """d(x) on data that no step uses: how well the image predicts what it was not made from.
 
     Fitted noise makes d smaller on the data of the steps and larger on these, so it is smallest near the best image,
@@ -247,15 +256,48 @@ class HeldOutMisfit:
     views: Callable[[Fidelity], Views]
     every: int | None = None
 
-    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
-        @torch.no_grad()
-        def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
-            if algorithm.judge is not None:
-                return {self.name: algorithm.misfit(state)}  # type: ignore[attr-defined]
-            views = self.views(algorithm.fidelity)
-            return {} if views is None else {self.name: fidelity_at(algorithm, state).value(state.image, views)}
+    @torch.no_grad()
+    def measure(self, algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
+        if algorithm.judge is not None:
+            return {self.name: algorithm.misfit(state)}  # type: ignore[attr-defined]
+        views = self.views(algorithm.fidelity)
+        return {} if views is None else {self.name: fidelity_at(algorithm, state).value(state.image, views)}
 
-        return measure
+
+@dataclass(frozen=True, eq=False)
+class Misfit(_Stateless):
+    r"""The mean over views of ||H_i x - y_i||^2 / ||y_i||^2, the part of the data that an image leaves unexplained.
+
+    It is 1 for a zero image, at which a model with multiple scattering may be stuck, and about the noise for one that
+    explains the data; fitted noise makes it smaller still. Measured for least squares and for intensities of waves.
+
+    Arguments: views, a function from a fidelity to the views to measure on, all available ones if not given; groups of
+    views by name, each also measured by itself.
+    """
+
+    views: Callable[[Fidelity], Views] | None = None
+    groups: Mapping[str, Tensor] | None = None
+    every: int | None = None
+
+    @cached_property
+    def measures(self) -> tuple[Quantity, ...]:
+        """The misfit, and that of each group."""
+        total = Quantity("misfit", curve="mean ||H x - y||² / ||y||²", form=".4f", logarithmic=True)
+        return total, *(Quantity(f"misfit {g}", form=".4f", logarithmic=True, detail=True) for g in self.groups or ())
+
+    def measure(self, algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
+        fidelity: Any = algorithm.fidelity
+        if not compares_data(fidelity):
+            return {}
+        chosen = None if self.views is None else self.views(fidelity)
+        index = fidelity.available if chosen is None else all_views(chosen, fidelity.n_views)
+        values = relative_misfits(fidelity_at(algorithm, state), state.image, index)
+        means = {"misfit": values.nanmean(-1)}
+        for name, group in (self.groups or {}).items():
+            members = torch.isin(index, group).to(values.device)
+            if bool(members.any()):
+                means[f"misfit {name}"] = values[..., members].nanmean(-1)
+        return {name: value for name, value in means.items() if bool(value.isfinite().all())}
 
 
 def quantities_of(monitors: Sequence[Monitor]) -> list[Quantity]:
@@ -329,7 +371,7 @@ _VIEWS = 24
 
 
 @dataclass(frozen=True)
-class Variance:
+class Variance(_Stateless):
     """nu^2 at the image, from at most 24 random views: how much the gradient of one differs from that of all."""
 
     measures: ClassVar = (Quantity("nu2", curve="nu²", detail=True),)
@@ -337,13 +379,10 @@ class Variance:
     seed: int = 0
     every: int | None = None
 
-    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
-        def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
-            views = algorithm.fidelity.available
-            if len(views) < 2:
-                return {"nu2": torch.zeros(())}
-            generator = torch.Generator().manual_seed((1_000_003 * self.seed + state.k) % 2**63)
-            chosen = views[torch.randperm(len(views), generator=generator)[:_VIEWS]]
-            return {"nu2": gradient_variance(state.image, algorithm.fidelity, chosen)}
-
-        return measure
+    def measure(self, algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
+        views = algorithm.fidelity.available
+        if len(views) < 2:
+            return {"nu2": torch.zeros(())}
+        generator = torch.Generator().manual_seed((1_000_003 * self.seed + state.k) % 2**63)
+        chosen = views[torch.randperm(len(views), generator=generator)[:_VIEWS]]
+        return {"nu2": gradient_variance(state.image, algorithm.fidelity, chosen)}

@@ -1,4 +1,4 @@
-"""The picture of a result: its image beside the truth, above what was measured."""
+"""The picture of a result: its image beside the truth, above the measurements."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def plot_result(
     result: Tensor, history: Mapping[str, Series], title: str, space: ImageSpace, truth: NDArray[Any] | None
 ) -> Figure:
-    """The image of a result beside the truth, if it is known, above what was measured; see `arrange_panels`.
+    """The image of a result beside the truth, if it is known, above the measurements; see `arrange_panels`.
 
-    Of several images the first six are drawn. Arguments: result, (..., *space.shape); history of what
-    was measured; title; space, where pixels lie; truth (*space.shape), None where it is not known.
+    Of several images the first six are drawn. Arguments: result, (..., *space.shape); history of the measurements;
+    title; space, where pixels lie; truth (*space.shape), None if it is not known.
     """
     from matplotlib.figure import Figure
 

@@ -139,7 +139,7 @@ def test_a_loss_that_is_nan_ends_the_training_with_its_step(tmp_path):
 
 def test_losses_read_late_are_all_told_and_still_guard_the_checkpoint(tmp_path, monkeypatch):
     """As on a GPU, where they are read 50 at a time."""
-    monkeypatch.setattr(fit_module, "_far", lambda loss: True)
+    monkeypatch.setattr(fit_module, "_on_gpu", lambda loss: True)
     leaf = torch.zeros(2, requires_grad=True)
     told: list[tuple[int, float]] = []
 

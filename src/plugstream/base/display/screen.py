@@ -308,16 +308,14 @@ class _WatchedStream:
         return self._display.write(self._stream, text)
 
 
-class _JsonStream:
+class _JsonStream(_WatchedStream):
     """A standard stream whose lines become objects."""
 
     encoding = "utf-8"
 
     def __init__(self, stream: Any, display: Display, kind: str) -> None:
-        self._stream, self._display, self._kind, self._text = stream, display, kind, ""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        super().__init__(stream, display)
+        self._kind, self._text = kind, ""
 
     def write(self, text: str) -> int:
         *lines, self._text = (self._text + text).split("\n")

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
 from plugstream.base.errors import InputError
-from plugstream.fidelity.least_squares import LeastSquares
-from plugstream.images.simulated import add_noise
-from plugstream.models.base import Model
-from plugstream.studies.experiments.setup import CountingModel, Pictures, Problem
+from plugstream.studies.experiments.setup import Pictures, Problem, pose
 
-# As many as the paper's scans have, so that a batch of 10 or 30 means the same.
+# As many as in the paper's scans, so that a batch of 10 or 30 means the same.
 VIEWS = 60
-# What is asked for, and input SNR in dB.
+# Names of problems, and their input SNR in dB.
 OTHERS = {"ct": 40.0, "mri": 30.0, "mri-density": 30.0}
 _COILS = 4
 
@@ -24,9 +21,9 @@ _COILS = 4
 def make_other_problem(name: str, pictures: Pictures, *, device: torch.device | str = "cpu") -> Problem:
     """Pictures measured by "ct" or "mri" from 60 views, with white noise whose seed is the picture's place.
 
-    ct: a parallel beam over half a turn, at 40 dB. mri: spokes turned by the golden angle, four coils on a ring, at 30
-    dB; the image is complex with a phase that varies smoothly. "mri-density" is the same data, its samples weighted by
-    the part of k-space that they stand for. The prox is as that of `make_problem`.
+    ct: a parallel beam over half a turn, at 40 dB. mri: spokes turned by the golden angle, four coils on a ring, at
+    30 dB; the image is complex with a smooth phase. "mri-density" is the same data, with samples weighted by the part
+    of k-space that they represent. The prox is that of `make_problem`.
     """
     if name not in OTHERS:
         raise InputError(f"there is no problem {name!r}; choose one of {', '.join(OTHERS)}")
@@ -36,11 +33,7 @@ def make_other_problem(name: str, pictures: Pictures, *, device: torch.device | 
     truth = pictures.truth if phase is None else pictures.truth * phase
     truth = truth.to(device=model.device, dtype=model.dtype)
     clean = _scanner(size, device, False)[0].forward(truth).cpu() if phase is not None else model.forward(truth).cpu()
-    data = torch.stack([add_noise(one, OTHERS[name], seed=seed) for seed, one in enumerate(clean)])
-    counted = CountingModel(model)
-    fidelity = LeastSquares(cast(Model, counted), data, prox_tol=1e-4, prox_iterations=12)
-    assert fidelity.lipschitz_max > 0  # found now, and not within the first run's time
-    return Problem(pictures, truth, fidelity, counted, time.perf_counter() - begin, name)
+    return pose(pictures, truth, model, clean, OTHERS[name], range(len(clean)), begin, name)
 
 
 def _tomograph(size: int, device: torch.device | str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -88,16 +88,28 @@ def make_problem(pictures: Pictures, *, device: torch.device | str = "cpu", meth
     the SNR is the same (docs/reproduction.md).
     """
     begin = time.perf_counter()
-    size = pictures.truth.shape[-1]
-    model = BornModel(BornGeometry.paper(size), device=device, method=method)
+    model = BornModel(BornGeometry.paper(pictures.truth.shape[-1]), device=device, method=method)
     truth = pictures.truth.to(device=model.device, dtype=model.dtype)
-    clean = model.forward(truth).cpu()
     seeds = [IMAGES.index(name) if name in IMAGES else i for i, name in enumerate(pictures.names)]
-    data = torch.stack([add_noise(one, 40.0, seed=seed) for one, seed in zip(clean, seeds, strict=True)])
+    return pose(pictures, truth, model, model.forward(truth).cpu(), 40.0, seeds, begin)
+
+
+def pose(
+    pictures: Pictures,
+    truth: Tensor,
+    model: Model,
+    clean: Tensor,
+    snr: float,
+    seeds: Iterable[int],
+    begin: float,
+    instrument: str = "born-2d",
+) -> Problem:
+    """The problem of data without noise, with noise of so many dB and a seed for each picture; its L is known."""
+    data = torch.stack([add_noise(one, snr, seed=seed) for one, seed in zip(clean, seeds, strict=True)])
     counted = CountingModel(model)
     fidelity = LeastSquares(cast(Model, counted), data, prox_tol=1e-4, prox_iterations=12)
-    assert fidelity.lipschitz_max > 0  # found now, and not within the first run's time
-    return Problem(pictures, truth, fidelity, counted, time.perf_counter() - begin)
+    assert fidelity.lipschitz_max > 0  # computed now, and not within the first run's time
+    return Problem(pictures, truth, fidelity, counted, time.perf_counter() - begin, instrument)
 
 
 class CountingModel:

@@ -24,8 +24,8 @@ _FLAT = 0.01
 class Best:
     """The largest scores: value and score of each of n problems, (n,), and the number of evaluations.
 
-    edge: -1 where the best value is the least that was tried, 1 where it is the largest, and 0 between, (n,). At an
-    edge no maximum was found, only which way to go.
+    edge: -1 if the best value is the least that was tried, 1 if it is the largest, and otherwise 0, (n,). At an edge
+    the maximum may lie beyond.
     """
 
     value: Floats
@@ -38,8 +38,8 @@ class Best:
 class Crossing:
     """Where a function changes sign, and how far from zero it is there.
 
-    edge: 1 if it is negative up to the largest argument that was tried, -1 if it is positive at all of them; then
-    `value` is where it came nearest to zero, and there is no crossing. 0 otherwise.
+    edge: 1 if it is negative up to the largest argument that was tried, -1 if it is positive at all of them, and
+    otherwise 0. At an edge there is no crossing, and `value` is where it is nearest to zero.
     """
 
     value: float
