@@ -99,5 +99,5 @@ def sort_quantities(
 
     With `stop_first`, quantities that a run may stop on come before these. Details are left out.
     """
-    shown = [quantity for quantity in quantities if quantity.name in measured and not quantity.detail]
-    return sorted(shown, key=lambda quantity: (stop_first and not quantity.stops, not quantity.needs_truth))
+    visible = [quantity for quantity in quantities if quantity.name in measured and not quantity.detail]
+    return sorted(visible, key=lambda quantity: (stop_first and not quantity.stops, not quantity.needs_truth))

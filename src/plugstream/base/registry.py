@@ -245,25 +245,25 @@ def find(kind: str, name: str, *, trust: bool = False) -> Entry:
 
     Arguments: trust, whether the file may be run from now on, since a person typed the name or passed it to a function.
     """
-    known = entries(kind)
+    available = entries(kind)
     if trust and pattern_of(name) == OWN:
         allow(name)
     if pattern_of(name) == OWN and is_allowed(name):
         entry = _own_entry(kind, name)
         if entry is not None:
             return entry
-        if OWN not in known or known[OWN].facts.get("declared", False):
+        if OWN not in available or available[OWN].facts.get("declared", False):
             raise InputError(f"{name} is not declared as {_a(kind)}; write {_declaration(kind)} above it")
-    if name in known and ":" not in name:
-        return known[name]
-    if (pattern := pattern_of(name)) in known:
-        return known[pattern]
+    if name in available and ":" not in name:
+        return available[name]
+    if (pattern := pattern_of(name)) in available:
+        return available[pattern]
     broken = _load(kind).get(name)
     if broken is not None:
         raise InputError(f"the {kind} {name!r} of an installed package cannot be loaded: {broken}")
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, available, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise InputError(f"there is no {kind} {name!r}; {hint}there are {', '.join(known)}")
+    raise InputError(f"there is no {kind} {name!r}; {hint}there are {', '.join(available)}")
 
 
 def refuse_foreign(

@@ -16,7 +16,7 @@ from plugstream.studies.experiments.report import successors_table
 from plugstream.studies.experiments.reproduce import Reproduction, write
 from plugstream.studies.experiments.runs import Spec, make_denoiser, outcome, run
 from plugstream.studies.experiments.setup import Pictures, make_problem
-from plugstream.studies.experiments.successors import BEFORE, other_rows, successor_cells, successor_rows
+from plugstream.studies.experiments.successors import BEFORE, successor_cells, successor_rows
 
 TINY = Scale("tiny", None, 3, 2, 3, 3, 1, 4, 2, (3, 2))
 
@@ -104,7 +104,7 @@ def test_every_line_runs(problem, name, tmp_path):
     work = Reproduction(problem, Store(tmp_path, lambda text: None), TINY)
     cells = successor_cells(work.measured_by(name), work.store, TINY)
     table = successors_table(cells, name)
-    rows = successor_rows(TINY) if name == "born-2d" else other_rows(TINY, name)
+    rows = successor_rows(TINY, name)
     assert [row[0] for row in table.rows] == [line.name for line in rows]
     assert all(len(row) == len(table.head) for row in table.rows)
     assert all(np.isfinite(float(row[1])) for row in table.rows)

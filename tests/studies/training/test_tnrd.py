@@ -81,7 +81,7 @@ def test_training_resumes_to_the_bit(tmp_path, monkeypatch):
 
 def test_gradients_are_those_of_finite_differences():
     one = tnrd._Stages.initial(3, "cpu")
-    stages = tnrd._Stages(*(leaf.double() for leaf in tnrd._Stages.joined([one, one]).named().values()))
+    stages = tnrd._Stages(*(leaf.double() for leaf in tnrd._Stages.joined([one, one]).parameters().values()))
     rng = torch.Generator().manual_seed(0)
     clean = 255 * torch.rand(2, 9, 8, generator=rng, dtype=torch.float64)
     noisy = clean + 15 * torch.randn(2, 9, 8, generator=rng, dtype=torch.float64)

@@ -70,7 +70,7 @@ class Display:
         self.lock, self._process = threading.RLock(), os.getpid()
         self._stop = threading.Event()
         self._view: View | None = None
-        self._shown = self._begun = time.monotonic() if since is None else since
+        self._last_output = self._begun = time.monotonic() if since is None else since
         self._work: Work = (what, 0, 0)
         self._around: tuple[Work, ...] = ()
         self._clock = Clock()
@@ -135,17 +135,17 @@ class Display:
             self.hear("steps", 0, 0)
         self._view = view
         if view is not None and isinstance(self._region, NotebookRegion):
-            with self._held():
+            with self._locked():
                 self._region.final = False
                 self._region.draw(view.frame())  # in this thread, since a notebook puts the element in its cell
         if view is None and self._region is not None:
-            with self._held():
+            with self._locked():
                 self._region.erase()
 
     def finish(self, view: View, text: str) -> None:
         """Say how the steps ended: in the notebook's element, or in lines that stay."""
         if isinstance(self._region, NotebookRegion):
-            with self._held():  # so that nothing is drawn over it
+            with self._locked():  # so that nothing is drawn over it
                 self._region.draw((*view.frame(), Line((Part(text),))))
                 self._view, self._region.final = None, True
             return
@@ -173,22 +173,22 @@ class Display:
     def event(self, content: Mapping[str, Any]) -> None:
         """Write an object, if the mode is JSON."""
         if self.mode == "json":
-            with self._held(), contextlib.suppress(OSError, ValueError):
-                self._shown = time.monotonic()
+            with self._locked(), contextlib.suppress(OSError, ValueError):
+                self._last_output = time.monotonic()
                 self._out.write(json.dumps(content) + "\n")
                 self._out.flush()
 
     def write(self, stream: Any, text: str) -> int:
         """Write other output to a stream, in place of our lines."""
-        with self._held():
+        with self._locked():
             if self._region is not None:
                 self._region.erase()
-            self._shown = time.monotonic()
+            self._last_output = time.monotonic()
             self._midway = bool(text) and not text.endswith("\n")
             return int(stream.write(text) or 0)
 
     @contextlib.contextmanager
-    def _held(self) -> Any:
+    def _locked(self) -> Any:
         if os.getpid() != self._process:  # a forked process, whose copy of the lock may stay locked
             yield
             return
@@ -211,14 +211,14 @@ class Display:
             while not self._stop.wait(_FRAME):
                 now = time.monotonic()
                 if self._is_due(now):
-                    with self._held():
+                    with self._locked():
                         if self._is_due(now) and not self._stop.is_set():
                             show(now)
         except Exception as error:  # a monitor may be a person's own; the work continues
             self.line(f"warning: progress is shown no more: {type(error).__name__}: {error}")
 
     def _is_due(self, now: float) -> bool:
-        silent = now - self._shown
+        silent = now - self._last_output
         if self.mode == "plain":
             return silent >= min(_LONGEST, _PLAIN * 2.0 ** max(0, self._lines - _LINES))
         if self.mode == "json":
@@ -247,7 +247,7 @@ class Display:
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(f"{around}{_count(self._work)}, {now - self._begun:.0f} s{more}\n")
             self._stream.flush()
-        self._lines, self._shown = self._lines + 1, now
+        self._lines, self._last_output = self._lines + 1, now
 
     def _show_json(self, now: float) -> None:
         self._reported = self._work, self._around
@@ -265,12 +265,12 @@ class Display:
         count = f"{done}/{total}" if total else str(done) if done else ""
         rate = self._clock.rate
         speed = "" if rate is None else f"{rate:.3g}/s"
-        numbers = [Part(count), *_left(self._clock, done, total), Part(detail), Part(speed)]
+        numbers = [Part(count), *_time_left(self._clock, done, total), Part(detail), Part(speed)]
         spent = Part(duration(now - self._begun), style="dim")
         parts = [Part(title, style="bold"), *(part for part in numbers if part.long), spent]
         clocks = self._clocks  # another thread may replace it meanwhile
         around = [
-            Line((Part(_count(work), style="bold"), *_left(clocks.get(work[0], Clock()), *work[1:])), *work[1:])
+            Line((Part(_count(work), style="bold"), *_time_left(clocks.get(work[0], Clock()), *work[1:])), *work[1:])
             for work in self._around
         ]
         return (*around, Line(tuple(parts), done, total))
@@ -281,7 +281,7 @@ def _has_rich() -> bool:
     return importlib.util.find_spec("rich") is not None
 
 
-def _left(clock: Clock, done: int, total: int) -> list[Part]:
+def _time_left(clock: Clock, done: int, total: int) -> list[Part]:
     left = clock.left(done, total)
     return [] if left is None else [Part(f"{duration(left)} left", style="cyan")]
 

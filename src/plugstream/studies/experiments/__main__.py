@@ -17,16 +17,16 @@ import time
 import traceback
 from pathlib import Path
 
-from plugstream.studies.experiments.cells import FULL, QUICK, Store
-from plugstream.studies.experiments.reproduce import Reproduction, compute_all, summary
+from plugstream.studies.experiments.cells import FULL, QUICK, OutOfTimeError, Store
+from plugstream.studies.experiments.reproduce import Reproduction, compute, summary
 from plugstream.studies.experiments.setup import load_pictures, make_problem
 
-# What the most depends on first: Figs. 6 and 7 come with Table 2, and Fig. 3 with Fig. 2.
+# The most important first: Figs. 6 and 7 come with Table 2, and Fig. 3 with Fig. 2.
 _ORDER = ("table2", "beyond", "successors", "fig2", "fig4", "fig5", "table1")
 
 
 def main() -> int:
-    """Compute, say what was done, and pack it also where something failed."""
+    """Compute the cells, report them, and pack them even if something failed."""
     begin = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, required=True)
@@ -56,10 +56,11 @@ def main() -> int:
     failed = False
     for what in options.what:
         try:
-            if (left := compute_all([what], work)) is not None:
-                say(f"the time is over, before {left}")
-                break
-        except Exception:  # the others may still do, and what is done must come back
+            compute(what, work)
+        except OutOfTimeError as error:
+            say(f"the time is over, before {error}")
+            break
+        except Exception:  # the others may still work, and all cells must come back
             traceback.print_exc()
             failed = True
     print(summary(work))

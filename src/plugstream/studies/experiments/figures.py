@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.files import write_whole
+from plugstream.images.drawing import encode_figure
 from plugstream.studies.experiments.cells import Cell
 from plugstream.studies.experiments.printed import AVERAGE, METHODS
 from plugstream.studies.experiments.table1 import MOMENTA, smallest
@@ -133,12 +134,10 @@ def _mean(history: Mapping[str, Any]) -> NDArray[np.float64]:
 
 
 def _figure(rows: int, columns: int, *, width: float, height: float) -> tuple[Any, Any]:
-    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False)
 
 
 def _dress(axis: Any, title: str, x: str, y: str) -> None:
@@ -152,11 +151,7 @@ def _dress(axis: Any, title: str, x: str, y: str) -> None:
 
 def _save(figure: Any, path: Path, dpi: int = 120, colours: int | None = None) -> None:
     """Write a figure as PNG, on request with few colours."""
-    from matplotlib import pyplot
-
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
-    pyplot.close(figure)
+    buffer = io.BytesIO(encode_figure(figure, dpi=dpi))
     if colours is not None:
         from PIL import Image
 

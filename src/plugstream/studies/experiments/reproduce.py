@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,16 +74,6 @@ def compute(what: str, work: Reproduction) -> Any:
     raise InputError(f"there is nothing called {what!r} to reproduce; choose {', '.join(WHAT)} or all")
 
 
-def compute_all(what: Sequence[str], work: Reproduction) -> str | None:
-    """Compute the cells of several; the name of the cell at which the time was over, or None."""
-    try:
-        for one in what:
-            compute(one, work)
-    except OutOfTimeError as error:
-        return str(error)
-    return None
-
-
 def write(what: str, work: Reproduction, out: Path) -> list[Path]:
     """Compute what is missing, and write the table or draw the figure; returns the files.
 
@@ -131,9 +120,7 @@ def _successor_lines(work: Reproduction) -> tuple[dict[str, dict[str, Cell]], st
     lines: dict[str, dict[str, Cell]] = {}
     missing = None
     for instrument in ("born-2d", *OTHERS):
-        born = instrument == "born-2d"
-        rows = successors.successor_rows(work.scale) if born else successors.other_rows(work.scale, instrument)
-        for row in rows:
+        for row in successors.successor_rows(work.scale, instrument):
             try:
                 cells = successors.successor_cells(work.measured_by(instrument), work.store, work.scale, [row.name])
             except OutOfTimeError as error:
@@ -171,7 +158,7 @@ def _both(cells: Any, step: float, views: int) -> list[Cell]:
 
 
 def _draw_fig7(path: Path, work: Reproduction, cells: dict[str, Cell]) -> None:
-    names = [name for name in work.problem.names if name in table2.SHOWN] or [work.problem.names[0]]
+    names = [name for name in work.problem.names if name in table2.FIG7_IMAGES] or [work.problem.names[0]]
     rows, boxes = [], []
     for name in names:
         place = work.problem.names.index(name)

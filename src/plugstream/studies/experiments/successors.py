@@ -20,11 +20,32 @@ _EVALUATIONS = 7
 _FEW = ("admm", "hqs", "ipa", "block-admm", "inexact-admm", "red", "snore")
 
 
-def successor_rows(scale: Scale) -> list[Row]:
-    """The table's lines, earlier methods first.
+def successor_rows(scale: Scale, instrument: str = "born-2d") -> list[Row]:
+    """The table's lines for an instrument, earlier methods first.
 
-    Methods with a gradient step get `scale.calls[0]` steps (most of ProxSkip's call no denoiser), and those that invert
-    the data `scale.calls[1]`.
+    For instruments other than the paper's, sigma has a wider range, there are lines that weigh pixels or samples, and
+    only the first setting of each line is tried, or the first two for methods of `_FEW`, where the step matters most.
+    """
+    plain = Spec(iterations=scale.calls[0])
+    if instrument == "born-2d":
+        return _paper_rows(scale)
+    if instrument == "mri-density":
+        weighted = tuple(replace(plain, step=step) for step in (4.0, 8.0)[: scale.choices])
+        return [Row("PnP-SGD(10), shifted, density", weighted, 0.3, 30.0)]
+    lines = []
+    for line in _paper_rows(scale):
+        count = 2 if line.choices[0].method in _FEW else 1
+        lines.append(replace(line, choices=line.choices[:count], low=line.low / 3, high=3 * line.high))
+    if instrument == "ct":
+        each = replace(plain, gradient="diagonal")
+        lines.append(Row("PnP-SGD(10), shifted, a step for each pixel", (each,), 0.3, 30.0, "an image"))
+    return lines
+
+
+def _paper_rows(scale: Scale) -> list[Row]:
+    """Methods with a gradient step get `scale.calls[0]` steps, and those that invert the data `scale.calls[1]`.
+
+    Most of ProxSkip's steps call no denoiser.
     """
     many, few = scale.calls
     plain = Spec(iterations=many)
@@ -78,28 +99,8 @@ def successor_cells(
     problem: Problem, store: Store, scale: Scale, names: Sequence[str] | None = None
 ) -> dict[str, Cell]:
     """The cells of all lines, or of those with these names; instruments other than the paper's get fewer trials."""
-    if problem.instrument == "born-2d":
-        lines, prefix = successor_rows(scale), "successors"
-    else:
-        lines, prefix = other_rows(scale, problem.instrument), f"successors-{problem.instrument}"
+    lines, prefix = successor_rows(scale, problem.instrument), "successors"
+    if problem.instrument != "born-2d":
+        prefix = f"successors-{problem.instrument}"
         scale = replace(scale, evaluations=min(scale.evaluations, _EVALUATIONS))
     return cells_of([line for line in lines if names is None or line.name in names], problem, store, scale, prefix)
-
-
-def other_rows(scale: Scale, instrument: str) -> list[Row]:
-    """The same lines for another instrument, with sigma in a wider range, and lines that weigh pixels or samples.
-
-    Only the first setting of each line is tried, or the first two for methods of `_FEW`, where the step matters most.
-    """
-    plain = Spec(iterations=scale.calls[0])
-    if instrument == "mri-density":
-        weighted = tuple(replace(plain, step=step) for step in (4.0, 8.0)[: scale.choices])
-        return [Row("PnP-SGD(10), shifted, density", weighted, 0.3, 30.0)]
-    lines = []
-    for line in successor_rows(scale):
-        count = 2 if line.choices[0].method in _FEW else 1
-        lines.append(replace(line, choices=line.choices[:count], low=line.low / 3, high=3 * line.high))
-    if instrument == "ct":
-        each = replace(plain, gradient="diagonal")
-        lines.append(Row("PnP-SGD(10), shifted, a step for each pixel", (each,), 0.3, 30.0, "an image"))
-    return lines

@@ -10,7 +10,7 @@ from plugstream.studies.experiments.runs import Spec, as_numpy, known_settings, 
 from plugstream.studies.experiments.setup import Problem
 
 # The images of Fig. 7.
-SHOWN = ("monarch", "parrot")
+FIG7_IMAGES = ("monarch", "parrot")
 
 # (step, momentum), and gamma of PnP-ADMM as a multiple of 1/L: three of each, so that no method is tuned harder.
 _GRADIENT = ((1.0, "nesterov"), (1.3, "nesterov"), (1.0, "chambolle-dossal"))
@@ -69,7 +69,9 @@ def _method_cell(problem: Problem, store: Store, scale: Scale, method: str) -> C
 
     def final() -> tuple[Cell, Arrays]:
         result = run(problem, spec, tuned["sigma"])
-        pictures = {name: as_numpy(result.image[i]) for i, name in enumerate(problem.names) if name in SHOWN or i == 0}
+        pictures = {
+            name: as_numpy(result.image[i]) for i, name in enumerate(problem.names) if name in FIG7_IMAGES or i == 0
+        }
         return outcome(problem, result, **settings), pictures
 
     return store.cell(f"run-{slug(method)}", {**about, **settings}, final)

@@ -49,11 +49,11 @@ def ridge_gradients(
     return loss
 
 
-def _hessian_at(potential: RidgePotential, at: Tensor, fast: bool) -> Callable[[Tensor], Tensor]:
+def _hessian_at(potential: RidgePotential, image: Tensor, fast: bool) -> Callable[[Tensor], Tensor]:
     if fast:
         tables = ridge_triton.Tables.of(potential)
-        return lambda v: ridge_triton.hessian(potential, at, v, tables)
-    curvature = potential.curvature(at)
+        return lambda v: ridge_triton.hessian(potential, image, v, tables)
+    curvature = potential.curvature(image)
     return lambda v: potential.hessian(curvature, v)
 
 

@@ -58,9 +58,9 @@ class _Stages:
     @classmethod
     def joined(cls, parts: list[_Stages]) -> _Stages:
         """The stages of all, one after the other, as leaves of their own."""
-        return cls(*(torch.cat([part.named()[name] for part in parts]) for name in _RATES))
+        return cls(*(torch.cat([part.parameters()[name] for part in parts]) for name in _RATES))
 
-    def named(self) -> dict[str, Tensor]:
+    def parameters(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in _RATES}
 
     def __call__(self, u: Tensor, noisy: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ class _Step:
 
     def __init__(self, fixed: _Stages | None, learning: _Stages, sigma: float) -> None:
         self.fixed, self.learning, self.sigma = fixed, learning, sigma
-        self.leaves = list(learning.named().values())
+        self.leaves = list(learning.parameters().values())
         self.calls = 0
 
     def __call__(self, clean: Tensor, noise: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ def train_tnrd(
             return None if progress is None else progress(name, step, steps, loss)
 
         file = None if checkpoint is None else checkpoint / f"{name.replace(' ', '-')}.safetensors"
-        training = Training(learning.named(), {**about, "phase": name}, _RATES)
+        training = Training(learning.parameters(), {**about, "phase": name}, _RATES)
         fit(training, gradients, steps=steps, rate=rate, checkpoint=file, progress=tell)
 
     if start is None:
@@ -185,7 +185,7 @@ def train_tnrd(
     else:
         every = _Stages(*(getattr(start, name).to(device, torch.float32) for name in _RATES))
     phase("joint", stages, None, every, joint_steps)
-    c, p, w = (leaf.detach().cpu() for leaf in every.named().values())
+    c, p, w = (leaf.detach().cpu() for leaf in every.parameters().values())
     return ReactionDiffusion(c, p, w, sigma, scale).requires_grad_(False)
 
 
