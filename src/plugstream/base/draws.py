@@ -46,10 +46,10 @@ def coin(seed: int, step: int, probability: float, stream: Stream = Stream.FULL_
     return fraction(seed, step, stream) < probability
 
 
-def standard_normal(seed: int, step: int, shape: Sequence[int], stream: Stream = Stream.NOISE) -> Tensor:
+def standard_normal(seed: int, step: int, shape: Sequence[int]) -> Tensor:
     """Standard normal numbers of this shape, float64, by Box and Muller: a pure function of (seed, step)."""
     count = math.prod(shape)
-    words = draw_words(seed, step, count + count % 2, stream).reshape(2, -1)
+    words = draw_words(seed, step, count + count % 2, Stream.NOISE).reshape(2, -1)
     uniform = ((words >> np.uint64(11)) + 0.5) * 2.0**-53  # never 0, whose logarithm is infinite
     radius, angle = np.sqrt(-2 * np.log(uniform[0])), 2 * np.pi * uniform[1]
     both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])

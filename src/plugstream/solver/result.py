@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from html import escape
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,16 +15,24 @@ from torch import Tensor
 
 from plugstream.algorithms.base import Algorithm, State
 from plugstream.base.arrays import as_tensor
-from plugstream.base.quantities import Series
-from plugstream.images.drawing import encode_figure
+from plugstream.base.quantities import Series, sort_quantities
+from plugstream.images.drawing import (
+    INK,
+    Curve,
+    arrange_panels,
+    draw_curves,
+    draw_rows,
+    encode_figure,
+    figure_size,
+)
+from plugstream.images.planes import turn_images
+from plugstream.images.space import ImageSpace
 from plugstream.solver.verdict import Trace, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from plugstream.images.space import ImageSpace
     from plugstream.scans.scan import Scan
-
 
 S = TypeVar("S", bound=State)
 
@@ -161,18 +169,44 @@ class Result(Generic[S]):
         are drawn as three slices, complex images as magnitude and phase, whose mean is removed or aligned with the
         truth's unless the space says that it is measured.
         """
-        from plugstream.images.space import ImageSpace as Space
-        from plugstream.solver.plot import plot_result
-
         if scan is not None:
-            space = Space.of(scan) if space is None else space
+            space = ImageSpace.of(scan) if space is None else space
             truth = scan.truth if truth is None else truth
         true_image = None if truth is None else as_tensor("the truth", truth).detach().cpu().numpy()
         if space is None:
             shape = tuple(self.image.shape[-max(2, self.image_axes) :])
-            space = Space(shape, self.image.is_complex(), self.channels, upwards=False)
+            space = ImageSpace(shape, self.image.is_complex(), self.channels, upwards=False)
+        return self._plot(space, true_image)
+
+    def _plot(self, space: ImageSpace, truth: NDArray[Any] | None) -> Figure:
+        """Of several images the first six; of the quantities measured twice or more, the two most important."""
+        from matplotlib.figure import Figure
+
+        image = self.image.detach().cpu().resolve_conj().numpy()
+        space.check_shape(image.shape)
+        if truth is not None:
+            space.check_shape(truth.shape)
+        several = image.reshape(-1, *space.shape)[:6]
+        names = ["result"] if len(several) == 1 else [f"image {number}" for number in range(len(several))]
+        images = list(zip(names, several, strict=True))
+        if truth is not None and truth.ndim == space.ndim:
+            images.insert(0, ("truth", truth))
+        rows = arrange_panels(turn_images(images, space, truth), space, truth)
+        history = {name: series for name, series in self.history.items() if len(series.step) > 1}
+        quantities = sort_quantities((series.quantity for series in history.values()), history, stop_first=True)[:2]
+        curves = [Curve(q, history[q.name].step.tolist(), history[q.name].value) for q in quantities]
+        width, height = figure_size(rows)
+        size = max(width, 3.2 * len(curves), 4.4), height + 0.4 + 2.4 * bool(curves)
+        figure = Figure(figsize=size, layout="constrained")
         title = f"{self.state.k} steps in {self.time:.1f} s: {self.reason.value}"
-        return plot_result(self.image, self.history, title, space, true_image)
+        figure.suptitle(title, fontsize=10, color=INK)
+        if not curves:
+            draw_rows(figure, rows, space)
+            return figure
+        above, below = np.asarray(figure.subfigures(2, 1, height_ratios=[height, 2.4])).tolist()
+        draw_rows(above, rows, space)
+        draw_curves(below, curves)
+        return figure
 
     def _repr_png_(self) -> bytes:
         """For a notebook that shows no HTML."""

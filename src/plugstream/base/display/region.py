@@ -18,7 +18,6 @@ from plugstream.base.display.frame import Frame, Piece, fit
 if TYPE_CHECKING:
     from rich.console import Console
 
-
 _STYLES = {"bar": "green", "rest": "bright_black", "curve": "blue", "warning": "bold yellow"}
 
 

@@ -102,7 +102,6 @@ def explain(
     suspects: Callable[[], tuple[Tensor, Sequence[Suspect]]] | None = None,
     low: float | None = None,
     high: float | None = None,
-    noise: Noise | None = None,
     early: bool = False,
 ) -> Explanation:
     r"""Whether an image explains the data of a fidelity, and if not, why.
@@ -117,8 +116,8 @@ def explain(
     explains, are not flagged below that.
 
     Arguments: fidelity, at the parameters that a run refined; image (*image_shape); suspects, a function that gives
-    views to try and the suspects, called if needed; low, high, the bounds of the image; noise if it is known; early,
-    whether the image has hardly begun to form, so that the cause is missing steps.
+    views to try and the suspects, called if needed; low, high, the bounds of the image; early, whether the image has
+    hardly begun to form, so that the cause is missing steps.
     """
     full = as_fidelity(fidelity).whole
     model, views = full.model, _spread(full)
@@ -127,8 +126,7 @@ def explain(
     if not energy > 0:
         return Explanation(math.nan, None, True, (), len(views))
     misfit = float(rest.abs().double().square().sum()) / energy
-    if noise is None:
-        noise = _estimate(model, data, compared)
+    noise = _estimate(model, data, compared)
     enough = 0.0 if noise is None else noise.fraction
     if misfit <= max(_FACTOR * enough, _SMALL if noise is None else 0.0):
         return Explanation(misfit, noise, True, (), len(views))

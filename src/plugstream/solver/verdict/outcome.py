@@ -30,32 +30,19 @@ _FALLEN = 1e-3
 
 
 class Outcome(Enum):
-    """How a run came out."""
+    """How a run came out, the worst first: the verdict on several images is the one on the worst of them."""
 
-    ARRIVED = "arrived"
-    MOVING = "still moving"
-    HOVERING = "hovering"
-    RISING = "rising"
     DIVERGED = "diverged"
     STUCK = "stuck at its start"
     UNEXPLAINED = "explains nothing"
     NOT_MEASURED = "not measured"
-    # What the first two were called before.
+    RISING = "rising"
+    MOVING = "still moving"
+    HOVERING = "hovering"
+    ARRIVED = "arrived"
+    # Earlier names of two of them.
     CONVERGED = "arrived"  # noqa: PIE796
     FALLING = "still moving"  # noqa: PIE796
-
-
-# The verdict on several images is the one on the worst of them.
-_WORST = (
-    Outcome.DIVERGED,
-    Outcome.STUCK,
-    Outcome.UNEXPLAINED,
-    Outcome.NOT_MEASURED,
-    Outcome.RISING,
-    Outcome.MOVING,
-    Outcome.HOVERING,
-    Outcome.ARRIVED,
-)
 
 
 @dataclass(frozen=True)
@@ -203,7 +190,8 @@ def worst_verdict(verdicts: Mapping[str, Verdict]) -> Verdict:
 
 def _worst(verdicts: Mapping[str, Verdict], named: bool) -> Verdict:
     """The worst verdict, the first of equals; `named` if its text should say whose it is."""
-    name = min(verdicts, key=lambda one: _WORST.index(verdicts[one].outcome))
+    order = list(Outcome)
+    name = min(verdicts, key=lambda one: order.index(verdicts[one].outcome))
     worst = verdicts[name]
     return replace(worst, text=f"{name}: {worst.text}") if named and worst.outcome is not Outcome.ARRIVED else worst
 

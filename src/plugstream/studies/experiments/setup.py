@@ -80,7 +80,7 @@ class Problem:
         return self.fidelity.device
 
 
-def make_problem(pictures: Pictures, *, device: torch.device | str = "cpu", method: str = "auto") -> Problem:
+def make_problem(pictures: Pictures, *, device: torch.device | str = "cpu") -> Problem:
     """Measure every picture as the authors' code did: 60 views, 360 receivers, noise at exactly 40 dB.
 
     The i-th of the paper's images has noise of seed i, whichever others it comes with. The prox of PnP-ADMM is solved
@@ -88,7 +88,7 @@ def make_problem(pictures: Pictures, *, device: torch.device | str = "cpu", meth
     the SNR is the same (docs/reproduction.md).
     """
     begin = time.perf_counter()
-    model = BornModel(BornGeometry.paper(pictures.truth.shape[-1]), device=device, method=method)
+    model = BornModel(BornGeometry.paper(pictures.truth.shape[-1]), device=device)
     truth = pictures.truth.to(device=model.device, dtype=model.dtype)
     seeds = [IMAGES.index(name) if name in IMAGES else i for i, name in enumerate(pictures.names)]
     return pose(pictures, truth, model, model.forward(truth).cpu(), 40.0, seeds, begin)
