@@ -11,11 +11,10 @@ import torch
 from plugstream import RED, LeastSquares, solve
 from plugstream.studies.experiments.beyond import calls_to_reach
 from plugstream.studies.experiments.cells import FULL, OutOfTimeError, Scale, Store
-from plugstream.studies.experiments.other_instruments import OTHERS
 from plugstream.studies.experiments.report import successors_table
 from plugstream.studies.experiments.reproduce import Reproduction, write
 from plugstream.studies.experiments.runs import Spec, make_denoiser, outcome, run
-from plugstream.studies.experiments.setup import Pictures, make_problem
+from plugstream.studies.experiments.setup import OTHER_INSTRUMENTS, Pictures, make_problem
 from plugstream.studies.experiments.successors import BEFORE, successor_cells, successor_rows
 
 TINY = Scale("tiny", None, 3, 2, 3, 3, 1, 4, 2, (3, 2))
@@ -99,7 +98,7 @@ def test_an_opening_takes_no_calls(problem):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["born-2d", *OTHERS])
+@pytest.mark.parametrize("name", ["born-2d", *OTHER_INSTRUMENTS])
 def test_every_line_runs(problem, name, tmp_path):
     work = Reproduction(problem, Store(tmp_path, lambda text: None), TINY)
     cells = successor_cells(work.measured_by(name), work.store, TINY)

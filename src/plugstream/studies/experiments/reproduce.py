@@ -12,9 +12,8 @@ import numpy as np
 from plugstream.base.errors import InputError
 from plugstream.studies.experiments import beyond, figures, report, successors, table1, table2
 from plugstream.studies.experiments.cells import Cell, OutOfTimeError, Scale, Store
-from plugstream.studies.experiments.other_instruments import OTHERS, make_other_problem
 from plugstream.studies.experiments.printed import METHODS
-from plugstream.studies.experiments.setup import Problem
+from plugstream.studies.experiments.setup import OTHER_INSTRUMENTS, Problem, make_other_problem
 
 WHAT = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "beyond", "successors")
 
@@ -36,16 +35,16 @@ class Reproduction:
     scale: Scale
     tnrd: bool = True
     weights: Path | None = None
-    _others: dict[str, Problem] = field(default_factory=dict)
+    _other_problems: dict[str, Problem] = field(default_factory=dict)
 
     def measured_by(self, name: str) -> Problem:
         """The problem, or some of its pictures measured by another instrument."""
         if name == self.problem.instrument:
             return self.problem
-        if name not in self._others:
+        if name not in self._other_problems:
             pictures = self.problem.pictures.only(successors.FOUR_PICTURES)
-            self._others[name] = make_other_problem(name, pictures, device=self.problem.device)
-        return self._others[name]
+            self._other_problems[name] = make_other_problem(name, pictures, device=self.problem.device)
+        return self._other_problems[name]
 
     @property
     def denoisers(self) -> tuple[str, ...]:
@@ -119,7 +118,7 @@ def _successor_lines(work: Reproduction) -> tuple[dict[str, dict[str, Cell]], st
     """The lines of `successors` by instrument that exist or that there is time for, and the first missing one."""
     lines: dict[str, dict[str, Cell]] = {}
     missing = None
-    for instrument in ("born-2d", *OTHERS):
+    for instrument in ("born-2d", *OTHER_INSTRUMENTS):
         for row in successors.successor_rows(work.scale, instrument):
             try:
                 cells = successors.successor_cells(work.measured_by(instrument), work.store, work.scale, [row.name])
