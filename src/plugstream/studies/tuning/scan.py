@@ -23,6 +23,7 @@ from plugstream.scans.scan import Scan, fingerprint
 from plugstream.settings import MomentumSettings, Settings, resolve
 from plugstream.solver.loop import solve
 from plugstream.solver.monitors import snr
+from plugstream.solver.result import Result, Stop
 from plugstream.studies.tuning.journal import Journal
 from plugstream.studies.tuning.scores import held_out_score, residual_excess, split_views
 from plugstream.studies.tuning.search import golden_section, largest_crossing, successive_halving
@@ -254,14 +255,9 @@ class _Judge:
 
     def __call__(self, changes: dict[str, Any], iterations: int) -> float:
         planned = self.planned.revise(_change_settings(self.planned.settings, **changes))
-        algorithm = planned.algorithm(self.fidelity, self.sampler)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PlugstreamWarning)  # a step that is too long shows in the score
-            result = solve(algorithm, iterations=iterations)
+        result = self._solve(planned.algorithm(self.fidelity, self.sampler), iterations)
         if result.reason.failed:
             return -math.inf
-        if result.reason.name == "INTERRUPTED":
-            raise KeyboardInterrupt
         if self.search.by == "snr":
             assert self.truth is not None
             return float(snr(result.image, self.truth, self.truth.ndim, phase=self.planned.instrument.image.phase))
@@ -274,14 +270,19 @@ class _Judge:
         """The sigma at which a race from this one ends."""
         planned = self.planned.revise(_change_settings(self.planned.settings, sigma=start))
         race = SigmaRace(planned.algorithm(self.fidelity, self.sampler), self.held_out, steps, patient=False)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PlugstreamWarning)
-            result = solve(race, iterations=steps, callbacks=[lambda progress: progress.state.ended])
-        if result.reason.name == "INTERRUPTED":
-            raise KeyboardInterrupt
+        result = self._solve(race, steps, callbacks=[lambda progress: progress.state.ended])
         if result.reason.failed:
             raise InputError(f"the race was lost: {result.reason.value}")
-        return result.state.sigma
+        return float(result.state.sigma)
+
+    @staticmethod
+    def _solve(algorithm: Any, iterations: int, **more: Any) -> Result[Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PlugstreamWarning)  # a step that is too long shows in the score
+            result = solve(algorithm, iterations=iterations, **more)
+        if result.reason is Stop.INTERRUPTED:
+            raise KeyboardInterrupt
+        return result
 
 
 def _combinations(settings: Settings, over: Sequence[str]) -> list[dict[str, Any]]:
