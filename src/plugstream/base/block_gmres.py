@@ -19,7 +19,7 @@ _ONCE = {torch.complex64: 2e-4, torch.complex128: 1e-7}
 # New products are made orthonormal twice if the least over the largest, squared, is below this; below a tenth of it
 # if the tolerance allows the rounding.
 _ILL_CONDITIONED = 0.01
-# Rows have room for so many blocks from the beginning: memory that is not written to costs nothing.
+# Rows have room for this many blocks from the beginning: memory that is not written to costs nothing.
 _BLOCKS = 24
 
 

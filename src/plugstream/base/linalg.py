@@ -22,7 +22,7 @@ def broadcast_axes(*shapes: Sequence[int]) -> tuple[int, ...]:
     return np.broadcast_shapes(*map(tuple, shapes))
 
 
-# Images of up to so many numbers are combined by one thread: waking a second takes longer than it saves, and it then
+# Images of up to this many numbers are combined by one thread: waking a second takes longer than it saves, and it then
 # spins for a while on a core that one of our kernels wants next.
 _ALONE = 1 << 20
 
@@ -219,7 +219,7 @@ def product_unit(product: Tensor) -> float:
 def largest_ritz_value(
     apply: Callable[[Tensor], Tensor], like: Tensor, products: int, *, seed: int = 0, ndim: int = 2
 ) -> float:
-    """A lower bound of the largest eigenvalue of a symmetric operator from so many products: Lanczos' largest value.
+    """A lower bound of the largest eigenvalue of a symmetric operator from this many products: Lanczos' largest value.
 
     Arguments as for `largest_eigenvalue`, with an image alone: like is of image_shape.
     """

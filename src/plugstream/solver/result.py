@@ -160,7 +160,7 @@ class Result(Generic[S]):
     def plot(
         self, scan: Scan | None = None, *, space: ImageSpace | None = None, truth: ArrayLike | Tensor | None = None
     ) -> Figure:
-        """Draw the image with its axes and colour bar, beside the truth and above what was measured.
+        """Draw the image with its axes and colour bar, beside the truth and above the measurements.
 
         Returns a matplotlib figure: `result.plot(scan).savefig("result.pdf")`; any format of matplotlib will do.
 

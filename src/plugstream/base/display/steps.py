@@ -29,7 +29,7 @@ class Steps:
         self._curves = {quantity.name: Thinned(quantity.logarithmic) for quantity in self._quantities}
 
     def tick(self, step: int, seconds: float, now: float) -> None:
-        """Note a step, after so many seconds of steps; `now` is the clock's."""
+        """Note a step, after this many seconds of steps; `now` is the clock's."""
         self.step, self.seconds = step, seconds
         self.clock.tick(step, now)
 

@@ -20,17 +20,17 @@ from plugstream.solver.verdict.trials import left_over, refit, try_suspects
 
 # Views whose residual is measured, or as many as these bytes hold, and views on which suspects are tried.
 _VIEWS, _BYTES, TRIED = 96, 256 << 20, 16
-# Causes are looked for if the misfit is more than so many times the noise, or than this if no noise is known.
+# Causes are looked for if the misfit is more than this many times the noise, or than this if no noise is known.
 _FACTOR, _SMALL = 1.3, 1e-3
-# A cause counts if the misfit without it is so many times less. A misfit above the second number is always flagged.
+# A cause counts if the misfit without it is this many times less. A misfit above the second number is always flagged.
 _EVIDENCE, _UNEXPLAINED = 1.6, 0.3
 _RESOLVED = 1.2  # instead of _EVIDENCE, if only noise is left without the cause
 _CLEAR = 3.0  # instead of _EVIDENCE, for data explained to a thousandth: real data are no better with a good model
 _FILTERED = 0.03  # of the noise by differences; a band of the spectrum below it was filtered away
-# A prior is too strong if a few steps without it leave so many times less; the second number is for a bound.
+# A prior is too strong if a few steps without it leave this many times less; the second number is for a bound.
 _STRONG, _HIDDEN = 6.0, 2.5
 _FOREIGN = 0.1  # of the data: what no suspect brings below this is not of the model's kind
-# A view or a pixel stands out if it leaves so many times the median; more than this part of all are no outliers.
+# A view or a pixel stands out if it leaves this many times the median; more than this part of all are no outliers.
 _OUTLIER, _FEW = 8.0, 0.1
 _DEAR = 0.05  # misfit below which a nonlinear model, whose fits are dear, is not fitted again
 _FITTED = 6  # steps of the fits from the image
@@ -49,7 +49,7 @@ class Cause:
 class Explanation:
     """Whether a model with an image explains the data.
 
-    Arguments: misfit, ||H x - y||^2 / ||y||^2 over so many `views`; noise of the same data, None if it is not known;
+    Arguments: misfit, ||H x - y||^2 / ||y||^2 over this many `views`; noise of the same data, None if it is not known;
     explained, False if the misfit has a cause that can be named, or is most of the data; causes, the likeliest first.
     """
 

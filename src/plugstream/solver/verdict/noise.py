@@ -14,7 +14,7 @@ _FEWEST = 8  # values along an axis for differences to say something
 _RINGS = 8  # of frequencies
 # The median of |e|^2 over its mean, of real and of complex white noise.
 _REAL, _COMPLEX = 0.45494, math.log(2)
-# Up to so many expected photons the variance of roots is summed; beyond, two terms of its expansion are enough.
+# Up to this many expected photons the variance of roots is summed; beyond, two terms of its expansion are enough.
 _SUMMED = 12.0
 
 

@@ -23,7 +23,7 @@ _FEWEST, _LAST, _PART = 4, 6, 3
 _SIGNIFICANT = 1.6
 # A run from a fixed point is stuck unless its distance falls below this part of the largest.
 _STAYS = 0.1
-# A distance rises if it is so many times what it was, and has a trend.
+# A distance rises if it is this many times what it was, and has a trend.
 _RISEN = 2.0
 # A misfit has fallen if it is below the least before it by more than this part.
 _FALLEN = 1e-3

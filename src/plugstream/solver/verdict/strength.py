@@ -19,12 +19,12 @@ from plugstream.solver.verdict.outcome import Answer
 # Every tenth view judges; with fewer views than this, a part of each view's data, as in a search for sigma.
 _EVERY, _MANY = 10, 25
 _FACTOR = 2.0  # between the three strengths
-# Another sigma is better if its held-out misfit is less by this part, and by so many standard errors over views.
+# Another sigma is better if its held-out misfit is less by this part, and by this many standard errors over views.
 _BETTER, _ERRORS = 5e-3, 2.0
 # The best sigma lies elsewhere if it is farther than this power of the factor: held-out data cannot say more (on the
 # demo's image they ask for 0.6 of the sigma whose image is nearest to the truth).
 _AWAY = 0.8
-# An image that fits its own data so many times better than held-out data follows their noise: p parameters that fit n
+# An image that fits its own data this many times better than held-out data follows their noise: p parameters that fit n
 # data leave (n - p) of the noise there and about (n + p) elsewhere, so this is p = n / 2.
 _FOLLOWS = 3.0
 # Misfits that differ by less than this part do not distinguish two strengths.

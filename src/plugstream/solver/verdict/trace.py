@@ -12,7 +12,7 @@ from torch import Tensor
 
 # Random sums of an image. The length of a difference is right to sqrt(2 / sums), 9 %.
 _SUMS = 256
-# From this step on a trace has so many entries for each doubling of the steps, and before it every step.
+# From this step on a trace has this many entries for each doubling of the steps, and before it every step.
 _DENSE = 64
 # Pixels at a time, so that a volume is not copied.
 _CHUNK = 1 << 22

@@ -129,7 +129,7 @@ def try_suspects(
 
 
 def _after(fit: Iterator[float], steps: int) -> float:
-    """The misfit after so many more steps, infinite for a fit that breaks down."""
+    """The misfit after this many more steps, infinite for a fit that breaks down."""
     value = math.inf
     for _ in range(steps + 1):
         value = next(fit)

@@ -4,7 +4,7 @@
 
 makes OUT/cells.tar.gz. Unpacked into results/ elsewhere, `plugstream reproduce all --out results` writes tables and
 figures from it without computing anything again. Pictures may be .npy of 8 bits, which need no library to be read.
-Where --cells names a folder of cells of an earlier run, it goes on from those. Another --size needs scikit-image.
+--cells names a folder of cells of an earlier run to continue from. Another --size needs scikit-image.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def known_settings(method: str, names: Sequence[str], iterations: int) -> TunedS
     They are in known.json, made from the cells of the run in docs/reproduction.md. A picture that is not the paper's
     gets the geometric mean of the paper's sigmas.
 
-    Arguments: iterations, at most so many.
+    Arguments: iterations, at most this many.
     """
     content = json.loads((Path(__file__).parent / "known.json").read_text(encoding="utf-8")).get(method)
     if content is None:
@@ -142,7 +142,7 @@ def run(
     every: int = 1,
     weights: Path | None = None,
 ) -> Result[Any]:
-    """Run it from zero on all images; every so many steps measure the SNR, and on request the distance.
+    """Run it from zero on all images; every this many steps measure the SNR, and on request the distance.
 
     `problem.counted` then has the visits of views and the denoiser calls after each step, those for the distance too.
     """
@@ -234,7 +234,7 @@ def tune(
 
 
 def falling(spec: Spec, end: float, steps: int) -> Spec:
-    """The spec with gamma falling to `end` / L in so many steps, and sigma with its square root."""
+    """The spec with gamma falling to `end` / L in this many steps, and sigma with its square root."""
     return replace(spec, step_end=end, sigma_end=math.sqrt(end / spec.step), falling=steps)
 
 

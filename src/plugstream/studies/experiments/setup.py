@@ -110,7 +110,7 @@ def pose(
     begin: float,
     instrument: str = "born-2d",
 ) -> Problem:
-    """The problem of data without noise, with noise of so many dB and a seed for each picture; its L is known."""
+    """The problem of data without noise, with noise of this many dB and a seed for each picture; its L is known."""
     data = torch.stack([add_noise(one, snr, seed=seed) for one, seed in zip(clean, seeds, strict=True)])
     counted = CountingModel(model)
     fidelity = LeastSquares(cast(Model, counted), data, prox_tol=1e-4, prox_iterations=12)
