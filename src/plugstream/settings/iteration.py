@@ -19,12 +19,12 @@ class AlgorithmSettings(Choice):
     name: str = Field("pgm", description="the iteration", json_schema_extra=flag("algorithm"))
     step_size: float | str = Field(
         "1/L",
-        description="a number, a multiple of 1/L such as 0.25/L, or overlap, where the instrument's views have one",
+        description="a number, a multiple of 1/L such as 0.25/L, or overlap, if the instrument's views have one",
         json_schema_extra=short_flag("step"),
     )
     step_size_end: float | str | None = Field(
         None,
-        description="let the step go to this value geometrically, as sigma",
+        description="let the step change to this value geometrically, as sigma does",
         json_schema_extra=short_flag("step-end"),
     )
     sigma: float | None = Field(
@@ -43,7 +43,7 @@ class AlgorithmSettings(Choice):
         "from them and used afterwards; where no sigma is given this is the default",
     )
     sigma_end: float | None = Field(
-        None, ge=SMALL, le=LARGE, description="let sigma go to this value geometrically", json_schema_extra=SHARE
+        None, ge=SMALL, le=LARGE, description="let sigma change to this value geometrically", json_schema_extra=SHARE
     )
     sigma_steps: int | None = Field(
         None,
@@ -55,7 +55,7 @@ class AlgorithmSettings(Choice):
     refine: str | None = Field(
         None,
         max_length=1 << 10,
-        description="find this of the instrument along with the image, such as probe; several with commas",
+        description="refine this part of the instrument along with the image, such as probe; several with commas",
     )
     refine_steps: int | None = Field(
         None,
@@ -116,7 +116,7 @@ class AlgorithmSettings(Choice):
         None,
         ge=1,
         le=MOST_COUNT,
-        description="stop when the misfit on held-out views (--hold-out) has not fallen in so many measurements",
+        description="stop when the misfit on held-out views (--hold-out) has not fallen in this many measurements",
     )
 
     @property
@@ -136,7 +136,7 @@ class MomentumSettings(Choice):
         json_schema_extra=flag("momentum"),
     )
     restart: Literal["none", "gradient", "residual"] = Field(
-        "none", description="forget the momentum of pgm where it leads away, judged by the last move or the residual"
+        "none", description="restart the momentum of pgm when it leads away, judged by the last move or the residual"
     )
 
 
@@ -156,7 +156,7 @@ class SamplerSettings(Choice):
 
     kind = "sampler"
     name: str = Field("uniform", description="how views are drawn", json_schema_extra=flag("sampler"))
-    seed: int = Field(0, ge=0, le=MOST_SEED, description="seed of what is drawn: views, and full passes of svrg")
+    seed: int = Field(0, ge=0, le=MOST_SEED, description="seed of random choices: views, and full passes of svrg")
 
     def build(self, *parts: Any, **more: Any) -> Any:
         """The sampler of a fidelity; one that draws is handed the seed."""

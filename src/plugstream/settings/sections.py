@@ -36,7 +36,7 @@ class MonitorSettings(Selection):
     kind = "monitor"
     names: tuple[str, ...] = Field(
         ("distance", "snr"),
-        description="measure this too, one that is listed by 'plugstream monitors' or FILE.py:NAME",
+        description="also measure this, a name from 'plugstream monitors' or FILE.py:NAME",
         json_schema_extra={"flag": "monitor", "adds": True},
     )
     every: int = Field(10, ge=1, le=MOST_COUNT, description="steps between two measurements")
@@ -51,11 +51,11 @@ class MonitorSettings(Selection):
         None,
         ge=2,
         le=MOST_COUNT,
-        description="use every so many-th view in no step, and measure the misfit on those: 10 holds out a tenth",
+        description="hold out every n-th view from the steps, and measure the misfit on those: 10 holds out a tenth",
     )
     watch_theory: bool = Field(
         False,
-        description="compare with the bound of Proposition 5, and warn where a step contradicts the theory",
+        description="compare with the bound of Proposition 5, and warn if a step contradicts the theory",
         json_schema_extra=SWITCH,
     )
 
@@ -149,7 +149,7 @@ class DenoiserSettings(Choice):
     opening: str | None = Field(
         None, description="another denoiser for the first steps, such as tv, which costs little"
     )
-    opening_steps: int = Field(8, ge=1, le=MOST_COUNT, description="how many steps it has, where there is one")
+    opening_steps: int = Field(8, ge=1, le=MOST_COUNT, description="how many steps that denoiser has")
     opening_factor: float = Field(
         3.0, ge=SMALL, le=LARGE, description="its sigma over that of the denoiser that follows it"
     )
@@ -215,10 +215,10 @@ class ComputeSettings(Section):
     dtype: Literal["float32", "float64"] = Field("float32", description="precision")
     threads: int | None = Field(None, ge=1, le=MOST_THREADS, description="CPU threads; torch's choice if not given")
     tile: int | None = Field(
-        None, ge=1, description="denoise tiles of so many pixels a side (slabs of a volume), to need less memory"
+        None, ge=1, description="denoise tiles of this many pixels a side (slabs of a volume), to need less memory"
     )
     halo: int | None = Field(
-        None, ge=0, description="pixels around a tile that it is denoised with; what the denoiser needs if not given"
+        None, ge=0, description="pixels around a tile to denoise it with; as many as the denoiser needs if not given"
     )
     memory: str | None = Field(
         None,
@@ -245,8 +245,8 @@ class ComputeSettings(Section):
 class ScanSettings(Section):
     """How the scan is read."""
 
-    in_memory: float = Field(256.0, ge=0, description="MB of data up to which a scan is loaded whole")
-    ahead: int = Field(2, ge=0, le=64, description="batches to read ahead where it is not")
+    in_memory: float = Field(256.0, ge=0, description="MB of data up to which a scan is loaded completely")
+    ahead: int = Field(2, ge=0, le=64, description="batches to read ahead if it is not")
     readers: int = Field(2, ge=1, le=64, description="threads that read")
     follow: bool = Field(
         False,
@@ -254,7 +254,7 @@ class ScanSettings(Section):
         json_schema_extra=SWITCH,
     )
     patience: float | None = Field(
-        None, gt=0, description="when following, take the scan as ended after so many seconds without a view"
+        None, gt=0, description="when following, treat the scan as ended after this many seconds without a view"
     )
     skip_damaged: bool = Field(
         False, description="read all of the scan first, and leave damaged views out", json_schema_extra=SWITCH
@@ -266,13 +266,13 @@ class RunSettings(Section):
 
     checkpoint: float = Field(30.0, ge=0, description="seconds between two checkpoints; 0 for one after every step")
     preview: float = Field(
-        5.0, ge=0, description="seconds between two previews of the image, of which there are more at first; 0 for none"
+        5.0, ge=0, description="seconds between two previews of the image, with more at first; 0 for none"
     )
     uncertainty: int | None = Field(
         None,
         ge=2,
         le=10_000,
-        description="after the last step make an error map, from so many images of halves of the views",
+        description="after the last step make an error map, from this many images of halves of the views",
     )
     report: str = Field(
         "png,html",
