@@ -34,8 +34,8 @@ class FPMSimulation(Options):
     aperture: float = Field(0.1, gt=0, le=2, description="numerical aperture of the objective")
     leds: int = Field(15, ge=1, le=1001, description="LEDs a side of their square")
     pitch: float = Field(4e-3, ge=_SHORT, le=_LONG, description="distance from one LED to the next")
-    distance: float = Field(90e-3, ge=_SHORT, le=_LONG, description="from the LEDs to the object")
-    defocus: float = Field(0.0, ge=-_LONG, le=_LONG, description="from the object to the plane in focus")
+    distance: float = Field(90e-3, ge=_SHORT, le=_LONG, description="distance from the LEDs to the object")
+    defocus: float = Field(0.0, ge=-_LONG, le=_LONG, description="distance from the object to the plane in focus")
     photons: float = Field(2e4, ge=1, le=1e15, description="photons of a frame on the axis, without the object")
     seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of the noise", json_schema_extra={"flag": "noise-seed"})
 

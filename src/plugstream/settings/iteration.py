@@ -39,8 +39,8 @@ class AlgorithmSettings(Choice):
         None,
         ge=20,
         le=MOST_COUNT,
-        description="find sigma in the first so many of the steps, from the one given on, by views that are held out "
-        "from them and used afterwards; where no sigma is given this is the default",
+        description="find sigma in this many first steps, starting from --sigma, by views that are held out from them "
+        "and used afterwards; the default without --sigma",
     )
     sigma_end: float | None = Field(
         None, ge=SMALL, le=LARGE, description="let sigma change to this value geometrically", json_schema_extra=SHARE
@@ -61,8 +61,7 @@ class AlgorithmSettings(Choice):
         None,
         ge=1,
         le=MOST_COUNT,
-        description="find it in the first so many steps, without denoising, and denoise from then on; all the while "
-        "if not given",
+        description="refine it in this many first steps, without denoising, and then denoise; throughout if not given",
     )
     refine_tolerance: float | None = Field(
         None,
