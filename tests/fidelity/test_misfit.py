@@ -10,7 +10,7 @@ import torch
 
 from plugstream import LeastSquares, LossFidelity, MatrixModel, Poisson
 from plugstream.fidelity.misfit import compares_data, relative_misfits
-from plugstream.solver.misfit import Misfit
+from plugstream.solver.monitors import Misfit
 from small_run import RUN, main
 
 SCAN = ["--size", "16", "--views", "4", "--receivers", "16", "--radius", "0.4", "--frequencies", "6,9GHz"]

@@ -19,7 +19,7 @@ from plugstream import (
 )
 from plugstream.base.errors import PlugstreamWarning
 from plugstream.base.schedules import Geometric
-from plugstream.solver.loop import data_scale
+from plugstream.fidelity.least_squares import data_scale
 from plugstream.solver.result import Snapshot, Stop
 
 F64 = torch.float64

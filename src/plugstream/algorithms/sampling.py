@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -33,6 +33,8 @@ __all__ = [
     "ShiftedViews",
     "Uniform",
     "as_sampler",
+    "drawable",
+    "repeated_views",
 ]
 
 
@@ -47,7 +49,10 @@ class Batch(NamedTuple):
 
 
 class Sampler(Protocol):
-    """Chooses the views of a step."""
+    """Chooses the views of a step.
+
+    One whose steps all use the same views may declare it: `repeats` is then "all" (of them) or "few".
+    """
 
     def draw(self, step: int, available: Tensor) -> Batch:
         """The batch of step `step` (0 is the first) when these views are available: their indices, (n,), ascending."""
@@ -63,9 +68,28 @@ def as_sampler(sampler: Any) -> Sampler:
     return cast(Sampler, sampler)
 
 
+def repeated_views(sampler: Sampler) -> str:
+    """Which views all steps of a sampler share: "all", a "few", or "" for none; what it declares as `repeats`."""
+    return str(getattr(sampler, "repeats", ""))
+
+
+def drawable(sampler: Sampler, step: int, available: Tensor) -> Sampler:
+    """The sampler if it can draw from these views, and otherwise `All`.
+
+    Fixed views may not be among them; most samplers draw from any number of views, some of them repeatedly.
+    """
+    try:
+        sampler.draw(step, available)
+    except InputError:
+        return All()
+    return sampler
+
+
 @dataclass(frozen=True)
 class All:
     """Every view in every step: the batch algorithms."""
+
+    repeats: ClassVar = "all"
 
     def draw(self, step: int, available: Tensor) -> Batch:
         return Batch(None)
@@ -74,6 +98,8 @@ class All:
 @dataclass(frozen=True)
 class FixedViews:
     """The same few views in every step: a batch algorithm on part of the data (the paper's PnP-FISTA(10))."""
+
+    repeats: ClassVar = "few"
 
     views: Sequence[int]
 
@@ -197,6 +223,10 @@ class OnceEach:
     sampler: Sampler
     batch: int
 
+    @property
+    def repeats(self) -> str:
+        return repeated_views(self.sampler)
+
     def draw(self, step: int, available: Tensor) -> Batch:
         return self.sampler.draw(step, available) if _count(available) >= self.batch else Batch(available)
 
@@ -215,6 +245,10 @@ class Announcer:
     tell: Callable[[list[Tensor]], None]
     ahead: int = 2
     _last: list[tuple[Tensor, dict[int, Batch]]] = field(default_factory=list, init=False, repr=False)
+
+    @property
+    def repeats(self) -> str:
+        return repeated_views(self.sampler)
 
     def draw(self, step: int, available: Tensor) -> Batch:
         steps = range(step, step + self.ahead + 1)

@@ -1,4 +1,4 @@
-"""NumPy arrays in place of tensors: they are converted when they come in, and results are tensors."""
+"""NumPy arrays in place of tensors: arguments are converted, and results are tensors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError
 
-__all__ = ["Array", "accept_arrays", "accept_arrays_in", "as_tensor"]
-
 Array = Tensor | NDArray[Any]
 """The types that images and data may have."""
 
@@ -24,29 +22,28 @@ R = TypeVar("R")
 
 
 def as_tensor(
-    what: str, value: Any, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    name: str, value: Any, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:
     """A tensor unchanged, or anything that NumPy accepts as an array of numbers as a tensor.
 
-    Arguments: what it is, for the error message; device and dtype for an array, since NumPy's default precision is
-    double, which is seldom meant. Without a dtype, floating point and complex numbers stay as they are, and integers
-    become torch's default. Values are copied only if necessary.
+    Arguments: name, for error messages; device and dtype for an array, since NumPy's default precision is double, which
+    is seldom meant. Without a dtype, integers become torch's default and other numbers stay as they are. Values are
+    copied only if necessary.
     """
     if isinstance(value, Tensor):
         return value
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:  # rows of different lengths, say
-        raise InputError(f"{what} cannot be read as an array: {error}".splitlines()[0]) from error
+        raise InputError(f"{name} cannot be read as an array: {error}".splitlines()[0]) from error
     if array.dtype.kind not in "fcbiu":
         kind = type(value).__name__ if array.dtype == object else f"an array of {array.dtype}"
-        raise InputError(f"{what} must be a tensor or an array of numbers, not {kind}")
+        raise InputError(f"{name} must be a tensor or an array of numbers, not {kind}")
     if array.dtype.kind == "c" and dtype is not None and not dtype.is_complex:
-        raise InputError(f"{what} is complex, but a real one is needed; give its real part, or its absolute value")
+        raise InputError(f"{name} is complex, but a real one is needed; give its real part, or its absolute value")
     if dtype is None and array.dtype.kind in "biu":
         dtype = torch.get_default_dtype()
-    tensor = torch.from_numpy(_plain(array))
-    return tensor.to(device=device, dtype=dtype)
+    return torch.from_numpy(_plain(array)).to(device=device, dtype=dtype)
 
 
 def accept_arrays(method: Callable[P, R]) -> Callable[P, R]:
@@ -61,9 +58,9 @@ def accept_arrays(method: Callable[P, R]) -> Callable[P, R]:
     def accepting(*args: P.args, **kwargs: P.kwargs) -> R:
         if any(isinstance(value, np.ndarray) for value in (*args, *kwargs.values())):
             owner, *rest = args
-            plain: Any = [_tensor_for(owner, name, value) for name, value in zip(names, rest, strict=False)]
-            named: Any = {name: _tensor_for(owner, name, value) for name, value in kwargs.items()}
-            return cast(R, cast(Any, method)(owner, *plain, **named))
+            positional: Any = [_tensor_for(owner, name, value) for name, value in zip(names, rest, strict=False)]
+            keywords: Any = {name: _tensor_for(owner, name, value) for name, value in kwargs.items()}
+            return cast(R, cast(Any, method)(owner, *positional, **keywords))
         return method(*args, **kwargs)
 
     return accepting

@@ -10,18 +10,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["KrylovSpace", "Solutions", "row_norms"]
-
 Complex = NDArray[np.complex128]
 
-# Products that are nearly combinations of others are left out, by the share of them that is not, squared.
+# Products whose independent share, squared, is less than this are left out.
 _SHARE = {torch.complex64: 1e-4, torch.complex128: 1e-10}
 # Below this tolerance new products are made orthogonal to the old ones twice, since once leaves some rounding.
 _ONCE = {torch.complex64: 2e-4, torch.complex128: 1e-7}
-# Where the least of new products is below this share of the largest, squared, they are made orthonormal twice, or below
-# a tenth of it where the tolerance is no less than the rounding that this leaves.
-_ALIKE = 0.01
-# Rows have room for so many blocks from the beginning: memory that is not written to costs nothing.
+# New products are made orthonormal twice if the least over the largest, squared, is below this; below a tenth of it
+# if the tolerance allows the rounding.
+_ILL_CONDITIONED = 0.01
+# Rows have room for this many blocks from the beginning: memory that is not written to costs nothing.
 _BLOCKS = 24
 
 
@@ -37,19 +35,18 @@ class Solutions:
 class KrylovSpace:
     r"""Solutions of A x_i = b_i for one operator A and many b_i, each taken from the space that all of them span.
 
-    Every step multiplies A with the residuals of those that are not solved yet, makes the products orthonormal to each
-    other and to those before, and takes away from every residual what they explain: the residuals are the least that
-    the space of all directions so far allows, as GMRES has it for one b and the space of its own. With ten b the
-    space has ten directions a step, and a third of the steps is enough; the next problem with the same A, such as the
-    adjoint one, begins with all of it.
+    Every step multiplies A with the unsolved residuals, makes the products orthonormal to each other and to those
+    before, and subtracts from every residual what they explain: residuals are minimal over the common space, as in
+    GMRES over its own. Ten b give ten directions a step, and a third of the steps is enough; the next problem with the
+    same A begins with the whole space.
 
     Holds for any invertible A. The solution for a b depends on the other b, and on those before it, only within `tol`.
 
     Arguments:
         apply: maps (k, n) to the same, complex.
-        limit: directions that are kept, each with its product; with more, the space restarts from the residuals.
+        limit: of stored directions, each with its product; beyond it, the space restarts from the residuals.
     Reference: Eisenstat, Elman and Schultz, SIAM J. Numer. Anal. 20(2), 1983; for blocks, O'Leary, Linear Algebra Appl.
-    29, 1980; for what is kept from one system to the next, Parks et al., SIAM J. Sci. Comput. 28(5), 2006.
+    29, 1980; for recycling between systems, Parks et al., SIAM J. Sci. Comput. 28(5), 2006.
     """
 
     def __init__(self, apply: Callable[[Tensor], Tensor], *, limit: int = 400) -> None:
@@ -78,19 +75,18 @@ class KrylovSpace:
                 norms = row_norms(residual)
                 break
             shares = np.concatenate([shares, new], 1)
-            # By Pythagoras, which saves a GPU a wait, and measured where little is left or nothing more is asked for.
+            # By Pythagoras, which saves a GPU a wait, and measured if little is left or this is the last.
             rest = np.sqrt(np.maximum(norms**2 - (np.abs(new) ** 2).sum(1), 0))
             sure = (rest > 0.1 * norms).all() and (rest > tol).any() and iterations < max_iterations
             norms = rest if sure else row_norms(residual)
         return Solutions(self._combine(units[:, None] * shares, b, earlier), norms, iterations)
 
     def _extend(self, rows: Tensor, residual: Tensor, *, twice: bool) -> Complex | None:
-        """Add the directions of some rows, and take away from all residuals, in place, what their products explain.
+        """Add the directions of some rows, and subtract from all residuals, in place, what their products explain.
 
-        Small matrices are the CPU's. A GPU waits for what is launched, which is little, and for the CPU once, or twice
-        where products are much alike.
+        Small matrices are on the CPU; a GPU waits for it once, or twice if products are nearly dependent.
 
-        Returns: the shares of the new products in the residuals, (B, k); None where they bring nothing new.
+        Returns: the shares of the new products in the residuals, (B, k); None if they bring nothing new.
         """
         products = self.apply(rows)
         parts = []
@@ -100,27 +96,27 @@ class KrylovSpace:
         small = _fetch(torch.cat([*parts, products @ products.mH, products @ residual.mH], 1))
         *below, gram, overlaps = np.split(small, np.cumsum([*(part.shape[1] for part in parts), len(products)]), 1)
         explained = sum(below, np.zeros((len(products), len(self._products)), dtype=np.complex128))
-        # Rounding is of the products as they were: what little the old ones leave of one is not made a direction.
-        whole = np.sqrt(gram.diagonal().real + (np.abs(explained) ** 2).sum(1))
-        basis = _orthonormal(gram, whole, _SHARE[rows.dtype])
+        # Relative to the full products, so that their rounding is not made a direction.
+        lengths = np.sqrt(gram.diagonal().real + (np.abs(explained) ** 2).sum(1))
+        basis = _orthonormal(gram, lengths, _SHARE[rows.dtype])
         if basis is None:
             return None
         turn, least = basis
-        own = placed = _place(turn, products)
+        rotation = placed = _place(turn, products)
         shares = turn @ overlaps
-        if least < (_ALIKE if twice else 0.1 * _ALIKE):  # and what rounding left of the others is taken away, too
-            products = own @ products
+        if least < (_ILL_CONDITIONED if twice else 0.1 * _ILL_CONDITIONED):  # a second pass removes the rounding
+            products = rotation @ products
             small = _fetch(torch.cat([products @ products.mH, products @ residual.mH], 1))
             gram, overlaps = np.split(small, [len(products)], 1)
             basis = _orthonormal(gram, np.ones(len(gram)), _SHARE[rows.dtype])
             if basis is None:
                 return None
-            own, shares, turn = _place(basis[0], products), basis[0] @ overlaps, basis[0] @ turn
+            rotation, shares, turn = _place(basis[0], products), basis[0] @ overlaps, basis[0] @ turn
             placed = _place(turn, products)
         self._directions.append(placed, rows)
         self._triangle.append(turn @ explained)
         shares = shares.conj().T
-        residual.addmm_(_place(shares, residual), self._products.append(own, products), alpha=-1)
+        residual.addmm_(_place(shares, residual), self._products.append(rotation, products), alpha=-1)
         return shares
 
     def _combine(self, shares: Complex, like: Tensor, earlier: Tensor | None) -> Tensor:
@@ -165,10 +161,7 @@ class _Rows:
 
 
 class _Triangle:
-    """A lower triangle with a diagonal of ones, whose rows are added in blocks.
-
-    Rows of one block have nothing in common: they are orthonormal, and their directions were rotated with them.
-    """
+    """A lower triangle with a diagonal of ones, whose rows are added in blocks; rows of one block are orthonormal."""
 
     def __init__(self) -> None:
         self._blocks: list[Complex] = []
@@ -178,7 +171,7 @@ class _Triangle:
         self._blocks.append(rows)
 
     def divide(self, shares: Complex) -> Complex:
-        """What gives the shares (B, n) when multiplied with the triangle: (B, n)."""
+        """The shares (B, n) divided by the triangle: (B, n)."""
         out = shares.copy()
         for rows in reversed(self._blocks):
             count, start = rows.shape
@@ -187,11 +180,11 @@ class _Triangle:
 
 
 def _orthonormal(gram: Complex, lengths: NDArray[np.float64], share: float) -> tuple[Complex, float] | None:
-    """The combinations of rows with this Gram matrix (k, k) that are orthonormal; the least by the largest, squared.
+    """The orthonormal combinations of rows with this Gram matrix (k, k), and the least over the largest, squared.
 
-    Combinations of less than a share, squared, are left out; None where nothing is left, or where there are no numbers.
+    Combinations of less than `share`, squared, are left out; None if nothing is left, or if it is not finite.
 
-    Arguments: lengths that rows are measured by, (k,).
+    Arguments: lengths that rows are relative to, (k,).
     """
     if not np.isfinite(gram).all():
         return None
@@ -209,14 +202,14 @@ def _fetch(matrix: Tensor) -> Complex:
 
 
 def _place(array: NDArray[np.generic], like: Tensor) -> Tensor:
-    """An array as a tensor beside another and of its precision."""
+    """An array as a tensor on the device of another and of its precision."""
     single = like.dtype == torch.complex64
     kinds = (np.complex64, np.complex128) if np.iscomplexobj(array) else (np.float32, np.float64)
     return torch.from_numpy(np.ascontiguousarray(array, dtype=kinds[0 if single else 1])).to(like.device)
 
 
 def _take_away(vectors: Tensor, products: Tensor) -> Tensor:
-    """Take from vectors (B, n), in place, what orthonormal products (k, n) explain; their shares in it: (B, k)."""
+    """Subtract from vectors (B, n), in place, what orthonormal products (k, n) explain; returns their shares (B, k)."""
     shares = vectors @ products.mH
     vectors.addmm_(shares, products, alpha=-1)
     return shares

@@ -1,4 +1,4 @@
-"""What the machine has left of memory and disk, so that what cannot fit is refused before it is begun."""
+"""Free memory and disk space, so that work that cannot fit is refused before it begins."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import shutil
 from pathlib import Path
 
 from plugstream.base.errors import InputError
-
-__all__ = ["check_disk", "check_memory", "format_size", "free_memory", "machine_memory", "parse_size"]
 
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt])(i?)b?")
 
@@ -34,7 +32,7 @@ def check_memory(needed: float, what: str, advice: str) -> None:
 
 def check_disk(place: Path, needed: float, what: str) -> None:
     """Refuse to write more than the disk of `place`, a new file or folder, has room for."""
-    with contextlib.suppress(OSError):  # whoever writes to an unreadable folder refuses it
+    with contextlib.suppress(OSError):  # an unreadable folder is refused when it is written to
         if needed > (free := shutil.disk_usage(place.absolute().parent).free):
             raise InputError(
                 f"{what} takes about {format_size(needed)}, and the disk of {place} has {format_size(free)} left; make "
@@ -52,7 +50,7 @@ def _of_system() -> int:
 
 
 def machine_memory() -> int:
-    """Bytes of memory that the machine has; 8 GB where the system does not say, as Windows."""
+    """Bytes of memory of the machine; 8 GB if the system does not say, as on Windows."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -60,7 +58,7 @@ def machine_memory() -> int:
 
 
 def _of_container() -> int | None:
-    """What a control group, such as a container's or a batch job's, leaves; None where there is no limit."""
+    """What a control group, such as a container's or a batch job's, leaves; None without a limit."""
     root = Path("/sys/fs/cgroup")
     for limit, used in (
         ("memory.max", "memory.current"),
@@ -74,7 +72,7 @@ def _of_container() -> int | None:
 
 
 def _of_limit() -> int | None:
-    """What `ulimit -v` leaves; None where there is no limit."""
+    """What `ulimit -v` leaves; None without a limit."""
     with contextlib.suppress(OSError, ValueError, ImportError):
         import resource
 

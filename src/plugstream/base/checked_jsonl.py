@@ -1,10 +1,10 @@
-"""Files of JSON lines, each with a checksum of itself and of all before it, so that no change of one goes unseen.
+"""Files of JSON lines, each with a checksum of itself and of all lines before it, so that every change is noticed.
 
     {"event": "views", "step": 0, "views": 12, "check": "5f1d7539e2c04ab1"}
 
 `check` is the last member of an object: the first 16 hexadecimal digits of the SHA-256 of the line before's `check`
 (nothing for the first line) and of the bytes of this line up to the comma in front of `check`. So a line that was
-changed, taken out, repeated or moved is known by its number, and a reader needs nothing but the standard library.
+changed, removed, repeated or moved is found by its number, and a reader needs only the standard library.
 """
 
 from __future__ import annotations
@@ -23,22 +23,20 @@ from typing import Any
 from plugstream.base.errors import DamagedError, StorageError
 from plugstream.base.files import open_plain
 
-__all__ = ["LineTail", "LineWriter", "read_lines"]
-
 _WHOLE = re.compile(rb', "check": "([0-9a-f]{16})"\}')
 _END = re.compile(_WHOLE.pattern + rb"\n\Z")
 _END_BYTES = len(', "check": "0123456789abcdef"}')
-# A longer line is none that we wrote; it is not read into memory to find that out.
+# A longer line is not ours, and is not read into memory.
 _LONGEST = 64 << 20
 
 
 class LineWriter:
-    """Appends objects to such a file, each whole in the file when `add` returns.
+    """Appends objects to such a file, each complete in the file when `add` returns.
 
-    What is there already is read first: a last line that a crash cut short is taken off, so that the next one is a line
-    of its own, and any other damage is refused as by `read_lines`, with nothing changed.
+    Existing lines are read first: a last line that a crash cut short is removed, and any other damage is refused as by
+    `read_lines`, with nothing changed.
 
-    Arguments: path, made if it is not there; what the file is, for messages: "the event log".
+    Arguments: path, created if missing; what the file is, for messages: "the event log".
     """
 
     def __init__(self, path: Path, what: str) -> None:
@@ -62,7 +60,7 @@ class LineWriter:
             raise
 
     def add(self, content: Mapping[str, Any]) -> None:
-        """Write an object that is not empty; if the disk does not take it, OSError, and the file stays as it was."""
+        """Write an object that is not empty; if that fails, OSError, and the file stays as it was."""
         body = json.dumps(content)[:-1].encode()
         check = _checksum(body, self.check)
         line = body + f', "check": "{check}"}}\n'.encode()
@@ -71,7 +69,7 @@ class LineWriter:
             while remaining:  # a disk that is nearly full takes a part
                 remaining = remaining[self._file.write(remaining) :]
         except BaseException:
-            with contextlib.suppress(OSError):  # what went wrong first is what is told
+            with contextlib.suppress(OSError):  # the first error is the one to report
                 self._file.truncate(self._end)
             raise
         self.check, self._end = check, self._end + len(line)
@@ -95,8 +93,8 @@ class LineWriter:
 def read_lines(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any], str]]:
     """The objects of a file, each with its line's number and checksum.
 
-    A last line that a crash cut short is left out. Any other damage is refused in one line that names the line: a
-    changed byte, a line that is missing, repeated or out of its place, or one without a checksum.
+    A last line that a crash cut short is left out. Any other damage is refused by the number of the line: a changed
+    byte, a missing, repeated or moved line, or one without a checksum.
 
     Arguments: path; what the file is, for messages: "the event log".
     """
@@ -110,11 +108,11 @@ def read_lines(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any], str
 
 
 class LineTail:
-    """Reads a file while somebody appends to it: each call of `read` gives what was added since the one before.
+    """Reads a file while somebody appends to it: each call of `read` gives the new lines.
 
-    `files` counts those that were read from their first line: more than one where another has taken its place.
+    `files` counts the files read from their first line: more than one if the file was replaced.
 
-    Arguments: path, which need not be there yet; what the file is, for messages.
+    Arguments: path, which need not exist yet; what the file is, for messages.
     """
 
     def __init__(self, path: Path, what: str) -> None:
@@ -123,10 +121,7 @@ class LineTail:
         self.files = 0
 
     def read(self) -> list[tuple[int, dict[str, Any], str]]:
-        """Numbers, objects and checksums of the lines that are new; damage is refused as by `read_lines`.
-
-        If another file has replaced it, that one is read from its first line, number 1.
-        """
+        """Numbers, objects and checksums of the new lines; damage is refused as by `read_lines`."""
         try:
             file = _open(self.path, os.O_RDONLY)
         except FileNotFoundError:
@@ -149,9 +144,9 @@ class LineTail:
 def _parse(
     file: FileIO, what: str, path: Path, begin: tuple[int, str, int] = (0, "", 0)
 ) -> Iterator[tuple[int, dict[str, Any], str, int]]:
-    """Number, object, checksum and end of every whole line; of those after `begin`, a line's number, checksum, end."""
+    """Number, object, checksum and end of every complete line after `begin`: a line's number, checksum and end."""
     before, check, end = begin
-    file.seek(end)  # one that is opened to append is at its end
+    file.seek(end)  # a file opened to append is at its end
     lines = BufferedReader(file)
     try:
         for number in count(before + 1):
@@ -167,7 +162,7 @@ def _parse(
             check, end = content.pop("check"), end + len(line)
             yield number, content, check, end
     finally:
-        lines.detach()  # which leaves the file open
+        lines.detach()  # leaves the file open
 
 
 def _unseal(line: bytes, before: str) -> dict[str, Any] | None:
@@ -188,7 +183,7 @@ def _is_cut(line: bytes) -> bool:
 
 
 def _open(path: Path, flags: int) -> FileIO:
-    """The file, which must be a plain one: a link could lead anywhere, and a pipe would wait."""
+    """A plain file: a link could lead anywhere, and a pipe would wait."""
     handle = open_plain(path, flags)
     return FileIO(handle, "r" if flags & os.O_ACCMODE == os.O_RDONLY else "a+")
 

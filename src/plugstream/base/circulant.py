@@ -1,4 +1,4 @@
-"""Operators that are nearly convolutions, by the circulant next to them: what makes conjugate gradients short."""
+"""The circulant nearest to an operator that is nearly a convolution: a preconditioner of conjugate gradients."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from torch import Tensor
 
 from plugstream.base.linalg import inner, per_image
 
-__all__ = ["Circulant", "preconditioned_steps"]
-
 
 @dataclass(frozen=True, eq=False)
 class Circulant:
     r"""C = F^{-1} diag(s) F with s >= 0, F the discrete Fourier transform over an image's spatial axes.
 
-    Arguments: spectrum, s, of the image's shape; of real images half of it, as `torch.fft.rfftn` has it; shape, the
-    image's; ndim, how many of its last axes are spatial; real, whether images are.
+    Arguments: spectrum, s, of the image's shape; for real images half of it, as in `torch.fft.rfftn`; shape, the
+    image's; ndim, the number of spatial axes, the last ones; real, whether images are.
     """
 
     spectrum: Tensor
@@ -28,17 +26,16 @@ class Circulant:
 
     @classmethod
     def near(cls, apply: Callable[[Tensor], Tensor], like: Tensor, ndim: int) -> Circulant:
-        r"""The circulant next to A, symmetric (Hermitian), positive semidefinite and nearly a convolution.
+        r"""The circulant nearest to A, symmetric (Hermitian), positive semidefinite and nearly a convolution.
 
         From one product: with h the response to a point in the middle of the image and w(t) = max(0, 1 - 2|t|/n) along
-        each axis of length n, s is the transform of h(t) w(t_1) ... w(t_d). For a convolution, h is a positive
-        semidefinite function of the distance t, and so is w; so is their product (Schur), which vanishes half an image
-        away, so that its periodic continuation has no negative transform. What an operator that is no convolution
-        leaves below zero is cut off. The window is the price for edges that do not wrap around: it smooths s over two
-        frequencies.
+        each axis of length n, s is the transform of h(t) w(t_1) ... w(t_d). For a convolution, h and w are positive
+        semidefinite functions of the distance t, and so is their product (Schur), which vanishes half an image away, so
+        its periodic continuation has no negative transform. For other operators, negative values are cut off. The
+        window smooths s over two frequencies, since edges do not wrap around.
 
-        Arguments: apply, A, from (*shape) to the same; like, an empty image of the shape, kind and device; ndim,
-        spatial axes of it, the axes before which, such as channels, are each of their own.
+        Arguments: apply, A, from (*shape) to the same; like, an image of the shape, dtype and device; ndim, its spatial
+        axes; those before them, such as channels, are independent.
         References: Chan, SIAM J. Sci. Stat. Comput. 9(4), 1988; for tomography, Fessler and Booth, IEEE Trans. Image
         Process. 8(5), 1999.
         """
@@ -78,10 +75,10 @@ def preconditioned_steps(
 ) -> Tensor:
     """A few steps of preconditioned conjugate gradients for A x = b, each image by itself: (..., *image_shape).
 
-    There is no tolerance: the caller wants so many products, and no more. An image whose residual is zero stays.
+    An image whose residual is zero stays.
 
-    Arguments: apply, A, symmetric and positive definite; solve, the inverse of what stands in for A, so too; start, x;
-    residual, b - A x; steps >= 1, as many products with A; ndim, axes of an image.
+    Arguments: apply, A, symmetric and positive definite; solve, the inverse of the preconditioner, so too; start, x;
+    residual, b - A x; steps >= 1, each with one product with A; ndim, axes of an image.
     Reference: Concus, Golub and O'Leary, in Sparse Matrix Computations, 1976.
     """
     x, r = start, residual

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from plugstream.base.block_gmres import Solutions, row_norms
 
-__all__ = ["refine"]
-
-# Products that are nearly combinations of others are left out, by their share of the largest, squared.
+# Products below this share of the largest, squared, are nearly combinations of others, and left out.
 _SHARE = {torch.complex64: 1e-5, torch.complex128: 1e-12}
 # A guess that leaves more than this of a residual is not worth another one.
 _SLOW = 0.5
@@ -31,21 +29,21 @@ def refine(
 ) -> Solutions:
     r"""Solutions of A x_i = b_i from guesses M of A^{-1}, until ||b_i - A x_i|| <= tol ||b_i|| or guesses do not help.
 
-    A step guesses d_i = M r_i of all residuals r_i and takes d_i as it is where that is enough:
+    A step guesses d_i = M r_i for all residuals r_i and uses d_i as it is if that is enough:
 
         x_i <- x_i + d_i,    r_i <- r_i - A d_i,
 
-    and otherwise the combination of all d so far, of all steps and all i, that leaves the least of r_i. With a guess
-    that is off by a hundredth, a step makes the residuals a hundred times smaller. M may change each time.
+    and otherwise the combination of all d so far, of all steps and all i, that leaves the least of r_i. A guess that is
+    off by a hundredth makes the residuals a hundred times smaller. M may change each time.
 
     Holds for any M; an M that leaves more than half of a residual ends it, so the caller can finish in another way.
 
     Arguments:
-        apply: A, maps (k, n) to the same, complex.
-        guess: M, maps rows (k, n) and a tolerance to rows; it need not be closer to A^{-1} than the tolerance. b: (B,
-        n). limit: directions that are kept, each with its product. measured: whether the last residuals are; if not,
-        the last guess is expected to do as much as the one before,
-            which saves its product.
+        apply: A, maps (k, n) to the same, complex. b: (B, n).
+        guess: M, maps rows (k, n) and a tolerance to rows; it need not be closer to A^{-1} than the tolerance.
+        limit: of stored directions, each with its product.
+        measured: whether to measure the last residuals; if not, the last guess is assumed to be as good as the one
+            before, which saves its product.
     Reference: Atkinson, The Numerical Solution of Integral Equations of the Second Kind, ch. 6; for combinations, Saad,
     SIAM J. Sci. Comput. 14(2), 1993.
     """

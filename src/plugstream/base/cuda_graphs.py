@@ -1,4 +1,4 @@
-"""Functions of CUDA tensors replayed from CUDA graphs, where the launching of kernels takes longer than they run."""
+"""Functions of CUDA tensors replayed from CUDA graphs, for kernels that run shorter than their launch takes."""
 
 from __future__ import annotations
 
@@ -13,30 +13,28 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["GraphCall", "filled", "side_by_side", "stream_handle"]
-
 _First = TypeVar("_First")
 _Second = TypeVar("_Second")
 
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 _EAGER_CALLS = 2  # before a graph is captured: the first compiles kernels, and a call made twice may not come again
-_MOST = 4  # graphs kept by one function, each with the memory that a call takes
-_LARGEST = 512 * 512  # beyond, kernels take longer than their launches, and a graph would only keep memory
+_MOST = 4  # graphs of one function, each with the memory of a call
+_LARGEST = 512 * 512  # numbers; beyond, kernels take longer than their launches
 
 
 class GraphCall:
-    """Calls a function whose kernels are short without launching each of them: from the third call on, as one graph.
+    """Calls a function with short kernels as one graph, from the third call on, instead of launching each kernel.
 
-    Holds for functions of tensors to a tensor that read nothing back from the device, do the same whatever the values
-    are, and depend on nothing else that changes. Graphs belong to the shapes and types of the arguments and to the
-    stream; arguments are copied into the graph's own and the result out of it, so that a caller sees no difference.
-    Calls eagerly what is not on CUDA, what has a first argument of more than 512 x 512 numbers, what asks for
-    gradients, what is itself being captured, and everything where the environment has PLUGSTREAM_CUDA_GRAPHS=0.
+    Condition: the function maps tensors to a tensor, reads nothing back from the device, does the same whatever the
+    values are, and depends on nothing else that changes. There is a graph for each stream, and for the shapes and types
+    of the arguments, which are copied in; the result is copied out. Calls are eager if arguments are not on CUDA, the
+    first has more than 512 x 512 numbers, gradients are wanted, a graph is being captured already, or the environment
+    has PLUGSTREAM_CUDA_GRAPHS=0.
 
     Arguments:
-        function: takes tensors, or None where one is left out, and returns a tensor.
-        steady: which of its arguments nobody writes to: not copied again where it is the very tensor of the last call.
+        function: takes tensors, or None if one is left out, and returns a tensor.
+        steady: the arguments that nobody writes to: not copied again if the tensor is that of the last call.
     Reference: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs
     """
 
@@ -55,24 +53,21 @@ class GraphCall:
         if not _may_capture(tensors):
             return self.function(*arguments)
         key = (stream_handle(tensors[0].device), *(_kind(a) for a in arguments))
-        here = tensors[0].device.index == torch.cuda.current_device()
-        with self._lock, nullcontext() if here else torch.cuda.device(tensors[0].device):
+        current = tensors[0].device.index == torch.cuda.current_device()
+        with self._lock, nullcontext() if current else torch.cuda.device(tensors[0].device):
             graph = self._graphs.get(key)
             if graph is None:
                 self._calls[key] = self._calls.get(key, 0) + 1
                 if self._calls[key] <= _EAGER_CALLS:
                     return self.function(*arguments)
-                graph = self._keep(key, _Graph(self.function, arguments, self.steady))
+                graph = _Graph(self.function, arguments, self.steady)
+                if len(self._graphs) >= _MOST:
+                    torch.cuda.synchronize()  # the oldest may be running, in memory that others would get
+                    oldest, _ = self._graphs.popitem(last=False)
+                    del self._calls[oldest]
+                self._graphs[key] = graph
             self._graphs.move_to_end(key)
             return graph.replay(arguments)
-
-    def _keep(self, key: Any, graph: _Graph) -> _Graph:
-        if len(self._graphs) >= _MOST:
-            torch.cuda.synchronize()  # it may be running, in memory that would be given to others
-            old, _ = self._graphs.popitem(last=False)
-            del self._calls[old]
-        self._graphs[key] = graph
-        return graph
 
 
 class _Graph:
@@ -81,9 +76,8 @@ class _Graph:
     def __init__(
         self, function: Callable[..., Tensor], arguments: tuple[Tensor | None, ...], steady: tuple[int, ...]
     ) -> None:
-        self.arguments = [None if a is None else torch.empty_like(a, memory_format=torch.contiguous_format).copy_(a)
-                          for a in arguments]  # fmt: skip
-        # Kept, so that no other tensor can be taken for one of them.
+        self.arguments = [None if a is None else a.clone(memory_format=torch.contiguous_format) for a in arguments]
+        # Stored, so that no other tensor can have their identity.
         self.last = {k: arguments[k] for k in steady}
         self.graph = torch.cuda.CUDAGraph()
         # Other threads, such as those that read views ahead, may allocate while this one captures.
@@ -113,7 +107,7 @@ def _may_capture(arguments: list[Tensor]) -> bool:
 
 
 def stream_handle(device: torch.device) -> int:
-    """The current stream's handle, as Triton gets it, without the object that torch makes of it; 0 if not on CUDA."""
+    """The current stream's handle, as Triton gets it, without torch's object for it; 0 if not on CUDA."""
     if device.type != "cuda":
         return 0
     if _raw_stream is None or device.index is None:
@@ -126,9 +120,9 @@ def _kind(argument: Tensor | None) -> Any:
 
 
 def filled(count: int, value: float, device: torch.device) -> Tensor:
-    """A vector of one number, not to be written to: on CUDA the same one for as long as the number does not change.
+    """A vector of one number, not to be written to; on CUDA it is cached.
 
-    Filled in on the device: a copy from the host could not be captured in a CUDA graph.
+    It is filled on the device: a copy from the host could not be captured in a CUDA graph.
     """
     if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
         return torch.full((count,), value, device=device)
@@ -143,20 +137,19 @@ def _filled(count: int, value: float, device: torch.device, stream: int) -> Tens
 def side_by_side(
     device: torch.device, main: Callable[[], _First], other: Callable[[], _Second]
 ) -> tuple[_First, _Second]:
-    """The results of two functions that do not need each other's: at the same time where a CUDA graph is captured.
+    """The results of two independent functions: in parallel if a CUDA graph is being captured.
 
-    Elsewhere one after the other: a second stream costs more launches than small images would gain, and large ones
-    have memory for one of them at a time. In a graph, memory of `other` may be given to the `other` of a later pair,
-    which begins after all that came before it.
+    Otherwise one after the other: a second stream costs more launches than small images gain, and large ones have
+    memory for one at a time. In a graph, memory of `other` may be reused by the `other` of a later pair.
     """
     if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
         return main(), other()
-    here, side = torch.cuda.current_stream(device), _side_stream(device)
-    side.wait_stream(here)
+    current, side = torch.cuda.current_stream(device), _side_stream(device)
+    side.wait_stream(current)
     with torch.cuda.stream(side):
         second = other()
     first = main()
-    here.wait_stream(side)
+    current.wait_stream(side)
     return first, second
 
 

@@ -1,19 +1,16 @@
-"""An object of one's own with the defaults of a base class that it was not written on."""
+"""A person's own object with the defaults of a base class that it does not inherit from."""
 
 from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["with_defaults"]
-
 
 def with_defaults(own: Any, base: type) -> Any:
-    """An object as it is, where it is of this base class; otherwise with what the base class declares and it lacks.
+    """The object itself if it is of this base class, and otherwise with the attributes of the base class that it lacks.
 
-    Whatever the object has counts, be it an attribute, a property or a method; the rest is that of `base`. So every
-    place within can ask for what is declared, and somebody's plain class need not know of it.
+    So the library can use everything that the base class declares, and a plain class need not know of it.
 
-    Arguments: own; base, a class whose methods need nothing but what it declares.
+    Arguments: own, the object; base, a class whose methods need only what it declares.
     """
     if base in type(own).__mro__:
         return own

@@ -15,8 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Stream", "coin", "draw_words", "fraction", "standard_normal"]
-
 
 class Stream(IntEnum):
     """The purpose of random words, so that two parts of a run with the same seed draw independently."""
@@ -41,21 +39,18 @@ def fraction(seed: int, step: int, stream: Stream) -> float:
 
 
 def coin(seed: int, step: int, probability: float, stream: Stream = Stream.FULL_PASS) -> bool:
-    """Whether something that happens with this probability happens in a step: a pure function of (seed, step).
+    """Whether an event of this probability happens in a step: a pure function of (seed, step).
 
-    Its random words are not those that a sampler of the same seed draws views with.
+    Its random words differ from those of a sampler with the same seed.
     """
     return fraction(seed, step, stream) < probability
 
 
-def standard_normal(seed: int, step: int, shape: Sequence[int], stream: Stream = Stream.NOISE) -> Tensor:
-    """Independent numbers with mean 0 and variance 1, a pure function of (seed, step): float64, of this shape.
-
-    By Box and Muller's formula from the generator's words, two numbers of each pair.
-    """
+def standard_normal(seed: int, step: int, shape: Sequence[int]) -> Tensor:
+    """Standard normal numbers of this shape, float64, by Box and Muller: a pure function of (seed, step)."""
     count = math.prod(shape)
-    words = draw_words(seed, step, count + count % 2, stream).reshape(2, -1)
-    uniform = ((words >> np.uint64(11)) + 0.5) * 2.0**-53  # never 0, of which there is no logarithm
+    words = draw_words(seed, step, count + count % 2, Stream.NOISE).reshape(2, -1)
+    uniform = ((words >> np.uint64(11)) + 0.5) * 2.0**-53  # never 0, whose logarithm is infinite
     radius, angle = np.sqrt(-2 * np.log(uniform[0])), 2 * np.pi * uniform[1]
     both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
     return torch.from_numpy(both[:count].reshape(tuple(shape)))

@@ -1,4 +1,4 @@
-"""How large the eigenvalues of many operators can be at most, from a few products with each of them."""
+"""Upper bounds of the eigenvalues of many operators, from a few products with each of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from torch import Tensor
 
 from plugstream.base.linalg import inner, norm, per_image, product_unit
 
-__all__ = ["largest_eigenvalue_bounds", "nonnegative_bound"]
-
-# Products between two looks at the bounds, which need every eigenvalue of small matrices.
+# Products between two computations of the bounds, which need all eigenvalues of small matrices.
 _BETWEEN = 3
-# Rounding in a product, relative to the largest eigenvalue, in units of the machine precision: sums over pixels.
+# Rounding in a product, over the largest eigenvalue and the machine precision: sums over pixels.
 _ROUNDINGS = 256.0
 
 
@@ -33,9 +31,9 @@ def largest_eigenvalue_bounds(
 ) -> tuple[Tensor, float]:
     r"""Upper bounds of the largest eigenvalues of several symmetric positive semidefinite operators A_i.
 
-    The largest of the bounds is at most 1 + tol times the largest eigenvalue of all; an operator that cannot have it is
-    left as soon as that is clear, with the bound that it has by then. So this costs a few products where one A_i stands
-    out, and about ln(sqrt(n) / failure) / (2 sqrt(tol)) with each where all are alike and their spectra dense.
+    The largest bound is at most 1 + tol times the largest eigenvalue of all; an operator that cannot have it is left as
+    soon as that is clear, with the bound so far. This costs a few products if one A_i stands out, and about
+    ln(sqrt(n) / failure) / (2 sqrt(tol)) with each if all are alike and their spectra dense.
 
     k steps of Lanczos from a unit vector v give v_{k+1} = p_k(A) v, also of length one, with
 
@@ -44,14 +42,13 @@ def largest_eigenvalue_bounds(
     theta_j the Ritz values. Its part along the eigenvector of the largest eigenvalue lambda is c p_k(lambda), c that of
     v, so that p_k(lambda) <= 1 / |c|. Beyond the largest theta p_k increases: lambda is below the t with
     p_k(t) = 1 / delta unless |c| < delta, which for a random v happens with a probability below delta sqrt(2 n / pi).
-    Here delta is such that all bounds hold together with a probability of 1 - failure. A residual, by contrast, says
-    only that some eigenvalue is near.
+    Here delta is such that all bounds hold together with a probability of 1 - failure. (A residual only says that some
+    eigenvalue is near.)
 
     Arguments:
         apply: maps images (B, *image_shape) and the operators' numbers (B,) to A_i x_i; B falls as operators are left.
         like: (operators, *image_shape), for shape, device and dtype, which may be complex. ndim: axes of an image.
-        largest: an eigenvalue that is known already, of an operator that is not among these.
-        look: called now and then with the number of operators that are done.
+        largest: a known eigenvalue of another operator. look: called now and then with how many operators are done.
     Returns the bounds, (operators,) in double precision on the CPU, and the largest Ritz value, at least `largest`.
     Reference: Hochstenbach, J. Sci. Comput. 57, 2013; van Dorsselaer, Hochstenbach and van der Vorst, SIAM J. Matrix
     Anal. Appl. 22, 2000.
@@ -88,8 +85,8 @@ def largest_eigenvalue_bounds(
             if k >= size or not bool(unsettled.any()):
                 break
             if not bool(unsettled.all()):
-                there = unsettled.to(v.device)
-                v, w, beta, units, active = v[there], w[there], beta[there], units[there], active[unsettled]
+                rows = unsettled.to(v.device)
+                v, w, beta, units, active = v[rows], w[rows], beta[rows], units[rows], active[unsettled]
                 table.keep(unsettled)
         before, v = v, w / per_image(beta, ndim)
     return bounds, largest
@@ -102,9 +99,8 @@ def nonnegative_bound(forward: Callable[[Tensor], Tensor], adjoint: Callable[[Te
 
         max_j (A A' w)_j / w_j
 
-    for every w > 0 (Collatz and Wielandt; with w = 1, Gershgorin's circles say the same). Equality holds where w is the
-    eigenvector of that eigenvalue, so that the bound is as near as w is to it: a model that knows something of its own
-    says so by `ModelBase.windows`. No eigenvalue is computed, and nothing is random.
+    for every w > 0 (Collatz and Wielandt; with w = 1, Gershgorin's circles say the same), with equality if w is the
+    eigenvector. A model that knows a good w gives it by `ModelBase.windows`. Nothing is random.
 
     Arguments: forward, adjoint: products with A and A'. start: w, data, all positive and not far from 1.
     Reference: Horn and Johnson, Matrix Analysis, 2nd ed., theorem 8.1.26.

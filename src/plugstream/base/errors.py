@@ -11,8 +11,6 @@ from collections.abc import Mapping
 
 from plugstream.base.text import one_line
 
-__all__ = ["DamagedError", "InputError", "PlugstreamWarning", "StorageError", "is_refusal"]
-
 
 class InputError(ValueError):
     """The request is wrong, which is noticed before any work starts.

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, folders that one process at a time writes to, and JSON from strangers."""
+"""Files that are complete or absent, folders with one writer at a time, and JSON from strangers."""
 
 from __future__ import annotations
 
@@ -17,27 +17,12 @@ from typing import Any
 
 from plugstream.base.errors import InputError, StorageError
 
-__all__ = [
-    "AT_ONCE",
-    "NEW_FILE",
-    "NOT_PLAIN",
-    "NOT_PLAIN_ERRORS",
-    "hidden_place",
-    "load_json",
-    "lock_folder",
-    "name_target",
-    "open_plain",
-    "read_small",
-    "sync_folder",
-    "write_whole",
-]
-
-fcntl: Any = None  # on Windows, where files can be written, but not folders that only one process writes to
+fcntl: Any = None  # on Windows, where folders with one writer are not available
 with contextlib.suppress(ImportError):
     fcntl = importlib.import_module("fcntl")
 
 NOT_PLAIN = "it is a link, a folder, a pipe or a device instead of a plain file"
-# Links are not followed, handles not inherited, and bytes left as they are; each by what the system has of these.
+# Links are not followed, handles not inherited, and bytes left as they are, as far as the system can.
 NEW_FILE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # a pipe is opened without waiting for its other end
 NOT_PLAIN_ERRORS = (errno.ELOOP, errno.ENXIO)  # of a link that is not followed, and of a socket
@@ -73,10 +58,9 @@ def write_whole(path: Path, parts: Iterable[bytes | memoryview], *, durable: boo
     """Write a file so that a reader always finds the old one or the new one, even after a power cut.
 
     It is written to a temporary file beside it, flushed to disk and renamed. The rename survives a power cut once
-    `sync_folder` has been called for its folder; the caller does that once for many files. The temporary file is new
-    and has an unpredictable name, so a planted link is not followed. Unfinished files of killed processes for the same
-    place are removed. A device or pipe, such as /dev/null, is refused: the rename would replace it with a file, for
-    everybody.
+    `sync_folder` has been called for its folder; the caller does that once for many files. The temporary file has an
+    unpredictable name, so a planted link is not followed. Unfinished files of killed processes for the same place are
+    removed. A device or pipe, such as /dev/null, is refused: the rename would replace it.
 
     Without `durable` it is not flushed, which takes a fraction of the time: a power cut may leave it empty.
     """
@@ -89,17 +73,17 @@ def write_whole(path: Path, parts: Iterable[bytes | memoryview], *, durable: boo
             if durable:
                 os.fsync(file.fileno())
             if fcntl is not None:
-                temporary.replace(path)  # before it is closed and unlocked, and could be taken for a leftover
-        if fcntl is None:  # Windows renames no open file, and nobody takes one for a leftover there
+                temporary.replace(path)  # while it is locked, so that nobody takes it for a leftover
+        if fcntl is None:  # Windows does not rename open files, and has no leftovers to remove
             temporary.replace(path)
     except BaseException:
-        with contextlib.suppress(OSError):  # what went wrong first is what is told
+        with contextlib.suppress(OSError):  # the first error is the one to report
             temporary.unlink(missing_ok=True)
         raise
 
 
 def _open_beside(path: Path) -> tuple[int, Path]:
-    """A new file beside `path`, locked for as long as it is open, and its name: .NAME.16-digits.new."""
+    """A new file beside `path`, locked while it is open, and its name: .NAME.16-digits.new."""
     if not path.name:  # "." or "/", beside which nothing can be named
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     _refuse_stream(path)
@@ -109,7 +93,7 @@ def _open_beside(path: Path) -> tuple[int, Path]:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NEW_FILE, 0o666)
         try:
             _lock(handle)
-        except BlockingIOError:  # somebody takes it for a leftover at this instant, and removes it
+        except BlockingIOError:  # another process is removing it as a leftover at this instant
             os.close(handle)
             continue
         except OSError:  # a file system without locks: nobody removes anything there
@@ -120,11 +104,11 @@ def _open_beside(path: Path) -> tuple[int, Path]:
 
 
 def _refuse_stream(path: Path) -> None:
-    """Raise an OSError where `path` is a device, pipe or socket, or a link to an open file of a process."""
+    """Raise an OSError if `path` is a device, pipe or socket, or a link to an open file of a process."""
     try:
         mode = path.stat().st_mode
         link = os.readlink(path) if path.is_symlink() else ""
-    except OSError:  # nothing is there, or nothing that can be looked at, which is told when it is written to
+    except OSError:  # missing or unreadable, which the write will report
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or link.startswith("/proc/"):
         raise OSError(errno.EINVAL, "it is a device or pipe, not a file", str(path))
@@ -136,9 +120,9 @@ def _remove_left(path: Path) -> None:
     try:
         names = [name for name in os.listdir(path.parent) if name.startswith(begin) and name.endswith(".new")]
     except OSError:
-        return  # which is told when it is written to
+        return  # the write will report it
     for name in names:
-        if len(name) != len(begin) + 20:  # of another file, whose name begins alike
+        if len(name) != len(begin) + 20:  # another file whose name begins alike
             continue
         with contextlib.suppress(OSError):
             handle = os.open(path.with_name(name), os.O_RDONLY | AT_ONCE | NEW_FILE)
@@ -150,7 +134,7 @@ def _remove_left(path: Path) -> None:
 
 
 def _sibling_prefix(path: Path) -> str:
-    """How the names of files beside `path` begin; a name of the maximum length is cut."""
+    """The prefix of temporary files beside `path`; a very long name is cut."""
     name = f".{path.name}."
     while len(os.fsencode(name)) > 255 - 20:
         name = f"{name[:-2]}."
@@ -158,7 +142,7 @@ def _sibling_prefix(path: Path) -> str:
 
 
 def open_plain(path: str | Path, flags: int = os.O_RDONLY) -> int:
-    """Open a file that must be a plain one, and return its handle; OSError otherwise, without waiting.
+    """Open a plain file and return its handle; OSError for anything else, without waiting.
 
     A symbolic link could lead anywhere, a pipe would wait for ever, and a device may never end.
     """
@@ -176,7 +160,7 @@ def open_plain(path: str | Path, flags: int = os.O_RDONLY) -> int:
 
 def sync_folder(folder: Path) -> None:
     """Make the renames in a folder survive a power cut."""
-    if os.name == "nt":  # which opens no folder, and writes their changes down by itself
+    if os.name == "nt":  # Windows cannot open folders, and needs no flush
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -186,7 +170,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def lock_folder(folder: Path, what: str) -> int:
-    """Become the only writer of a folder, or say in one line that somebody else is; returns a handle to close.
+    """Become the only writer of a folder; returns a handle to close. InputError if another process is.
 
     When the process ends, however it ends, the system unlocks it. `what` names the folder in messages: "the scan x".
     """
@@ -214,18 +198,17 @@ def _lock(handle: int) -> None:
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-# A string, so that what stands inside of one is not counted. One that does not end reaches to the end, and none is
-# looked into twice, so that it takes linear time on any bytes.
+# A string, whose content is not counted. An unterminated one reaches to the end, and there is no backtracking, so that
+# it takes linear time on any bytes.
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 
 
 def load_json(text: bytes, *, most_bytes: int, most_depth: int = 16, most_digits: int = 64) -> Any:
     """The content of a JSON text, or a ValueError of one line.
 
-    Python's parser turns a million digits into an integer that cannot be printed again, descends into as many lists as
-    there are brackets, guesses UTF-16 and takes NaN for a number. Here a text is UTF-8, has at most `most_bytes` bytes,
-    lists and objects at most `most_depth` deep, and no number with more than `most_digits` digits in a row; all of that
-    is known before the parser runs. Numbers such as 1e400 are infinite, so check those that must be finite.
+    Python's parser accepts integers of a million digits, any depth of lists, UTF-16 and NaN. Here a text is UTF-8, has
+    at most `most_bytes` bytes, lists and objects at most `most_depth` deep, and numbers of at most `most_digits` digits
+    in a row, all checked before the parser runs. 1e400 is infinite, so check numbers that must be finite.
     """
     if len(text) > most_bytes:
         raise ValueError(f"it has {len(text)} bytes, and {most_bytes} are allowed")

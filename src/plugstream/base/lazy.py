@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used, so that `--help` and lists do not wait for torch.
+"""Names of a package that are imported when first used, so that `--help` and lists do not wait for torch.
 
 They are written once, as imports for type checkers in the package's `__init__`:
 
@@ -10,8 +10,8 @@ They are written once, as imports for type checkers in the package's `__init__`:
 
     __getattr__, __dir__ = lazy_names(__name__)
 
-From there they are read, when somebody asks for the first of them; `from plugstream.denoisers import *` in such a block
-stands for all of a room. The package itself lists those of the first blocks, and knows the others, too.
+They are read from there when the first of them is asked for; `from plugstream.denoisers import *` in a block stands for
+a whole room. The package itself lists the names of the first blocks only, and knows the others, too.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Place", "lazy_names", "read_names"]
-
 
 class Place(NamedTuple):
-    """Where a name comes from: a module, its name there, and whether it is of its room alone."""
+    """Where a name comes from: a module, its name there, and whether it belongs to its room alone."""
 
     module: str
     name: str
@@ -37,10 +35,9 @@ class Place(NamedTuple):
 def lazy_names(
     package: str, *, inner: bool = True, also: tuple[str, ...] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package, which has `__all__` by the former.
+    """`__getattr__` and `__dir__` of a package; the former also gives `__all__`.
 
-    Arguments: package, its `__name__`; inner, whether names of a room alone are listed; also, names that it lists
-    besides and has itself.
+    Arguments: package, its `__name__`; inner, whether to list names of a room alone; also, further names to list.
     """
 
     @cache
@@ -61,7 +58,7 @@ def lazy_names(
 
 @cache
 def read_names(package: str) -> dict[str, Place]:
-    """The names that a package gives by the imports of its `__init__` for type checkers."""
+    """The names of a package by the imports for type checkers in its `__init__`."""
     import ast
 
     source = Path(str(import_module(package).__file__)).read_text(encoding="utf-8")

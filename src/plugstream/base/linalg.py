@@ -13,23 +13,6 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError, PlugstreamWarning
 
-__all__ = [
-    "Solution",
-    "add_scaled",
-    "broadcast_axes",
-    "conjugate_gradient",
-    "image_axes",
-    "inner",
-    "largest_eigenvalue",
-    "largest_norm",
-    "largest_ritz_value",
-    "local_curvature",
-    "norm",
-    "per_image",
-    "product_unit",
-    "squared_norm",
-]
-
 
 def broadcast_axes(*shapes: Sequence[int]) -> tuple[int, ...]:
     """The shape that these broadcast to; ValueError if they do not.
@@ -39,29 +22,27 @@ def broadcast_axes(*shapes: Sequence[int]) -> tuple[int, ...]:
     return np.broadcast_shapes(*map(tuple, shapes))
 
 
-# Images of up to so many numbers are combined by one thread: a second one saves less time than it takes to wake it, and
-# it then looks for more work for a while, on a core that a kernel of ours wants next.
+# Images of up to this many numbers are combined by one thread: waking a second takes longer than it saves, and it then
+# spins for a while on a core that one of our kernels wants next.
 _ALONE = 1 << 20
 
 
 def add_scaled(x: Tensor, scale: float, y: Tensor) -> Tensor:
-    """x + scale y, to the bit what torch says, and on the CPU without waking torch's threads for a small image.
-
-    A step of an algorithm combines images a few times between calls of our own kernels, which have their own threads.
+    """x + scale y, to the bit as torch computes it, and on the CPU without waking torch's threads for a small image.
 
     Arguments: x, y: images of one shape. scale: a number.
     """
     if not (x.shape == y.shape and x.dtype == y.dtype and x.ndim > 0 and _is_small(x) and _is_small(y)):
         return x + scale * y
     values = y.detach().numpy()
-    with np.errstate(all="ignore"):  # infinity and NaN come out as they do of torch
+    with np.errstate(all="ignore"):  # infinity and NaN as in torch
         out = np.multiply(values, values.dtype.type(scale))
         out += x.detach().numpy()
     return torch.from_numpy(out)
 
 
 def largest_norm(a: Tensor, ndim: int = 2) -> float:
-    """The largest `norm` of some images, NaN where one holds a NaN; as `add_scaled`, without waking threads."""
+    """The largest `norm` of some images, NaN if one holds a NaN; like `add_scaled`, without waking threads."""
     if not _is_small(a) or a.numel() == 0:
         return float(norm(a, ndim).max())
     values = a.detach().numpy().reshape(-1, math.prod(a.shape[a.ndim - ndim :]))
@@ -70,7 +51,7 @@ def largest_norm(a: Tensor, ndim: int = 2) -> float:
 
 
 def _is_small(a: Tensor) -> bool:
-    """Whether one thread does with it, and NumPy can."""
+    """Whether one thread is enough, and NumPy can be used."""
     plain = a.device.type == "cpu" and a.dtype in (torch.float32, torch.float64) and not a.is_neg()
     return plain and a.numel() <= _ALONE and not (torch.is_grad_enabled() and a.requires_grad)
 
@@ -134,8 +115,8 @@ def conjugate_gradient(
 ) -> Solution:
     """Solve A x = b for a symmetric (Hermitian) positive definite A, given as a function, for each image of b.
 
-    Stops when ||b - A x|| <= tol ||b|| for all of them. Images that are done take steps of length zero while
-    the others go on, so that each image's result does not depend on which others it came with.
+    Stops when ||b - A x|| <= tol ||b|| for all of them. Finished images take steps of length zero, so that the result
+    of an image does not depend on the others.
 
     Arguments: apply maps (..., *image_shape) to the same; b is (..., *image_shape); start is a first guess of the same
     shape; ndim, the number of axes of an image.
@@ -177,15 +158,14 @@ def largest_eigenvalue(
 ) -> Tensor:
     """The largest eigenvalue of a symmetric positive semidefinite operator, to a stated tolerance.
 
-    Power iteration that keeps the whole Krylov space v, Av, A^2 v, ... instead of its last vector (Lanczos): the
-    largest eigenvalue of A on it, theta, comes from the recurrence's tridiagonal matrix. Diffraction tomography has
-    many eigenvalues close to the largest, where plain power iteration took ten times as many products.
+    Lanczos iteration: theta is the largest eigenvalue of A on the Krylov space v, Av, A^2 v, ..., from a tridiagonal
+    matrix. (Diffraction tomography has many eigenvalues close to the largest, and power iteration took ten times as
+    many products.)
 
-    Stops when the residual ||A u - theta u|| of the Ritz vector u is below tol * theta / 10, so that an eigenvalue lies
-    within that of theta, after at least ten products; returns (1 + tol) theta. theta never exceeds the largest
-    eigenvalue, hence the result is at most a factor 1 + tol too large. That the eigenvalue found is the largest, and
-    the result not too small, holds unless the random start has next to nothing of its eigenvector; the tenth keeps two
-    eigenvalues that lie tol apart from being taken for one between them.
+    Stops after at least ten products, once the residual ||A u - theta u|| of the Ritz vector u is below tol theta / 10,
+    so that an eigenvalue is that near; returns (1 + tol) theta. theta never exceeds the largest eigenvalue, so the
+    result is at most a factor 1 + tol too large. It is not too small unless the random start has almost nothing of the
+    top eigenvector; the tenth separates eigenvalues that are tol apart.
 
     Arguments: apply maps (..., *image_shape) to the same, the leading axes being independent operators; like gives
     shape, device and dtype, which may be complex; ndim, the number of axes of an image.
@@ -213,7 +193,7 @@ def largest_eigenvalue(
         theta, residual = _top_of_tridiagonal(torch.stack(alphas, -1), torch.stack(betas, -1))
         if k == size or (k >= _LEAST and bool((residual <= 0.1 * tol * theta).all())):
             return theta * (1 + tol) * unit
-        # Where the Krylov space ends (beta = 0) the recurrence goes on with zeros, which add no eigenvalue above theta.
+        # If the Krylov space ends (beta = 0), the recurrence continues with zeros, which add no eigenvalue above theta.
         nonzero = beta > torch.finfo(like.dtype).tiny
         scale = per_image(torch.where(nonzero, beta, 1.0), ndim)
         before, v = v, torch.where(per_image(nonzero, ndim), w / scale, 0.0)
@@ -226,10 +206,9 @@ def largest_eigenvalue(
 
 
 def product_unit(product: Tensor) -> float:
-    """A divisor of an operator's products that keeps their squares finite; 1 unless they are very far from it.
+    """A divisor that keeps the squares of an operator's products finite; 1 unless they are very small or large.
 
-    Squares of 1e-20 are zero in single precision, and of 1e20 infinite, and L would be anything. A product that holds
-    NaN or infinity is refused.
+    In single precision the square of 1e-20 is zero, and that of 1e20 infinite. NaN and infinity are refused.
     """
     largest = float(product.abs().max())
     if not math.isfinite(largest):
@@ -240,7 +219,7 @@ def product_unit(product: Tensor) -> float:
 def largest_ritz_value(
     apply: Callable[[Tensor], Tensor], like: Tensor, products: int, *, seed: int = 0, ndim: int = 2
 ) -> float:
-    """A lower bound of the largest eigenvalue of a symmetric operator from so many products: Lanczos' largest value.
+    """A lower bound of the largest eigenvalue of a symmetric operator from this many products: Lanczos' largest value.
 
     Arguments as for `largest_eigenvalue`, with an image alone: like is of image_shape.
     """
@@ -279,11 +258,8 @@ def local_curvature(gradient: Callable[[Tensor], Tensor], image: Tensor, ndim: i
     h = math.sqrt(torch.finfo(image.dtype).eps) * size
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PlugstreamWarning)  # an estimate will do
-        return float(
-            largest_eigenvalue(
-                lambda v: (gradient(image + h * v) - g) / h, image, tol=0.05, max_iterations=30, ndim=ndim
-            )
-        )
+        hessian = lambda v: (gradient(image + h * v) - g) / h  # noqa: E731
+        return float(largest_eigenvalue(hessian, image, tol=0.05, max_iterations=30, ndim=ndim))
 
 
 def _top_of_tridiagonal(alphas: Tensor, betas: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-__all__ = ["MOVED", "install"]
-
 MOVED = {
     f"plugstream.{old}": f"plugstream.{new}"
     for old, new in {

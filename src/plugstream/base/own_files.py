@@ -10,8 +10,6 @@ from typing import Any
 
 from plugstream.base.registry import Options, register
 
-__all__: list[str] = []
-
 
 def _declare(kind: str, text: str) -> None:
     @register(kind, "FILE.py:NAME", text)
@@ -21,9 +19,9 @@ def _declare(kind: str, text: str) -> None:
         return call_from_file(name, *parts, **more)
 
 
-_declare("algorithm", "yours: NAME(fidelity, denoiser, sigma=, lam=, step_size=, sampler=) makes it")
-_declare("sampler", "yours: NAME(fidelity) makes it")
-_declare("momentum", "yours: NAME() makes a function from (k, q_{k-1}) to q_k")
-_declare("monitor", "yours: NAME(truth, views) makes it")
-_declare("gradient", "yours: NAME(seed) makes it")
-_declare("loss", "yours: NAME() makes it")
+_declare("algorithm", "your own: built by NAME(fidelity, denoiser, sigma=, lam=, step_size=, sampler=)")
+_declare("sampler", "your own: built by NAME(fidelity)")
+_declare("momentum", "your own: NAME() returns a function from (k, q_{k-1}) to q_k")
+_declare("monitor", "your own: built by NAME(truth, views)")
+_declare("gradient", "your own: built by NAME(seed)")
+_declare("loss", "your own: built by NAME()")

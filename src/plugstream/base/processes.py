@@ -19,11 +19,10 @@ from types import FrameType
 from typing import Any, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from plugstream.base.errors import InputError, StorageError
-
-__all__ = ["Group", "process_group"]
 
 T = TypeVar("T")
 
@@ -57,7 +56,7 @@ class Group:
     def sum(self, tensor: Tensor, failure: BaseException | None = None) -> Tensor:
         """The sum of every process's tensor, all of one shape and type: the same bits on each.
 
-        Arguments: failure, why this process has none; every process then raises it, and the tensor is not looked at.
+        Arguments: failure, why this process has none; every process then raises it, and the tensor is ignored.
         """
         if failure is not None:
             raise failure
@@ -74,11 +73,11 @@ class Group:
         return float(self.gather(torch.tensor([value], dtype=torch.float64), failure).max())
 
     def share(self, value: T) -> T:
-        """Rank 0's value, of any kind that can be pickled; that of the others is not looked at."""
+        """Rank 0's value, of any kind that can be pickled; the others' are ignored."""
         return value
 
     def decide(self, decision: Callable[[], T]) -> T:
-        """The decision of rank 0, which alone is asked; if it raises, all raise."""
+        """The decision of rank 0 for all; if it raises, all raise."""
         return decision()
 
     def remember(self, name: str, text: str) -> None:
@@ -94,16 +93,12 @@ class _Ranks(Group):
     """The processes that torchrun started."""
 
     def __init__(self, rank: int, size: int, timeout: float, store: Any = None) -> None:
-        import torch.distributed as dist
-
         self.rank, self.size, self.timeout, self._store = rank, size, timeout, store
         self.interrupted = False
-        # A group of its own, since the time to come together is short and that for a step is not.
+        # A group of its own: the time to join is short, and that for a step is not.
         self._group = dist.new_group(timeout=timedelta(seconds=timeout))
 
     def sum(self, tensor: Tensor, failure: BaseException | None = None) -> Tensor:
-        import torch.distributed as dist
-
         packed = self._pack(tensor, failure)
         with self._talk():
             dist.all_reduce(packed, group=self._group)
@@ -111,8 +106,6 @@ class _Ranks(Group):
         return _unpack(packed, tensor)
 
     def gather(self, tensor: Tensor, failure: BaseException | None = None) -> Tensor:
-        import torch.distributed as dist
-
         packed = self._pack(tensor, failure)
         rows = packed.new_empty((self.size, len(packed)))
         with self._talk():
@@ -121,8 +114,6 @@ class _Ranks(Group):
         return torch.stack([_unpack(row, tensor) for row in rows])
 
     def share(self, value: T) -> T:
-        import torch.distributed as dist
-
         box: list[Any] = [value if self.leads else None]
         with self._talk():
             dist.broadcast_object_list(box, src=0, group=self._group, device=torch.device("cpu"))
@@ -131,15 +122,15 @@ class _Ranks(Group):
 
     def decide(self, decision: Callable[[], T]) -> T:
         outcome: tuple[T | None, BaseException | None] = (None, None)
-        own: BaseException | None = None
+        original: BaseException | None = None
         if self.leads:
             try:
                 outcome = (decision(), None)
             except Exception as error:
-                own, outcome = error, (None, _portable(error))
+                original, outcome = error, (None, _portable(error))
         value, failure = self.share(outcome)
         if failure is not None:
-            raise failure if own is None else own
+            raise original or failure
         return cast(T, value)
 
     def remember(self, name: str, text: str) -> None:
@@ -153,8 +144,6 @@ class _Ranks(Group):
 
     def gather_objects(self, value: T) -> list[T]:
         """Every process's value, in the order of ranks."""
-        import torch.distributed as dist
-
         box: list[Any] = [None] * self.size
         with self._talk():
             dist.all_gather_object(box, value, group=self._group)
@@ -193,7 +182,7 @@ class _Ranks(Group):
 
     @contextlib.contextmanager
     def interrupts(self) -> Iterator[None]:
-        """Ctrl-C is heard by all in the same call, so that they end after the same step; a second one is not caught."""
+        """Ctrl-C reaches all processes in the same call, so that they end after the same step; a second one kills."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -212,20 +201,19 @@ class _Ranks(Group):
 
 @contextlib.contextmanager
 def process_group(*, timeout: float | None = None) -> Iterator[Group]:
-    """The processes that torchrun started, as long as the block lasts; a group of one where it did not.
+    """The processes that torchrun started, for the duration of the block; without torchrun, a group of one.
 
         with plugstream.process_group() as group:
             fidelity = plugstream.Sharded(plugstream.LeastSquares(model, scan), group)
             result = plugstream.solve(plugstream.ProximalGradient(fidelity, ...))
 
-    Tensors on the CPU go through gloo, those on GPUs through NCCL; each process gets a GPU of its own (LOCAL_RANK).
-    Where a machine has fewer GPUs than processes they share them, and all goes through gloo: NCCL refuses that.
-    Processes that torchrun restarted after one of them died find each other again, whatever is left of the first ones
-    in torchrun's store. All must be of one kind, with the same versions and number of threads, since each computes
-    by itself what they hold in common; others are refused.
+    Tensors on the CPU go through gloo, those on GPUs through NCCL; each process gets its own GPU (LOCAL_RANK). With
+    fewer GPUs than processes they share them, through gloo, since NCCL refuses that. Processes that torchrun restarted
+    find each other again, whatever the earlier ones left in its store. All must have the same versions, processor and
+    number of threads, since each computes the common state itself; others are refused.
 
     Arguments: timeout, seconds after which a process that the others wait for counts as hung, so that all end
-    (and torchrun --max-restarts starts them again); 300 if not given, or what PLUGSTREAM_RANK_TIMEOUT says.
+    (and torchrun --max-restarts starts them again); PLUGSTREAM_RANK_TIMEOUT, or 300, if not given.
     """
     size, rank = _read_number("WORLD_SIZE", 1), _read_number("RANK", 0)
     if size == 1 or "RANK" not in os.environ:
@@ -236,8 +224,6 @@ def process_group(*, timeout: float | None = None) -> Iterator[Group]:
             f"this should be rank {rank} of {size}, but its meeting point (MASTER_ADDR, MASTER_PORT) is missing, or "
             "there is no such rank; start it with torchrun, or without WORLD_SIZE in the environment"
         )
-    import torch.distributed as dist
-
     seconds = _timeout() if timeout is None else timeout
     if not seconds > 0:
         raise InputError(f"the timeout of ranks must be > 0 seconds, not {seconds:g}")
@@ -248,10 +234,10 @@ def process_group(*, timeout: float | None = None) -> Iterator[Group]:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             store, fresh = _fresh_store(rank, size)
             dist.init_process_group(backend, store=fresh, rank=rank, world_size=size, timeout=wait)
-        else:  # this rank 0 has a store of its own, in which nothing can be left
+        else:  # rank 0 has a new store, without leftovers
             dist.init_process_group(backend, timeout=wait)
         group = _Ranks(rank, size, seconds, store)
-    except RuntimeError as error:  # of which torch's own errors of the network are kinds
+    except RuntimeError as error:  # torch's network errors among them
         raise StorageError(
             f"rank {rank} did not find the other {size - 1} within {JOIN_TIMEOUT:g} s "
             f"({str(error).strip().splitlines()[0][:160]}); check that all were started and can reach "
@@ -260,18 +246,16 @@ def process_group(*, timeout: float | None = None) -> Iterator[Group]:
     with group.interrupts():
         _require_alike(group)
         yield group
-    dist.destroy_process_group()  # not after an error: whoever waits for this process is not kept waiting
+    dist.destroy_process_group()  # not after an error, so that nobody waits for this process
 
 
 def _choose_backend(size: int) -> str:
-    """What tensors go through, after this process took its GPU, if there are any."""
-    import torch.distributed as dist
-
+    """The backend for tensors; this process takes its GPU, if there are any."""
     if not torch.cuda.is_available():
         return "gloo"
-    here, gpus = _read_number("LOCAL_WORLD_SIZE", size), torch.cuda.device_count()
+    local, gpus = _read_number("LOCAL_WORLD_SIZE", size), torch.cuda.device_count()
     torch.cuda.set_device(_read_number("LOCAL_RANK", 0) % gpus)
-    return "cpu:gloo,cuda:nccl" if dist.is_nccl_available() and here <= gpus else "gloo"
+    return "cpu:gloo,cuda:nccl" if dist.is_nccl_available() and local <= gpus else "gloo"
 
 
 def _read_number(name: str, otherwise: int) -> int:
@@ -291,15 +275,13 @@ def _timeout() -> float:
 
 
 def _fresh_store(rank: int, size: int) -> tuple[Any, Any]:
-    """torchrun's store, which outlasts a restart, and a part of it that is these processes' alone.
+    """torchrun's store, which outlasts a restart, and a part of it for these processes alone.
 
-    torch 2.13 hands restarted processes the store of those before them, with the addresses of the dead in it
-    (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in torchrun's own environment avoids it, and here it is not needed). Nor can
-    they go by the number of restarts: the torchrun of another machine counts only its own. So each says a word of its
-    own; rank 0 puts the words on a list until every process has seen itself on the same list.
+    torch 2.13 gives restarted processes the store of those before them, with the addresses of the dead
+    (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun avoids it, and is not needed here). The number of restarts does
+    not help: the torchrun of each machine counts only its own. So each process posts a random word, and rank 0 lists
+    the words until every process has seen its own on the same list.
     """
-    import torch.distributed as dist
-
     deadline = time.monotonic() + JOIN_TIMEOUT
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     joined = timedelta(seconds=JOIN_TIMEOUT)
@@ -355,7 +337,7 @@ def _unpack(packed: Tensor, like: Tensor) -> Tensor:
 
 
 def _portable(error: BaseException | None) -> BaseException | None:
-    """An error that another process can be given."""
+    """An error that can be sent to another process."""
     if error is None:
         return None
     try:

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["Listener", "Work", "enclosing_work", "listening", "report", "within"]
-
 Listener = Callable[[str, int, int], object]
 """Called with the name of the work, the amount done and the total; 0 and 0 if these are unknown."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["TO_GO", "Quantity", "read_quantity", "sort_quantities"]
+if TYPE_CHECKING:  # lists of names read this file, and do not wait for NumPy
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -14,14 +16,12 @@ class Quantity:
     """A number that a monitor measures now and then for each image, and what it says about the image.
 
     Arguments:
-        name: in histories, events and history.csv.
-        title: in words, the name if not given; short, instead of title and unit where there is little room.
-        unit: behind the number, "" if it has none. form: of the number, as Python writes it, such as ".2f".
-        curve: what stands above its curve, title and unit if not given. logarithmic: whether the curve's scale is.
-        smaller_is_better: whether a smaller value means a better image; None if it does not say. needs_truth: whether
-        it compares with the truth, and so says most about the image. stops: whether a run may stop once it is small
-        enough (large enough, if larger is better). detail: whether it appears only in tables and files, not in lines or
-        curves.
+        name: in histories, events and history.csv. title: in words; the name if not given. short: instead of title and
+        unit where space is short. unit: "" if it has none. form: Python's format of the number, such as ".2f".
+        curve: the title of its curve; title and unit if not given. logarithmic: whether the curve's scale is.
+        smaller_is_better: None if the value does not say how good the image is. needs_truth: whether it compares with
+        the truth. stops: whether a run may stop once the value is good enough. detail: whether it appears only in
+        tables and files, not in lines or curves.
     """
 
     name: str
@@ -73,6 +73,19 @@ TO_GO = Quantity(
 """What `solve` itself reports besides the monitors: how far the image still has to go, in per cent."""
 
 
+@dataclass(frozen=True)
+class Series:
+    """A quantity over the steps of a run: the steps, the algorithm's time in seconds, and the values.
+
+    `value` has a row for each measurement, with the leading axes of the image.
+    """
+
+    step: NDArray[np.int64]
+    time: NDArray[np.float64]
+    value: NDArray[np.float64]
+    quantity: Quantity
+
+
 def read_quantity(content: dict[str, Any]) -> Quantity:
     """A quantity from an event; fields that this version does not know are ignored."""
     fields = Quantity.__dataclass_fields__
@@ -86,5 +99,5 @@ def sort_quantities(
 
     With `stop_first`, quantities that a run may stop on come before these. Details are left out.
     """
-    shown = [quantity for quantity in quantities if quantity.name in measured and not quantity.detail]
-    return sorted(shown, key=lambda quantity: (stop_first and not quantity.stops, not quantity.needs_truth))
+    visible = [quantity for quantity in quantities if quantity.name in measured and not quantity.detail]
+    return sorted(visible, key=lambda quantity: (stop_first and not quantity.stops, not quantity.needs_truth))

@@ -1,4 +1,4 @@
-"""The one way to name things: a kind and a name lead to settings, help and how the thing is built.
+"""The registry: a kind and a name lead to the settings of a thing, its help and the function that builds it.
 
 An entry is declared where it lives, in a file that imports nothing slow at its top:
 
@@ -12,10 +12,10 @@ An entry is declared where it lives, in a file that imports nothing slow at its 
         from plugstream.denoisers.wrap import FromFunction  # torch is imported when it is used
         ...
 
-The files of a kind are found by themselves in the package that `KINDS` names, and those of other packages by their
-entry points (`plugstream.denoisers`, `plugstream.instruments`, ...), each of which names a module or a function with
-such declarations. A file that is in no package is named itself, FILE.py:NAME (`find`). Settings, flags, help, lists and
-the docs' tables are made from the entries; nothing else knows their names.
+The files of a kind are found in the package that `KINDS` names, and those of other packages by their entry points
+(`plugstream.denoisers`, `plugstream.instruments`, ...), which name a module or a function with such declarations. A
+file in no package is named directly, FILE.py:NAME (`find`). Settings, flags, help, lists and the docs' tables are made
+from the entries; nothing else knows their names.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from plugstream.base.errors import InputError
 from plugstream.base.user_code import allow, call_own, declarations, is_allowed, run_file
 
 if TYPE_CHECKING or importlib.util.find_spec("pydantic") is not None:
-    from pydantic import BaseModel, ConfigDict, Field
+    from pydantic import BaseModel, ConfigDict, Field as Field
 else:  # the library does without the command line's packages: options then have their defaults, and are not checked
 
     class BaseModel:
@@ -50,25 +50,11 @@ else:  # the library does without the command line's packages: options then have
 
     ConfigDict = dict
 
-__all__ = [
-    "KINDS",
-    "OWN",
-    "Entry",
-    "Field",
-    "Kind",
-    "Options",
-    "entries",
-    "find",
-    "pattern_of",
-    "refuse_foreign",
-    "register",
-]
-
 
 class Options(BaseModel):
-    """The options of an entry: each field has a type, a default and a description, from which its flag is made.
+    """The options of an entry: the type, default and description of each field make a flag.
 
-    Write nothing but fields and validators; what is not a field is refused, and so are NaN and infinity.
+    Write only fields and validators; unknown names are refused, and so are NaN and infinity.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -78,8 +64,8 @@ class Options(BaseModel):
 class Kind:
     """A kind of thing that has names.
 
-    Arguments: name, for people; plural, of the command that lists it and of the entry-point group `plugstream.PLURAL`;
-    package, whose modules are searched for entries; parts, attributes that whatever is built must have.
+    Arguments: name; plural, for the command that lists it and the entry-point group `plugstream.PLURAL`; package, whose
+    modules declare entries; parts, attributes that what is built must have.
     """
 
     name: str
@@ -89,13 +75,13 @@ class Kind:
 
     @property
     def group(self) -> str:
-        """The entry-point group by which other packages add theirs."""
+        """The entry-point group for other packages."""
         return f"plugstream.{self.plural}"
 
 
 _ALGORITHMS = "plugstream.algorithms.entries"
 OWN = "FILE.py:NAME"
-"""The pattern of what a file of a person's own makes."""
+"""The pattern of a name in a person's own file."""
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -117,14 +103,11 @@ class Entry:
     """One thing that can be asked for by name.
 
     Arguments:
-        kind, name: what it is and how it is called. A name with a colon, such as "deepinv:NAME" or "FILE.py:NAME", is a
-            pattern, whose last word stands for any.
-        help: one line for people.
-        options: what can be said of it, and nothing else.
-        build: makes it; what it is given besides its options depends on the kind (`docs/extending.md`).
-        needs: modules that must be installed for it.
-        facts: what else is known of it, by the names that its kind uses.
-        origin: the module that declared it.
+        kind, name: a name with a colon, such as "deepinv:NAME" or "FILE.py:NAME", is a pattern, whose last word stands
+            for any. help: one line for people. options: the class of its options.
+        build: makes it from its options and arguments that depend on the kind (`docs/extending.md`).
+        needs: modules that must be installed. facts: anything else, by names that the kind uses. origin: the module
+            that declared it.
     """
 
     kind: str
@@ -143,37 +126,36 @@ class Entry:
 
     @property
     def missing(self) -> str | None:
-        """The first module that it needs and that is not installed, None where all are."""
+        """The first needed module that is not installed, None if all are."""
         return next((name for name in self.needs if importlib.util.find_spec(name) is None), None)
 
     def make(self, name: str, options: Options, *parts: Any, **more: Any) -> Any:
-        """What `build` makes of the options and what its kind is built from.
+        """Build it from its options and the arguments of its kind, and check the result.
 
-        Arguments: name, as it was asked for, which the entry of a pattern is handed as `name=`.
+        Arguments: name, as it was asked for; the entry of a pattern gets it as `name=`.
         """
         if self.is_pattern:
             more["name"] = name
         own = pattern_of(self.name) == OWN and not self.is_pattern
-        made = call_own(name, self.build, options, *parts, **more) if own else self.build(options, *parts, **more)
+        item = call_own(name, self.build, options, *parts, **more) if own else self.build(options, *parts, **more)
         needed = KINDS[self.kind].parts
-        absent = [part for part in needed if not hasattr(made, part)]
-        if needed and isinstance(made, type):
-            raise InputError(f"the {self.kind} {name} is the class {made.__name__}, where one of its objects should be")
-        if absent:
-            what = f"{type(made).__name__}, which has no {absent[0]}"
-            raise InputError(f"the {self.kind} {name} is {what}; it needs {', '.join(needed)}")
-        return made
+        if needed and isinstance(item, type):
+            raise InputError(f"the {self.kind} {name} is the class {item.__name__}, where one of its objects should be")
+        for part in needed:
+            if not hasattr(item, part):
+                kind = f"{type(item).__name__}, which has no {part}"
+                raise InputError(f"the {self.kind} {name} is {kind}; it needs {', '.join(needed)}")
+        return item
 
     @property
     def option_names(self) -> tuple[str, ...]:
-        """The names of its options."""
         names = getattr(self.options, "model_fields", None)
         if names is None:  # without pydantic
             return tuple(key for base in self.options.__mro__ for key in vars(base).get("__annotations__", {}))
         return tuple(names)
 
     def check(self, values: Mapping[str, Any]) -> Options:
-        """Its options with these values; what cannot be is refused in one line."""
+        """Its options with these values; wrong ones are refused in one line."""
         try:
             return self.options(**values)
         except ValueError as error:
@@ -181,7 +163,7 @@ class Entry:
             raise InputError(f"{first['loc'][0]} of the {self.kind} {self.name}: {first['msg']}") from None
 
     def check_installed(self) -> None:
-        """Refuse an entry that cannot be built here for want of a package."""
+        """Refuse an entry whose package is not installed."""
         if (name := self.missing) is not None:
             raise InputError(f"the {self.kind} {self.name} needs the package {name}, which is not installed")
 
@@ -224,22 +206,10 @@ def register(
 
 
 RESERVED = frozenset(
-    {
-        "assemble",
-        "build",
-        "check",
-        "chosen",
-        "entry",
-        "follows",
-        "kind",
-        "least",
-        "name",
-        "names",
-        "rival_names",
-    }
-    | {"of", "options", "options_of", "refined", "upper", "views"}
+    {"assemble", "build", "check", "chosen", "entry", "follows", "kind", "least", "name", "names"}
+    | {"of", "options", "options_of", "refined", "rival_names", "upper", "views"}
 )
-"""What sections of the settings have and do themselves, which no option can be called."""
+"""Names that sections of the settings use themselves, which no option can have."""
 
 
 def _refuse_reserved(options: type[Options]) -> None:
@@ -250,15 +220,15 @@ def _refuse_reserved(options: type[Options]) -> None:
 def entries(kind: str) -> dict[str, Entry]:
     """All entries of a kind by name: ours in the order of their files, those of other packages, then patterns.
 
-    A package whose entry point cannot be loaded is left out here, and named by `find` where its entry is asked for.
+    A package whose entry point cannot be loaded is left out; `find` reports it when its entry is asked for.
     """
     _load(kind)
     package, items = f"{KINDS[kind].package}.", list(_table[kind].items())
     before = _ordered.get(kind)
-    if before is not None and before[0] == items:  # the same objects, which a command asks for hundreds of times
+    if before is not None and before[0] == items:  # a command asks hundreds of times
         return dict(before[1])
 
-    def place(item: tuple[str, Entry]) -> tuple[bool, bool, str]:  # whichever file was imported first
+    def place(item: tuple[str, Entry]) -> tuple[bool, bool, str]:  # independent of the order of imports
         ours = item[1].origin.startswith(package)
         return ":" in item[0], not ours, item[1].origin.removeprefix(package).partition(".")[0] if ours else ""
 
@@ -267,34 +237,33 @@ def entries(kind: str) -> dict[str, Entry]:
 
 
 def find(kind: str, name: str, *, trust: bool = False) -> Entry:
-    """The entry of a name, or an error that lists those there are, with the nearest one.
+    """The entry of a name, or an error that lists all of them, with the nearest one.
 
     "deepinv:NAME" and the like lead to the entry of their pattern. So does FILE.py:NAME, unless the file may be run
-    (`user_code.allow`) and says more: NAME is then what it registers, by its name there or in the file, or a function
-    or
-    class whose first parameter is annotated with its `Options`.
+    (`user_code.allow`) and declares more: an entry that it registers under NAME, or a function or class NAME whose
+    first parameter is annotated with its `Options`.
 
-    Arguments: trust, that the file may be run from now on, since a person typed the name, or called a function with it.
+    Arguments: trust, whether the file may be run from now on, since a person typed the name or passed it to a function.
     """
-    known = entries(kind)
+    available = entries(kind)
     if trust and pattern_of(name) == OWN:
         allow(name)
     if pattern_of(name) == OWN and is_allowed(name):
         entry = _own_entry(kind, name)
         if entry is not None:
             return entry
-        if OWN not in known or known[OWN].facts.get("declared", False):
+        if OWN not in available or available[OWN].facts.get("declared", False):
             raise InputError(f"{name} is not declared as {_a(kind)}; write {_declaration(kind)} above it")
-    if name in known and ":" not in name:
-        return known[name]
-    if (pattern := pattern_of(name)) in known:
-        return known[pattern]
+    if name in available and ":" not in name:
+        return available[name]
+    if (pattern := pattern_of(name)) in available:
+        return available[pattern]
     broken = _load(kind).get(name)
     if broken is not None:
         raise InputError(f"the {kind} {name!r} of an installed package cannot be loaded: {broken}")
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, available, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise InputError(f"there is no {kind} {name!r}; {hint}there are {', '.join(known)}")
+    raise InputError(f"there is no {kind} {name!r}; {hint}there are {', '.join(available)}")
 
 
 def refuse_foreign(
@@ -304,9 +273,9 @@ def refuse_foreign(
     common: Container[str] = (),
     names: Callable[[Entry], Container[str]] = lambda entry: entry.option_names,
 ) -> None:
-    """Refuse an option that the chosen entry does not have, with those that have it.
+    """Refuse an option that the chosen entry does not have, and name the entries that have it.
 
-    Arguments: common, what every entry of the kind has besides its own options; names, of an entry's options.
+    Arguments: common, options of every entry of the kind; names, gives the option names of an entry.
     """
     mine = names(find(kind, name))
     for key in keys:
@@ -326,7 +295,7 @@ def _declaration(kind: str) -> str:
 
 
 def _own_entry(kind: str, where: str) -> Entry | None:
-    """The entry that a name of a file stands for, None where it says nothing of options."""
+    """The entry that a name of a file stands for, None if it has no options."""
     path, _, name = where.rpartition(":")
     own = run_file(Path(path))
     build = getattr(own.module, name, None)
@@ -347,12 +316,12 @@ def _own_entry(kind: str, where: str) -> Entry | None:
 
 
 def _annotated_options(build: Any) -> type[Options] | None:
-    """The options that a function, or a class, is annotated to take first."""
+    """The options by which the first parameter of a function or class is annotated."""
     if not inspect.isroutine(build) and not inspect.isclass(build):
         return None
     try:
         first = next(iter(inspect.signature(build).parameters.values()), None)
-    except ValueError:  # what is written in C may have no signature
+    except ValueError:  # a function written in C may have no signature
         return None
     kind = None if first is None else first.annotation
     if isinstance(kind, str):  # with `from __future__ import annotations`
@@ -361,7 +330,7 @@ def _annotated_options(build: Any) -> type[Options] | None:
 
 
 def pattern_of(name: str) -> str:
-    """The pattern that a name with a colon is of, or "" where it is of none."""
+    """The pattern of a name with a colon, or "" if there is none."""
     if re.fullmatch(r"(?s).+\.py:[^\W\d]\w*", name):
         return OWN
     match = re.fullmatch(r"([A-Za-z]\w*):[A-Za-z_]\w*", name)
@@ -370,7 +339,7 @@ def pattern_of(name: str) -> str:
 
 @cache
 def _load(kind: str) -> dict[str, str]:
-    """Import every module that declares entries of a kind, once; entry points that fail, by name, with the reason."""
+    """Import every module that declares entries of a kind, once; returns failed entry points with their reasons."""
     importlib.import_module("plugstream.base.own_files")  # FILE.py:NAME, of several kinds
     package = importlib.import_module(KINDS[kind].package)
     for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda module: module.name):
@@ -380,7 +349,7 @@ def _load(kind: str) -> dict[str, str]:
 
 
 def _load_point(point: EntryPoint) -> str:
-    """What keeps an entry point of another package from being loaded, "" if nothing does."""
+    """Why an entry point of another package cannot be loaded, "" if it can."""
     try:
         point.load()
     except Exception as error:  # whatever their code does

@@ -7,8 +7,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["Rows", "first_rows"]
-
 
 class Rows(Protocol):
     """An array with a row for each view, in memory or on disk; indexing it gives an array in memory."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from plugstream.base.errors import InputError
 
-__all__ = ["Cooling", "Geometric", "Number", "OverL", "Overlap", "Power", "parse_step", "value_at"]
-
 Schedule = Callable[[int], float]
 Number = float | Schedule
 """A constant, or a function of the iteration k = 1, 2, ..."""
@@ -24,10 +22,10 @@ class OverL:
 
 @dataclass(frozen=True)
 class Overlap:
-    """A step that follows how much the views of a batch overlap: gamma_k = multiple(k) B / max(overlap), of B views.
+    """A step that follows how much the B views of a batch overlap: gamma_k = multiple(k) B / max(overlap).
 
-    With the overlap of a batch, the diagonal of sum_i H_i^H H_i (`Model.overlap`), and for a loss whose curvature at a
-    fit is c, over c. It is 1/L of the batch, where 1 / max_i L_i holds for any batch, also of one view B times.
+    The overlap is the diagonal of sum_i H_i^H H_i (`Model.overlap`), times the curvature of the loss at a fit. It is
+    1/L of the batch, whereas 1 / max_i L_i holds for any batch, even of one view B times.
     """
 
     multiple: Number = 1.0
@@ -71,8 +69,7 @@ class Power:
 class Cooling:
     """1 in the first third of `steps` iterations, then to `stop` by equal factors, and `stop` from then on.
 
-    For parameters found by noisy steps: long ones until they are close, then shorter and shorter ones, which average
-    the noise.
+    For parameters found by noisy steps: long ones until they are close, then shorter ones, which average the noise.
     """
 
     stop: float
@@ -93,7 +90,7 @@ def value_at(value: Number, k: int) -> float:
 
 
 LONGEST_STEP = 1e100
-"""Beyond this, a step or a multiple of 1/L is a slip, and products with it leave the range of numbers."""
+"""Beyond this, a step or a multiple of 1/L is a mistake, and products overflow."""
 
 _STEP = re.compile(r"\s*(?P<a>[\d.eE+-]+)?\s*/\s*\(?\s*(?P<b>[\d.]+)?\s*\*?\s*L\s*\)?\s*")
 _OVERLAP = re.compile(r"\s*(?:(?P<a>[\d.eE+-]+)\s*\*?\s*)?overlap\s*")

@@ -1,4 +1,4 @@
-"""Tensors on disk, as safetensors with a checksum: a file of which any part was changed is refused.
+"""Tensors on disk, as safetensors with a checksum: a file that was changed is refused.
 
 The header's member "plugstream:sha256" is the SHA-256 of the other members, as JSON with sorted keys, and then of each
 tensor in the order of names: its name, type and shape, and its bytes. Nothing is unpickled.
@@ -17,8 +17,6 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError
 from plugstream.base.files import write_whole
-
-__all__ = ["load_tensors", "save_tensors"]
 
 _SUM = "plugstream:sha256"
 _NAMES = {
@@ -39,11 +37,7 @@ _NAMES = {
 def save_tensors(
     path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None, *, durable: bool = True
 ) -> None:
-    """Write tensors and what is to be known `about` them as one file, with a checksum of all of it.
-
-    The file is written beside its place and renamed, so that nobody ever sees half of it; OSError where the disk does
-    not take it. Without `durable` a power cut may take it, as `write_whole` says.
-    """
+    """Write tensors and a header `about` them as one file, with a checksum of both, as `write_whole` does."""
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     header = dict(about or {})
     write_whole(path, _encode(plain, {**header, _SUM: _digest(header, plain)}), durable=durable)
@@ -52,7 +46,7 @@ def save_tensors(
 def load_tensors(path: Path, expected_format: str | None = None) -> tuple[dict[str, str], dict[str, Tensor]]:
     """The arguments of `save_tensors`: about, and the tensors, on the CPU.
 
-    A file that is damaged is refused with an `InputError` whose text goes on "... cannot be used: ".
+    A damaged file is refused with an `InputError` whose text continues "... cannot be used: ".
 
     Arguments: path; expected_format, the required "format" in `about`. If it is None, safetensors from other programs,
     which have no checksum, are accepted too.
@@ -76,7 +70,7 @@ def load_tensors(path: Path, expected_format: str | None = None) -> tuple[dict[s
 
 
 def _encode(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """The parts of a file of safetensors, the tensors as they lie in memory: a checkpoint has no copy of its own.
+    """The parts of a safetensors file, with the tensors as they are in memory, so that nothing is copied.
 
     Reference: https://huggingface.co/docs/safetensors: the length of the header, the header as JSON, the tensors.
     """
@@ -96,7 +90,7 @@ def _encode(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> Iterator
 
 
 def _readable_name(path: Path, handle: int) -> str:
-    """A name of the file in UTF-8, as safetensors needs it; otherwise that of the open file."""
+    """A name of the file in UTF-8, as safetensors needs it; if it has none, that of the open file."""
     try:
         str(path).encode()
     except UnicodeEncodeError:

@@ -1,12 +1,11 @@
-"""Text for a terminal, a log or a shell that contains foreign names: paths, values, contents of files."""
+"""Text for a terminal, a log or a shell that contains foreign names, and values as people type them."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from pathlib import PurePath
-
-__all__ = ["is_unicode", "one_line", "printable", "shell_join", "shell_quote"]
+from typing import Any
 
 # Only the two ends of a longer word or message are shown.
 _WORD, _MESSAGE = 400, 2000
@@ -53,6 +52,24 @@ def shell_quote(word: object) -> str:
 def shell_join(words: list[str]) -> str:
     """A command as typed into a shell."""
     return " ".join(map(shell_quote, words))
+
+
+def parse_value(text: str) -> Any:
+    """A value from the command line: TOML if possible, a fraction such as 15/255, otherwise text."""
+    import tomllib
+
+    above, slash, below = text.partition("/")
+    try:
+        if slash:
+            return float(above) / float(below)
+    except (ValueError, ZeroDivisionError):
+        pass  # a step such as 1/L, or nonsense that is reported where it is used
+    if not text.isprintable():  # several lines of TOML, only the first of which would count
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):  # not TOML, a number of thousands of digits, lists thousands deep
+        return text
 
 
 def _escape(character: str) -> str:

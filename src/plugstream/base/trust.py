@@ -9,8 +9,6 @@ from pathlib import Path
 
 from plugstream.base.errors import InputError
 
-__all__ = ["TRUST", "OutsideError", "check_outside", "trusting"]
-
 TRUST = "--trust"
 """The flag that allows anything a file names to be run, opened and fetched."""
 
@@ -38,10 +36,6 @@ def check_outside(target: Path, file: Path) -> None:
     """
     if not _trusted.get():
         raise OutsideError(
-            f"{file.name} says that its data lies in {_printable(str(target))}, outside the folder of {file.name}; if "
+            f"{file.name} says that its data lies in {target}, outside the folder of {file.name}; if "
             f"you trust its author, add {TRUST}, or copy both into one folder"
         )
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)

@@ -19,24 +19,10 @@ from typing import Any
 
 from plugstream.base.errors import InputError
 
-__all__ = [
-    "OwnFile",
-    "allow",
-    "call_from_file",
-    "call_own",
-    "declarations",
-    "forget",
-    "is_allowed",
-    "load_from_file",
-    "own_line",
-    "run_declarations",
-    "run_file",
-]
-
 
 @dataclass
 class OwnFile:
-    """A file that was run: by the hash of which content, its module, what it registered, or why it cannot be run."""
+    """A file that was run: the hash of its content, its module, its registrations, or why it cannot be run."""
 
     digest: str
     module: ModuleType
@@ -61,7 +47,7 @@ def is_allowed(where: str) -> bool:
 
 
 def forget() -> None:
-    """Begin anew, as a command does: nothing is allowed, and what was run would be run again."""
+    """Start again, as a command does: no file is allowed, and each would be run again."""
     _files.clear()
     _consents.clear()
 
@@ -71,13 +57,13 @@ def declarations(module: str) -> list[Any] | None:
 
     Modules that such a file imports may register things too, for everybody.
     """
-    own = _current.get()
-    return own.declarations if own is not None and own.module.__name__ == module else None
+    loaded = _current.get()
+    return loaded.declarations if loaded is not None and loaded.module.__name__ == module else None
 
 
 def run_declarations() -> list[Any]:
     """What all files that were run have registered."""
-    return [declaration for own in _files.values() for declaration in own.declarations]
+    return [declaration for loaded in _files.values() for declaration in loaded.declarations]
 
 
 def load_from_file(where: str) -> Any:
@@ -104,7 +90,7 @@ def call_from_file(where: str, *parts: Any, **more: Any) -> Any:
 
 
 def call_own(where: str, function: Any, *parts: Any, **more: Any) -> Any:
-    """What a function of a person's own makes of these arguments; what goes wrong in it is told in one line."""
+    """Call a person's own function; an error in it becomes one line."""
     try:
         return function(*parts, **more)
     except InputError:
@@ -122,16 +108,16 @@ def run_file(file: Path) -> OwnFile:
         digest = hashlib.sha256(place.read_bytes()).hexdigest()
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror or error}") from error
-    own = _files.get(place)
-    if own is None or own.digest != digest:
-        own = _files[place] = _run(file, place, digest)
-    if own.error is not None:
-        raise own.error
-    return own
+    loaded = _files.get(place)
+    if loaded is None or loaded.digest != digest:
+        loaded = _files[place] = _run(file, place, digest)
+    if loaded.error is not None:
+        raise loaded.error
+    return loaded
 
 
 def own_line(error: BaseException) -> str | None:
-    """The file and line of a person's own code that an exception passed through last; None where it did not."""
+    """The file and line of a person's own code that an exception passed through last; None if there is none."""
     last = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if str(frame.f_globals.get("__name__", "")).startswith(_PREFIX):
@@ -144,19 +130,19 @@ def _run(file: Path, place: Path, digest: str) -> OwnFile:
     spec = importlib.util.spec_from_file_location(name, place)
     if spec is None or spec.loader is None:
         raise InputError(f"{file} is not a Python file")
-    own = OwnFile(digest, importlib.util.module_from_spec(spec))
-    sys.modules[name] = own.module  # where dataclasses and pydantic look up what annotations mean
-    token = _current.set(own)
+    loaded = OwnFile(digest, importlib.util.module_from_spec(spec))
+    sys.modules[name] = loaded.module  # where dataclasses and pydantic look up what annotations mean
+    token = _current.set(loaded)
     try:
-        spec.loader.exec_module(own.module)
+        spec.loader.exec_module(loaded.module)
     except (Exception, SystemExit) as error:  # whatever their code does
         sys.modules.pop(name, None)
         text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        own.error = InputError(f"{file} cannot be run: {text}".splitlines()[0])
-        own.error.__cause__ = error
+        loaded.error = InputError(f"{file} cannot be run: {text}".splitlines()[0])
+        loaded.error.__cause__ = error
     finally:
         _current.reset(token)
-    return own
+    return loaded
 
 
 def _split(where: str) -> tuple[Path, str]:

@@ -1,17 +1,17 @@
-"""A volume in a file, written and read some slices at a time: it may be larger than memory.
+"""A volume in an NPY file, written and read some slices at a time: it may be larger than memory.
 
-The file is NPY, so that everybody reads it. It is read and written, and not mapped: what is mapped counts as memory of
-the process as long as nobody else wants it, and the memory of a run is to be known.
+The file is not mapped: mapped pages count as memory of the process, and the memory of a run should be known.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +19,12 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError, StorageError
 from plugstream.base.files import open_plain
 
-__all__ = ["VolumeFile", "make_volume", "open_volume"]
-
 # Slices are read in portions of about this size.
 _PORTION = 32 << 20
 
 
 class VolumeFile:
-    """A volume (D, H, W) of real numbers in an NPY file; `make_volume` and `open_volume` make one.
+    """A volume (D, H, W) of real numbers in an NPY file; `make_volume` and `open_volume` return one.
 
     Arguments: path; shape and dtype of the volume; start, where its values begin in the file.
     """
@@ -40,33 +38,18 @@ class VolumeFile:
         values = np.ascontiguousarray(slices, dtype=self.dtype)
         if values.shape[1:] != self.shape[1:] or first < 0 or first + len(values) > self.shape[0]:
             raise InputError(f"slices {values.shape} from {first} on do not fit a volume {self.shape}")
-        try:
-            handle = open_plain(self.path, os.O_RDWR)
-            try:
-                remaining, place = values.reshape(-1).view(np.uint8).data, self._start + first * self._slice
-                while remaining:
-                    written = os.pwrite(handle, remaining[: 1 << 30], place)
-                    remaining, place = remaining[written:], place + written
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-        except OSError as error:
-            raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
+        with _writing(self.path, os.O_RDWR) as file:
+            file.seek(self._start + first * self._slice)
+            file.write(values.reshape(-1).view(np.uint8).data)
 
     def read(self, first: int, last: int) -> NDArray[Any]:
         """Slices `first` to `last` (exclusive), (n, H, W)."""
         out = np.empty((last - first, *self.shape[1:]), dtype=self.dtype)
-        remaining, place = out.reshape(-1).view(np.uint8).data, self._start + first * self._slice
         try:
-            handle = open_plain(self.path)
-            try:
-                while remaining:
-                    count = os.preadv(handle, [remaining[: 1 << 30]], place)
-                    if count == 0:
-                        raise OSError("it is cut short")
-                    remaining, place = remaining[count:], place + count
-            finally:
-                os.close(handle)
+            with os.fdopen(open_plain(self.path), "rb") as file:
+                file.seek(self._start + first * self._slice)
+                if file.readinto(out.reshape(-1).view(np.uint8).data) < out.nbytes:
+                    raise OSError("it is cut short")
         except OSError as error:
             raise InputError(f"cannot read {self.path}: {error.strerror or error}") from error
         return out
@@ -91,17 +74,23 @@ def make_volume(path: Path, shape: tuple[int, ...], dtype: Any = np.float32) -> 
     head = io.BytesIO()
     about = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": tuple(shape)}
     np.lib.format.write_array_header_1_0(head, about)
+    start = len(head.getvalue())
+    with _writing(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC) as file:
+        file.write(head.getvalue())
+        file.truncate(start + math.prod(shape) * kind.itemsize)
+    return VolumeFile(path, tuple(shape), kind, start)
+
+
+@contextlib.contextmanager
+def _writing(path: Path, flags: int) -> Iterator[BinaryIO]:
+    """An open file, flushed to disk at the end; errors are of one line."""
     try:
-        handle = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        try:
-            os.pwrite(handle, head.getvalue(), 0)
-            os.ftruncate(handle, len(head.getvalue()) + math.prod(shape) * kind.itemsize)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        with os.fdopen(open_plain(path, flags), "r+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
-    return VolumeFile(path, tuple(shape), kind, len(head.getvalue()))
 
 
 def open_volume(path: Path) -> VolumeFile:
@@ -109,8 +98,9 @@ def open_volume(path: Path) -> VolumeFile:
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, fortran, dtype = read(file)
+            headers = np.lib.format
+            read_header = headers.read_array_header_1_0 if version == (1, 0) else headers.read_array_header_2_0
+            shape, fortran, dtype = read_header(file)
             start = file.tell()
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}; give an NPY file") from error

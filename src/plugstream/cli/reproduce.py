@@ -36,9 +36,8 @@ def run(parsed: argparse.Namespace) -> int:
         raise InputError(f"there are no weights {parsed.tnrd}")
     from plugstream.runs.checks import prepare_device
     from plugstream.settings import ComputeSettings
-    from plugstream.studies.experiments.cells import OutOfTimeError, Store
+    from plugstream.studies.experiments.cells import FULL, QUICK, OutOfTimeError, Store
     from plugstream.studies.experiments.reproduce import WHAT, Reproduction, write
-    from plugstream.studies.experiments.scale import FULL, QUICK
     from plugstream.studies.experiments.setup import load_pictures, make_problem
 
     begin = time.monotonic()

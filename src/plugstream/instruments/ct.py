@@ -47,9 +47,11 @@ class CTSimulation(Options):
         "parallel", description="parallel, fan (flat or curved detector) or cone"
     )
     views: int = Field(180, ge=1, le=10**9, description="number of views")
-    arc: float = Field(0.0, ge=0, le=360, description="degrees that they cover; 180 if parallel, else 360, if 0")
-    columns: int = Field(0, ge=0, le=1 << 24, description="detector columns; as many as see all of the image, if 0")
-    rows: int = Field(0, ge=0, le=1 << 20, description="detector rows of a volume; as many as it has slices, if 0")
+    arc: float = Field(
+        0.0, ge=0, le=360, description="degrees that they cover; 0 for 180 if parallel, and otherwise 360"
+    )
+    columns: int = Field(0, ge=0, le=1 << 24, description="detector columns; 0 for as many as see the whole image")
+    rows: int = Field(0, ge=0, le=1 << 20, description="detector rows of a volume; 0 for as many as it has slices")
     source: float = Field(0.1, gt=0, le=_LARGE, description="distance from the source to the rotation axis")
     detector: float = Field(0.1, ge=0, le=_LARGE, description="distance from the rotation axis to the detector")
     photons: float = Field(1e5, ge=1, le=1e15, description="photons that a pixel counts without the object")

@@ -41,7 +41,7 @@ class CTCounts(CT):
     usual_beam: float = 0.0
 
     name: ClassVar[str] = "ct-counts"
-    help: ClassVar[str] = "X-ray tomography, with what the detector counted"
+    help: ClassVar[str] = "X-ray tomography from detector counts"
     data: ClassVar[Data] = Data(("uint16", "int32"), CT.data.shape, "counts", "what each pixel counted")
     columns: ClassVar[tuple[Column, ...]] = (
         *CT.columns,

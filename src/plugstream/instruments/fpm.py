@@ -1,4 +1,4 @@
-"""Fourier ptychography: pictures of a microscope under one LED after another, made into one of finer detail."""
+"""Fourier ptychography: pictures of a microscope lit by one LED after another, made into one of finer detail."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class FPM(Instrument):
     pupil: NDArray[np.complex64] | None = None
 
     name: ClassVar[str] = "fpm"
-    help: ClassVar[str] = "Fourier ptychography: a microscope under light of one LED after another"
+    help: ClassVar[str] = "Fourier ptychography: a microscope lit by one LED after another"
     data: ClassVar[Data] = Data(
         ("float32", "uint8", "uint16", "uint32", "int32", "float64"),
         _CAMERA,

@@ -36,7 +36,7 @@ class MRIOptions(Options):
     """How the model is computed."""
 
     density: float = Field(
-        0.0, ge=0, le=1, description="samples count by the part of k-space that they stand for, to this power"
+        0.0, ge=0, le=1, description="weight samples by the part of k-space that they represent, to this power"
     )
     eps: float = Field(1e-4, ge=1e-12, le=0.1, description="relative accuracy of the non-uniform FFT")
 

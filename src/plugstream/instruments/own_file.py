@@ -10,7 +10,7 @@ from plugstream.base.registry import Options, register
 __all__: list[str] = []
 
 
-@register("instrument", "FILE.py:NAME", "yours: a class of Instrument with @declare above it", declared=True)
+@register("instrument", "FILE.py:NAME", "your own: a subclass of Instrument with @declare above it", declared=True)
 def build(options: Options, *parts: Any, name: str) -> NoReturn:
     """What stands for instruments of files that may not be run."""
     raise InputError(f"the instrument {name} is not known, since its file may not be run")

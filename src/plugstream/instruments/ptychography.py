@@ -60,7 +60,7 @@ class PtychographyOptions(Options):
         None,
         ge=1,
         le=_MOST_MODES,
-        description="mutually incoherent modes of the probe, as many as the scan has if not given; refine those that "
+        description="mutually incoherent modes of the probe; as many as the scan has if not given; refine any that "
         "are added",
     )
     whole_pixels: bool = Field(
@@ -106,7 +106,7 @@ class Ptychography(Instrument):
     good: NDArray[np.bool_] | None = None
 
     name: ClassVar[str] = "ptychography"
-    help: ClassVar[str] = "ptychography: diffraction patterns of a beam that goes over a thin object"
+    help: ClassVar[str] = "ptychography: diffraction patterns of a beam scanned over a thin object"
     data: ClassVar[Data] = Data(("uint16", "int32", "uint8", "float32"), _FRAME, "counts", "photons of each pixel")
     columns: ClassVar[tuple[Column, ...]] = (
         Column("positions", "float64", (2,), "pixels", "row and column of the probe's first pixel in the image"),

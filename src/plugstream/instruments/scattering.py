@@ -39,7 +39,7 @@ class ScatteringOptions(BornOptions):
     tolerance: float | None = Field(
         None, ge=1e-13, le=0.1, description="relative residual of the fields; 1e-3, or 1e-9 in float64, if not given"
     )
-    max_iterations: int = Field(200, ge=1, le=100_000, description="products that GMRES may take for a field")
+    max_iterations: int = Field(200, ge=1, le=100_000, description="limit on GMRES products for each field")
 
 
 class ScatteringSimulation(BornSimulation):

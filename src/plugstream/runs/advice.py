@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plugstream.base.errors import InputError
 from plugstream.base.registry import find
-from plugstream.base.values import parse_value
+from plugstream.base.text import parse_value
 from plugstream.settings import Draft, Settings, SettingsFile, is_weight, needs_sigma, parse_assignment
 
 if TYPE_CHECKING:  # what needs torch is imported when it is used, so that mistakes are told at once

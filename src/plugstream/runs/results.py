@@ -27,9 +27,8 @@ from plugstream.base.volume_file import VolumeFile
 from plugstream.fidelity.by_loss import DataFidelity
 from plugstream.fidelity.sign_test import on_bounds
 from plugstream.images.drawing import Panel, Shades, label_of
-from plugstream.images.pictures import save_image, write_grey
+from plugstream.images.pictures import save_image, tiff_tags, write_grey
 from plugstream.images.space import ImageSpace
-from plugstream.images.tags import tiff_tags
 from plugstream.runs.folder import write_text
 from plugstream.runs.parts import Parts
 from plugstream.runs.refined import save_refined

@@ -4,7 +4,7 @@ Settings come from the defaults of the sections, then a TOML file, then flags an
 winning. This package knows pydantic and nothing of torch, so that mistakes are found before anything slow is imported.
 """
 
-from plugstream.base.values import parse_value
+from plugstream.base.text import parse_value
 from plugstream.settings.changes import Change, check_sigma, parse_changes, with_changes
 from plugstream.settings.iteration import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
 from plugstream.settings.resolution import Draft, resolve

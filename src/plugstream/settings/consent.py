@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from plugstream.base.errors import InputError
 from plugstream.base.registry import OWN, pattern_of
-from plugstream.base.trust import TRUST, _printable
+from plugstream.base.text import printable
+from plugstream.base.trust import TRUST
 from plugstream.base.user_code import allow
 from plugstream.settings.choices import Choice
 
@@ -101,7 +102,7 @@ def check_address(address: str, file: Path, *, trust: bool) -> None:
     """Refuse to fetch from where a file says that a scan lies, unless it is trusted: an address can be anywhere."""
     if not trust:
         raise InputError(
-            f"{file} says that the scan lies at {_printable(address)}, which would be fetched; if you trust whoever "
+            f"{file} says that the scan lies at {printable(address)}, which would be fetched; if you trust whoever "
             f"wrote that, add {TRUST}, or type where the scan lies: --scan ADDRESS"
         )
 
@@ -119,4 +120,4 @@ def _file_text(text: str) -> str:
         digest = f"sha256 {hashlib.sha256(path.read_bytes()).hexdigest()}" if path.is_file() else "not there"
     except (OSError, ValueError):
         digest = "cannot be read"
-    return f"{_printable(str(path.absolute()))} ({digest})"
+    return f"{printable(str(path.absolute()))} ({digest})"

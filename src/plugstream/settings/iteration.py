@@ -21,11 +21,11 @@ class AlgorithmSettings(Choice):
     name: str = setting("pgm", "the iteration", flag="algorithm")
     step_size: float | str = setting(
         "1/L",
-        "a number, a multiple of 1/L such as 0.25/L, or overlap, where the instrument's views have one",
+        "a number, a multiple of 1/L such as 0.25/L, or overlap, if the instrument's views have one",
         short="step",
     )
     step_size_end: float | str | None = setting(
-        None, "let the step go to this value geometrically, as sigma", short="step-end"
+        None, "let the step change to this value geometrically, as sigma does", short="step-end"
     )
     sigma: Level | None = setting(
         None,
@@ -35,22 +35,22 @@ class AlgorithmSettings(Choice):
     )
     search: Annotated[int, Field(ge=20, le=10**12)] | None = setting(
         None,
-        "find sigma in the first so many of the steps, from the one given on, by views that are held out from them and "
-        "used afterwards; where no sigma is given this is the default",
+        "find sigma in this many first steps, starting from --sigma, by views that are held out from them and "
+        "used afterwards; the default without --sigma",
     )
     sigma_end: Annotated[float, Field(ge=SMALL, le=LARGE)] | None = setting(
-        None, "let sigma go to this value geometrically", share=True
+        None, "let sigma change to this value geometrically", share=True
     )
     sigma_steps: Count | None = setting(
         None, "steps in which sigma and the step reach their ends; all iterations if not given"
     )
     lam: Level | None = setting(None, "instead of sigma: sigma = sqrt(step_size * lam)")
     refine: Annotated[str, Field(max_length=1 << 10)] | None = setting(
-        None, "find this of the instrument along with the image, such as probe; several with commas"
+        None, "refine this part of the instrument along with the image, such as probe; several with commas"
     )
     refine_steps: Count | None = setting(
         None,
-        "find it in the first so many steps, without denoising, and denoise from then on; all the while if not given",
+        "refine it in this many first steps, without denoising, and then denoise; throughout if not given",
     )
     refine_tolerance: Part | None = setting(
         None, "end that before, once nothing of it has farther to go than this part of itself, by how its steps shrink"
@@ -83,7 +83,7 @@ class AlgorithmSettings(Choice):
         "0.01 where nobody says how many iterations there are, which then are five times the usual number at most",
     )
     settled: Count | None = setting(
-        None, "stop when the misfit on held-out views (--hold-out) has not fallen in so many measurements"
+        None, "stop when the misfit on held-out views (--hold-out) has not fallen in this many measurements"
     )
 
     @property
@@ -103,7 +103,7 @@ class MomentumSettings(Choice):
         flag="momentum",
     )
     restart: Literal["none", "gradient", "residual"] = setting(
-        "none", "forget the momentum of pgm where it leads away, judged by the last move or the residual"
+        "none", "restart the momentum of pgm when it leads away, judged by the last move or the residual"
     )
 
 
@@ -120,7 +120,7 @@ class SamplerSettings(Choice):
     kind = "sampler"
     name: str = setting("uniform", "how views are drawn", flag="sampler")
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = setting(
-        0, "seed of what is drawn: views, and full passes of svrg"
+        0, "seed of random choices: views, and full passes of svrg"
     )
 
     def build(self, *parts: Any, **more: Any) -> Any:

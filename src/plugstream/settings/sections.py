@@ -39,7 +39,7 @@ class MonitorSettings(Selection):
     kind = "monitor"
     names: tuple[str, ...] = setting(
         ("distance", "snr"),
-        "measure this too, one that is listed by 'plugstream monitors' or FILE.py:NAME",
+        "also measure this, a name from 'plugstream monitors' or FILE.py:NAME",
         flag="monitor",
         adds=True,
     )
@@ -50,10 +50,10 @@ class MonitorSettings(Selection):
         "--watch-theory, and up to 1000 of a larger one",
     )
     hold_out: Annotated[int, Field(ge=2, le=MOST_COUNT)] | None = setting(
-        None, "use every so many-th view in no step, and measure the misfit on those: 10 holds out a tenth"
+        None, "hold out every n-th view from the steps, and measure the misfit on those: 10 holds out a tenth"
     )
     watch_theory: bool = setting(
-        False, "compare with the bound of Proposition 5, and warn where a step contradicts the theory", switch=True
+        False, "compare with the bound of Proposition 5, and warn if a step contradicts the theory", switch=True
     )
 
     def check(self, shape: Sequence[int], *, truth: bool) -> None:
@@ -134,7 +134,7 @@ class DenoiserSettings(Choice):
         "turn and mirror the image before D and back after it: the mean over all ways, or one a step, drawn at random",
     )
     opening: str | None = setting(None, "another denoiser for the first steps, such as tv, which costs little")
-    opening_steps: Count = setting(8, "how many steps it has, where there is one")
+    opening_steps: Count = setting(8, "how many steps that denoiser has")
     opening_factor: Annotated[float, Field(ge=SMALL, le=LARGE)] = setting(
         3.0, "its sigma over that of the denoiser that follows it"
     )
@@ -198,10 +198,10 @@ class ComputeSettings(Section):
     dtype: Literal["float32", "float64"] = setting("float32", "precision")
     threads: Annotated[int, Field(ge=1, le=1024)] | None = setting(None, "CPU threads; torch's choice if not given")
     tile: Annotated[int, Field(ge=1)] | None = setting(
-        None, "denoise tiles of so many pixels a side (slabs of a volume), to need less memory"
+        None, "denoise tiles of this many pixels a side (slabs of a volume), to need less memory"
     )
     halo: Annotated[int, Field(ge=0)] | None = setting(
-        None, "pixels around a tile that it is denoised with; what the denoiser needs if not given"
+        None, "pixels around a tile to denoise it with; as many as the denoiser needs if not given"
     )
     memory: str | None = setting(
         None,
@@ -226,14 +226,14 @@ class ComputeSettings(Section):
 class ScanSettings(Section):
     """How the scan is read."""
 
-    in_memory: Annotated[float, Field(ge=0)] = setting(256.0, "MB of data up to which a scan is loaded whole")
-    ahead: Annotated[int, Field(ge=0, le=64)] = setting(2, "batches to read ahead where it is not")
+    in_memory: Annotated[float, Field(ge=0)] = setting(256.0, "MB of data up to which a scan is loaded completely")
+    ahead: Annotated[int, Field(ge=0, le=64)] = setting(2, "batches to read ahead if it is not")
     readers: Annotated[int, Field(ge=1, le=64)] = setting(2, "threads that read")
     follow: bool = setting(
         False, "use views as they are measured; 'iterations' then counts from the end of the scan", switch=True
     )
     patience: Positive | None = setting(
-        None, "when following, take the scan as ended after so many seconds without a view"
+        None, "when following, treat the scan as ended after this many seconds without a view"
     )
     skip_damaged: bool = setting(False, "read all of the scan first, and leave damaged views out", switch=True)
 
@@ -245,10 +245,10 @@ class RunSettings(Section):
         30.0, "seconds between two checkpoints; 0 for one after every step"
     )
     preview: Annotated[float, Field(ge=0)] = setting(
-        5.0, "seconds between two previews of the image, of which there are more at first; 0 for none"
+        5.0, "seconds between two previews of the image, with more at first; 0 for none"
     )
     uncertainty: Annotated[int, Field(ge=2, le=10_000)] | None = setting(
-        None, "after the last step make an error map, from so many images of halves of the views"
+        None, "after the last step make an error map, from this many images of halves of the views"
     )
     report: str = setting(
         "png,html",

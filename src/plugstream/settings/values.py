@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from plugstream.base.errors import InputError
 from plugstream.base.registry import OWN, find, pattern_of
-from plugstream.base.values import parse_value
+from plugstream.base.text import parse_value
 from plugstream.settings.choices import every_field, fields_of
 from plugstream.settings.fields import LARGE, SMALL
 from plugstream.settings.sections import Settings, section_of

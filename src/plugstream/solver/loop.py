@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from time import monotonic, perf_counter
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -20,14 +21,11 @@ from plugstream.base.arrays import Array, as_tensor
 from plugstream.base.errors import InputError
 from plugstream.base.linalg import largest_norm
 from plugstream.base.progress import Listener, listening, report
-from plugstream.base.quantities import TO_GO, Quantity
+from plugstream.base.quantities import TO_GO, Quantity, Series
 from plugstream.fidelity.least_squares import as_fidelity, data_scale
-from plugstream.solver.monitors import Judge, Measure, Monitor, Past, quantities_of, with_stop
+from plugstream.solver.monitors import Judge, Measure, Monitor, quantities_of, with_stop
 from plugstream.solver.result import Callback, Progress, Result, Row, Snapshot, Stop, Turn
-from plugstream.solver.series import Series
 from plugstream.solver.verdict import Trace, Verdict, estimate_arrival, judge
-
-__all__ = ["data_scale", "solve"]
 
 S = TypeVar("S", bound=State)
 
@@ -50,60 +48,91 @@ def solve(
 ) -> Result[S]:
     """Run an algorithm, measure now and then, and stop for a stated reason.
 
-    Monitors are measured before the first step, every `every` steps (or as often as each says itself) and at the end.
-    Ctrl-C ends the run after the last whole step and returns the best image so far; a second one is not caught.
+    Monitors measure before the first step, every `every` steps (or their own) and at the end. Ctrl-C ends the run after
+    the last complete step and returns the best image so far; a second one is not caught.
 
     Arguments:
         algorithm: anything with `init`, `step` and `parameters`.
         image: where to start, (..., *image_shape); zero if not given. state: go on from this instead.
-        iterations: how many steps to take (more, if `state` or `resume` is given).
-        resume: go on with this run, its clock, history and best image; what comes is what would have come, to the bit
-            where the algorithm is deterministic. Monitors must be the same.
-        time_limit: seconds of wall time. distance_limit: stop once what a monitor says one may stop by is within this:
-            of `Distance`, which is added where there is no such monitor, ||x - T(x)||^2 relative to its start. arrive:
-            stop once ten times as many steps would change the image by less than this part of it, such as 0.01; looked
-            at every `every` steps, from the sixteenth on.
+        iterations: how many (further) steps to take.
+        resume: go on with this run, its clock, history and best image, as if it had not stopped: to the bit if the
+            algorithm is deterministic. Monitors must be the same.
+        time_limit: seconds of wall time. distance_limit: stop once a quantity that a run may stop on is within this;
+            without one, `Distance` is added: ||x - T(x)||^2 relative to its start. arrive: stop once ten times as many
+            steps would change the image by less than this part of it, such as 0.01; checked every `every` steps, from
+            the sixteenth on.
         divergence: stop when ||x|| exceeds this many times the run's scale; None: never. The scale is the size of the
-            first image that is not zero, or the length of the best step from zero down the gradient (`data_scale`)
-            where that is larger, as it is where the denoiser's first images are next to nothing.
+            first image that is not zero or, if larger, the length of the best step from zero down the gradient
+            (`data_scale`).
         callbacks: called with a `Progress` before the first step, after each, and once more if something is measured at
-            the end. One that returns True ends the run; one that returns an algorithm has the run go on with it from
-            there, on the same state, as for a scan that has grown: `replace(algorithm, fidelity=...)`; a `Turn` brings
-            another state, too.
-        progress: called now and then with what is being done, how much of it and of how much, also while L is estimated
-            before the first step (`plugstream.base.progress`). True shows it: redrawn on a terminal and in a notebook,
-            with what was measured, and else as a line now and then. Silent if not given.
+            the end. One that returns True ends the run; one that returns an algorithm replaces the run's, on the same
+            state, as for a scan that has grown: `replace(algorithm, fidelity=...)`; a `Turn` replaces the state too.
+        progress: called now and then with the work, the amount done and the total, also while L is estimated before the
+            first step (`plugstream.base.progress`). True shows it on the terminal or in a notebook. Silent if not
+            given.
     """
     if distance_limit is not None:
         monitors = with_stop(monitors)
-    run = partial(
-        _solve,
-        algorithm,
-        image,
-        iterations,
-        state,
-        resume,
-        monitors,
-        every,
-        time_limit,
-        distance_limit,
-        arrive,
-        divergence,
-    )
-    if progress is True:
-        return _show(run, monitors, callbacks, iterations, time_limit)
-    with listening(progress or None):
-        return run(callbacks)
+    if iterations < 0 or every < 1:
+        raise InputError(f"iterations must be >= 0 and every >= 1, not {iterations} and {every}")
+    if sum(start is not None for start in (image, state, resume)) > 1:
+        raise InputError("give an image to start from, a state to go on from or a run to resume, not several of them")
+    if resume is not None and len(resume.measured_at) != len(monitors):
+        raise InputError(f"the run was measured by {len(resume.measured_at)} monitors, not by {len(monitors)}")
+    with contextlib.ExitStack() as stack:
+        if progress is True:
+            note, finish = stack.enter_context(_screen(monitors, iterations, time_limit))
+            callbacks = [note, *callbacks]
+        else:
+            stack.enter_context(listening(progress or None))
+        if resume is not None:
+            state = resume.state
+        elif state is None:
+            state = algorithm.init(None if image is None else as_tensor("the first image", image))
+        run = _Run(as_algorithm(algorithm), state, monitors, every, tuple(callbacks), resume)
+        reason = Stop.ITERATIONS
+        try:
+            run.call_back(run.measure())
+            end = run.state.k + iterations if iterations < sys.maxsize else 0
+            for _ in range(iterations):
+                report("steps", run.state.k, end)
+                run.step()
+                size = run.size()
+                if not math.isfinite(size) or run.grew(size, divergence):
+                    reason = Stop.DIVERGED if math.isfinite(size) else Stop.NOT_FINITE
+                    break
+                measured = run.measure()
+                if run.call_back(measured):
+                    reason = Stop.CALLBACK
+                    break
+                if distance_limit is not None and run.reaches(measured, distance_limit):
+                    reason = Stop.DISTANCE
+                    break
+                if arrive is not None and run.has_arrived(arrive):
+                    reason = Stop.ARRIVED
+                    break
+                if time_limit is not None and run.wall >= time_limit:
+                    reason = Stop.TIME
+                    break
+        except KeyboardInterrupt:
+            reason = Stop.INTERRUPTED
+            run.drop_half()
+        if not reason.failed:
+            # A run that continues from here would not have measured here, so the snapshot is without it.
+            before = run.snapshot(run.state)
+            if measured := run.measure(last=True):
+                run.call_back(measured, before)
+        result = run.result(reason)
+        if progress is True:
+            finish(result)
+    return result
 
 
-def _show(
-    run: Callable[[Iterable[Callback[S]]], Result[S]],
-    monitors: Sequence[Monitor],
-    callbacks: Iterable[Callback[S]],
-    iterations: int,
-    time_limit: float | None,
-) -> Result[S]:
-    """Solve, and show a person how far it is."""
+@contextlib.contextmanager
+def _screen(
+    monitors: Sequence[Monitor], iterations: int, time_limit: float | None
+) -> Iterator[tuple[Callable[[Progress[Any]], None], Callable[[Result[Any]], None]]]:
+    """Show a person how far a run is: a callback for each step, and a function to call with the result."""
     from plugstream.base.display.frame import Clock
     from plugstream.base.display.screen import Display
     from plugstream.base.display.steps import Steps
@@ -111,84 +140,21 @@ def _show(
     steps = Steps(clock=Clock(time_limit, monotonic()))
     steps.declare([*quantities_of(monitors), TO_GO])
 
-    def note(progress: Progress[S]) -> None:
+    def note(progress: Progress[Any]) -> None:
         if steps.total == 0 and iterations < sys.maxsize:
             steps.total = progress.state.k + iterations
         steps.tick(progress.state.k, progress.time, monotonic())
         steps.measure({name: float(value.mean()) for name, value in progress.measured.items()})
 
+    def finish(result: Result[Any]) -> None:
+        steps.values = result.measured()  # of the returned image, which may be that of another step
+        image = "" if result.image_step == result.state.k else f"; the image is that of step {result.image_step}"
+        end = f"stopped after {result.state.k} steps and {result.time:.1f} s: {result.reason.value}"
+        display.finish(steps, end + image)
+
     with Display(what="preparing") as display:
         display.show(steps)
-        result = run([note, *callbacks])
-        steps.values = result.measured()  # of the image that is returned, which may be that of another step
-        kept = "" if result.image_step == result.state.k else f"; the image is that of step {result.image_step}"
-        ended = f"stopped after {result.state.k} steps and {result.time:.1f} s: {result.reason.value}"
-        display.finish(steps, ended + kept)
-    return result
-
-
-def _solve(
-    algorithm: Algorithm[S],
-    image: Array | None,
-    iterations: int,
-    state: S | None,
-    resume: Snapshot[S] | None,
-    monitors: Sequence[Monitor],
-    every: int,
-    time_limit: float | None,
-    distance_limit: float | None,
-    arrive: float | None,
-    divergence: float | None,
-    callbacks: Iterable[Callback[S]],
-) -> Result[S]:
-    if iterations < 0 or every < 1:
-        raise InputError(f"iterations must be >= 0 and every >= 1, not {iterations} and {every}")
-    if sum(given is not None for given in (image, state, resume)) > 1:
-        raise InputError("give an image to start from, a state to go on from or a run to resume, not several of them")
-    if resume is not None and len(resume.measured_at) != len(monitors):
-        raise InputError(f"the run was measured by {len(resume.measured_at)} monitors, not by {len(monitors)}")
-    if resume is not None:
-        state = resume.state
-    elif state is None:
-        state = algorithm.init(None if image is None else as_tensor("the first image", image))
-    rows = {} if resume is None else resume.rows
-    past = {name: [value for _, _, value in measured] for name, measured in rows.items()}
-    run = _Run(as_algorithm(algorithm), state, monitors, every, tuple(callbacks), past)
-    if resume is not None:
-        run.restore(resume)
-    reason = Stop.ITERATIONS
-    try:
-        run.tell(run.measure())
-        end = run.state.k + iterations if iterations < sys.maxsize else 0
-        for _ in range(iterations):
-            report("steps", run.state.k, end)
-            run.step()
-            size = run.size()
-            if not math.isfinite(size) or run.grew(size, divergence):
-                reason = Stop.DIVERGED if math.isfinite(size) else Stop.NOT_FINITE
-                break
-            measured = run.measure()
-            if run.tell(measured):
-                reason = Stop.CALLBACK
-                break
-            if distance_limit is not None and run.arrived(measured, distance_limit):
-                reason = Stop.DISTANCE
-                break
-            if arrive is not None and run.is_due() and run.is_within(arrive):
-                reason = Stop.ARRIVED
-                break
-            if time_limit is not None and run.wall >= time_limit:
-                reason = Stop.TIME
-                break
-    except KeyboardInterrupt:
-        reason = Stop.INTERRUPTED
-        run.drop_half()
-    if not reason.failed:
-        # Who goes on from here would not have measured here, so what is measured at the end is not in the snapshot.
-        before = run.snapshot(run.state)
-        if measured := run.measure(last=True):
-            run.tell(measured, before)
-    return run.result(reason)
+        yield note, finish
 
 
 @dataclass
@@ -200,7 +166,7 @@ class _Run(Generic[S]):
     monitors: Sequence[Monitor]
     every: int
     callbacks: Sequence[Callback[S]]
-    past: Past
+    resume: InitVar[Snapshot[S] | None] = None
     time: float = 0.0
     start: float = field(default_factory=perf_counter)
     best: tuple[float, S] | None = None
@@ -208,20 +174,28 @@ class _Run(Generic[S]):
     limit: float | None = None
     trace: Trace = field(default_factory=Trace)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, resume: Snapshot[S] | None) -> None:
         self._quantities = {quantity.name: quantity for quantity in [*quantities_of(self.monitors), TO_GO]}
+        past = {} if resume is None else {name: [row[2] for row in rows] for name, rows in resume.rows.items()}
         self._measures: list[tuple[int, Measure]] = [
-            (m.every or self.every, m.begin(self.algorithm, self.state, self.past)) for m in self.monitors
+            (m.every or self.every, m.begin(self.algorithm, self.state, past)) for m in self.monitors
         ]
         self._measured_at = [-1] * len(self._measures)
-        telling = [quantity for quantity in self._quantities.values() if quantity.smaller_is_better is not None]
-        self._ranking = next(iter(sorted(telling, key=lambda quantity: not quantity.needs_truth)), None)
+        ranking = [quantity for quantity in self._quantities.values() if quantity.smaller_is_better is not None]
+        self._ranking = min(ranking, key=lambda quantity: not quantity.needs_truth, default=None)
         self._rows: dict[str, list[Row]] = {}
-        self._half: dict[str, int] = {}  # how many rows there were before the measurement that is being made
+        self._half: dict[str, int] = {}  # rows before the measurement in progress
         self._first = self.state.k
         self.trace.begin(self.algorithm, self.state)
         self._begun = self.size()
         self.good = self.state
+        if resume is not None:
+            self._first, self.time, self.limit, self.best = resume.first, resume.time, resume.limit, resume.best
+            self.start = perf_counter() - resume.wall
+            self._rows = {name: list(rows) for name, rows in resume.rows.items()}
+            self._measured_at = list(resume.measured_at)
+            if resume.trace.steps:
+                self.trace = resume.trace.copy()
 
     @property
     def wall(self) -> float:
@@ -240,12 +214,10 @@ class _Run(Generic[S]):
         self.state = state
         self.trace.follow(self.algorithm, state)
 
-    def is_due(self) -> bool:
-        """Whether this is one of the steps at which a run may end since it has arrived."""
-        return (self.state.k - self._first) % self.every == 0
-
-    def is_within(self, limit: float) -> bool:
-        """Whether every image is known to have no farther to go."""
+    def has_arrived(self, limit: float) -> bool:
+        """Whether every image has no farther to go than this; asked every `every` steps."""
+        if (self.state.k - self._first) % self.every:
+            return False
         arrivals = estimate_arrival(self.trace)
         return bool(arrivals) and all(arrival.within(limit) for arrival in arrivals)
 
@@ -256,8 +228,8 @@ class _Run(Generic[S]):
     def grew(self, size: float, divergence: float | None) -> bool:
         """Whether an image of this size is beyond the limit, `divergence` times the scale of the run.
 
-        The limit is set by the first image that is not zero, and looked at again before anything is said: a bound, a
-        threshold or a large sigma may have made that one very small, which says nothing of those to come.
+        The limit is set by the first image that is not zero, and checked against the scale of the data before a run
+        counts as diverged: a bound, a threshold or a large sigma may have made that image very small.
         """
         if divergence is None:
             return False
@@ -274,7 +246,7 @@ class _Run(Generic[S]):
     def measure(self, last: bool = False) -> dict[str, Tensor]:
         """Measure what is due at this step (everything not yet measured here, if it is the last)."""
         k, out = self.state.k, {}
-        measured_at = list(self._measured_at)  # changed when all is measured: a monitor may fail, on damaged data say
+        measured_at = list(self._measured_at)  # stored once all is measured: a monitor may fail, on damaged data say
         for number, (every, measure) in enumerate(self._measures):
             if ((k - self._first) % every == 0 or last) and measured_at[number] != k:
                 out.update(measure(self.algorithm, self.state))
@@ -290,39 +262,39 @@ class _Run(Generic[S]):
         self._half = {name: len(self._rows.get(name, ())) for name in rows}
         for name, row in rows.items():
             self._rows.setdefault(name, []).append(row)
-        # In one line without a call, which Ctrl-C does not come into the middle of.
+        # One line without a call, so that Ctrl-C cannot come in between.
         self._measured_at, self.best, self.good, self._half = measured_at, best, self.state, {}
         return out
 
     def drop_half(self) -> None:
-        """Take back a measurement that Ctrl-C came into the middle of, so that it is made again at the end."""
+        """Take back a measurement that Ctrl-C interrupted, so that it is made again at the end."""
         for name, length in self._half.items():
             if rows := self._rows.pop(name, [])[:length]:
                 self._rows[name] = rows
         self._half = {}
 
-    def arrived(self, measured: dict[str, Tensor], limit: float) -> bool:
-        """Whether what was measured now is within the limit, for every image, of a quantity that one may stop by."""
+    def reaches(self, measured: dict[str, Tensor], limit: float) -> bool:
+        """Whether a quantity that a run may stop on is within the limit for every image."""
         stops = [quantity for quantity in self._quantities.values() if quantity.stops and quantity.name in measured]
         return any(all(q.reaches(value, limit) for value in measured[q.name].flatten().tolist()) for q in stops)
 
     def _best_with(self, measured: dict[str, Tensor]) -> tuple[float, S] | None:
-        """The best state so far and its score, where this one may be it."""
-        score, by = None, self._ranking
-        if by is not None and by.name in measured:
-            score = by.score(float(measured[by.name].mean()))
+        """The score and state of the best image, the present one included."""
+        score, ranking = None, self._ranking
+        if ranking is not None and ranking.name in measured:
+            score = ranking.score(float(measured[ranking.name].mean()))
         better = score is not None and (self.best is None or score > self.best[0])
         return (score, self.state) if better and score is not None else self.best
 
-    def tell(self, measured: dict[str, Tensor], snapshot: Snapshot[S] | None = None) -> bool:
-        """Call the callbacks, all of them, go over to the algorithm that one returns, and say whether one ends it."""
+    def call_back(self, measured: dict[str, Tensor], snapshot: Snapshot[S] | None = None) -> bool:
+        """Call every callback, take over the algorithm that one returns, and say whether one ends the run."""
         take = partial(self.snapshot, self.state) if snapshot is None else lambda: snapshot
         progress = Progress(self.algorithm, self.state, self.time, self.wall, measured, take, self.leave_out)
         end = False
         for answer in [callback(progress) for callback in self.callbacks]:
             if isinstance(answer, Turn):
                 self.algorithm, self.state = as_algorithm(answer.algorithm), answer.state
-                self.best = None  # what was measured before is of another problem
+                self.best = None  # earlier measurements are of another problem
                 self.trace.begin(self.algorithm, self.state)
             elif callable(getattr(answer, "step", None)):
                 self.algorithm = as_algorithm(answer)
@@ -332,18 +304,10 @@ class _Run(Generic[S]):
         return end
 
     def snapshot(self, state: S) -> Snapshot[S]:
-        """The run at this state, the last that callbacks were told of: a step or a measurement after it may fail."""
+        """The run at this state, the last that callbacks saw: a step or a measurement after it may fail."""
         rows = {name: list(rows) for name, rows in self._rows.items()}
-        known = (self.time, self.wall, self.limit, self.best, rows, list(self._measured_at), self.trace.copy())
-        return Snapshot(state, self._first, *known)
-
-    def restore(self, snapshot: Snapshot[S]) -> None:
-        self._first, self.time, self.limit, self.best = snapshot.first, snapshot.time, snapshot.limit, snapshot.best
-        self.start = perf_counter() - snapshot.wall
-        self._rows = {name: list(rows) for name, rows in snapshot.rows.items()}
-        self._measured_at = list(snapshot.measured_at)
-        if snapshot.trace.steps:
-            self.trace = snapshot.trace.copy()
+        clock = (self.time, self.wall, self.limit, self.best)
+        return Snapshot(state, self._first, *clock, rows, list(self._measured_at), self.trace.copy())
 
     def result(self, reason: Stop) -> Result[S]:
         if reason.failed:
@@ -363,9 +327,9 @@ class _Run(Generic[S]):
         fidelity = self.algorithm.fidelity
         axes, channels = len(fidelity.image_shape), as_fidelity(fidelity).channels
         verdict = self._verdict(reason, history)
-        found = getattr(chosen, "parameters", None) or {}
+        parameters = getattr(chosen, "parameters", None) or {}
         measured = (reason, history, self.time, self.wall, verdict, axes, channels)
-        return Result(chosen.image, chosen.k, self.state, *measured, found)
+        return Result(chosen.image, chosen.k, self.state, *measured, parameters)
 
     def _verdict(self, reason: Stop, history: dict[str, Series]) -> Verdict:
         arrivals = estimate_arrival(self.trace)

@@ -1,9 +1,10 @@
-"""What is measured now and then while an algorithm runs. Time spent here is not the algorithm's."""
+"""What is measured now and then while an algorithm runs; this time is not the algorithm's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,40 +20,21 @@ from plugstream.base.linalg import norm
 from plugstream.base.quantities import Quantity
 from plugstream.denoisers.wrap import as_denoiser
 from plugstream.fidelity.least_squares import Fidelity
+from plugstream.fidelity.misfit import compares_data, relative_misfits
 from plugstream.images.global_phase import Phase, align_phase, check_phase
 from plugstream.images.quality import psnr, ssim
-from plugstream.models.views import Views
+from plugstream.models.views import Views, all_views
 from plugstream.solver.verdict import Arrival, Outcome, Verdict, judge, remedies
-
-__all__ = [
-    "PSNR",
-    "SNR",
-    "SSIM",
-    "Cost",
-    "Distance",
-    "HeldOutMisfit",
-    "Judge",
-    "Measure",
-    "Monitor",
-    "Past",
-    "Variance",
-    "quantities_of",
-    "snr",
-    "with_stop",
-]
 
 Measure = Callable[[Any, Any], dict[str, Tensor]]
 """Measures a state of an algorithm: names and values, one value for each image."""
 
 Past = Mapping[str, Sequence[ArrayLike]]
-"""What was measured of a run before it goes on: by name, the values in the order of the steps."""
+"""Earlier measurements of a run that continues: by name, the values in the order of the steps."""
 
 
 class Monitor(Protocol):
-    """Something to measure every `every` steps (None: as often as `solve` says).
-
-    `measures` declares what: the solver, the terminal and the report know monitors by that alone.
-    """
+    """Something to measure every `every` steps (None: as often as `solve` says); `measures` declares what."""
 
     @property
     def every(self) -> int | None: ...
@@ -60,17 +42,25 @@ class Monitor(Protocol):
     def measures(self) -> tuple[Quantity, ...]: ...
 
     def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
-        """A function that measures states of this run.
+        """A function that measures states of this run; its algorithm may have more views by then.
 
-        It is called with the algorithm of the time, whose views may have become more since.
-
-        Arguments: the run's algorithm; its first state; past, of a run that goes on, empty for a new one.
+        Arguments: the run's algorithm; its first state; past, empty for a new run.
         """
+
+
+class _Stateless:
+    """A monitor that measures each state by itself."""
+
+    def measure(self, algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
+        return self.measure
 
 
 @runtime_checkable
 class Judge(Protocol):
-    """A monitor that can say from what it measured whether a run has arrived."""
+    """A monitor that can judge from its measurements whether a run has arrived."""
 
     def judge(
         self, algorithm: Algorithm[Any], steps: Sequence[int], past: Past, arrivals: Sequence[Arrival] = ()
@@ -83,16 +73,16 @@ class Judge(Protocol):
 
 @dataclass(frozen=True)
 class Distance:
-    """The distance to a fixed point on all the data, ||x - T(x)||^2, as it is and relative to its start.
+    """The distance to a fixed point on all the data, ||x - T(x)||^2, absolute and relative to its start.
 
     T is the map that the algorithm iterates (`Algorithm.residual`), P = D_sigma(I - gamma grad d) for all but
-    half-quadratic splitting, with gamma and sigma of the iteration to come. `relative_distance` is divided by the first
-    value, at x^0 (the paper's Table 1 is not), or where that is zero by the largest so far, so that it is 1 until the
-    distance falls and never 0/0. A run that continues an earlier one gives that run's first and largest values as
-    `reference` and `largest`, or has them taken from what was measured. Where all the data would take too long, `views`
-    is a function that says of a fidelity on which of its views to measure instead, None for all: the distance is then
-    to a fixed point of the problem with those views alone, and does not go to zero with the steps. `begins` are the
-    steps at which another problem began, with other views or another sigma: the verdict is on the last of them.
+    half-quadratic splitting, with gamma and sigma of the next iteration. `relative_distance` is divided by the first
+    value, at x^0 (the paper's Table 1 is not), or if that is zero by the largest so far.
+
+    Arguments: reference, largest: the first and largest values of an earlier run that this one continues, taken from
+    its measurements if not given. views: a function from a fidelity to the views to measure on, None for all; on some
+    views alone the distance does not go to zero. begins: steps at which another problem began, with other views or
+    another sigma; the verdict is on the last of them.
     """
 
     measures: ClassVar = (
@@ -157,8 +147,7 @@ class Distance:
 class SNR:
     """The signal-to-noise ratio against a known truth (..., *image_shape), in dB.
 
-    Where the truth is complex it is that up to a global phase, and its title says so, unless `phase` is "measured": see
-    `snr`.
+    For a complex truth it is up to a global phase, and its title says so, unless `phase` is "measured": see `snr`.
     """
 
     measures: ClassVar = (Quantity("snr", "SNR", unit="dB", form=".2f", smaller_is_better=False, needs_truth=True),)
@@ -193,7 +182,7 @@ class PSNR:
     def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
         truth, ndim = _truth_of("PSNR", self.truth, algorithm, state)
         phase = _phase_of(self)
-        psnr(truth, truth, self.peak, ndim)  # what it refuses is refused before the first step
+        psnr(truth, truth, self.peak, ndim)  # raises before the first step if it must
         return lambda _, state: {"psnr": psnr(state.image, truth, self.peak, ndim, phase=phase)}
 
 
@@ -216,11 +205,11 @@ class SSIM:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """d(x), and where the denoiser is a known prox also f(x) = d(x) + (sigma^2 / gamma) r(x).
+class Cost(_Stateless):
+    """d(x), and if the denoiser is a known prox also f(x) = d(x) + (sigma^2 / gamma) r(x).
 
-    A fixed point of P minimises f. Half-quadratic splitting minimises another function, with the Moreau envelope of d
-    in its place, so f need not fall to the end there. `views` as for `Distance`.
+    A fixed point of P minimises f. Half-quadratic splitting minimises the sum with the Moreau envelope of d instead, so
+    f need not fall to the end. `views` as for `Distance`.
     """
 
     measures: ClassVar = (
@@ -231,29 +220,25 @@ class Cost:
     every: int | None = None
     views: Callable[[Fidelity], Views] | None = None
 
-    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
-        @torch.no_grad()
-        def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
-            views = None if self.views is None else self.views(algorithm.fidelity)
-            out = {"fidelity": fidelity_at(algorithm, state).value(state.image, views)}
-            prior = as_denoiser(algorithm.denoiser).value
-            if prior is not None:
-                gamma, sigma = algorithm.parameters(state.k + 1, state)
-                out["cost"] = out["fidelity"] + sigma**2 / gamma * prior(state.image)
-            return out
-
-        return measure
+    @torch.no_grad()
+    def measure(self, algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
+        views = None if self.views is None else self.views(algorithm.fidelity)
+        out = {"fidelity": fidelity_at(algorithm, state).value(state.image, views)}
+        prior = as_denoiser(algorithm.denoiser).value
+        if prior is not None:
+            gamma, sigma = algorithm.parameters(state.k + 1, state)
+            out["cost"] = out["fidelity"] + sigma**2 / gamma * prior(state.image)
+        return out
 
 
 @dataclass(frozen=True)
-class HeldOutMisfit:
+class HeldOutMisfit(_Stateless):
     """d(x) on data that no step uses: how well the image predicts what it was not made from.
 
-    Noise that is fitted makes d smaller on the data of the steps and larger on these, so that it is smallest at the
-    best image, up to the chance of the noise, and needs no truth. Whole views are held out, or, in a race that has a
-    `judge`, the part of each view's data that it is of.
+    Fitted noise makes d smaller on the data of the steps and larger on these, so it is smallest near the best image,
+    and needs no truth. Views are held out or, in a race with a `judge`, a part of each view's data.
 
-    Arguments: views, a function that says of a fidelity which those views are, None where there are none yet.
+    Arguments: views, a function from a fidelity to those views, None if there are none yet.
     """
 
     name: ClassVar = "held_out"
@@ -271,19 +256,52 @@ class HeldOutMisfit:
     views: Callable[[Fidelity], Views]
     every: int | None = None
 
-    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
-        @torch.no_grad()
-        def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
-            if algorithm.judge is not None:
-                return {self.name: algorithm.misfit(state)}  # type: ignore[attr-defined]
-            views = self.views(algorithm.fidelity)
-            return {} if views is None else {self.name: fidelity_at(algorithm, state).value(state.image, views)}
+    @torch.no_grad()
+    def measure(self, algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
+        if algorithm.judge is not None:
+            return {self.name: algorithm.misfit(state)}  # type: ignore[attr-defined]
+        views = self.views(algorithm.fidelity)
+        return {} if views is None else {self.name: fidelity_at(algorithm, state).value(state.image, views)}
 
-        return measure
+
+@dataclass(frozen=True, eq=False)
+class Misfit(_Stateless):
+    r"""The mean over views of ||H_i x - y_i||^2 / ||y_i||^2, the part of the data that an image leaves unexplained.
+
+    It is 1 for a zero image, at which a model with multiple scattering may be stuck, and about the noise for one that
+    explains the data; fitted noise makes it smaller still. Measured for least squares and for intensities of waves.
+
+    Arguments: views, a function from a fidelity to the views to measure on, all available ones if not given; groups of
+    views by name, each also measured by itself.
+    """
+
+    views: Callable[[Fidelity], Views] | None = None
+    groups: Mapping[str, Tensor] | None = None
+    every: int | None = None
+
+    @cached_property
+    def measures(self) -> tuple[Quantity, ...]:
+        """The misfit, and that of each group."""
+        total = Quantity("misfit", curve="mean ||H x - y||² / ||y||²", form=".4f", logarithmic=True)
+        return total, *(Quantity(f"misfit {g}", form=".4f", logarithmic=True, detail=True) for g in self.groups or ())
+
+    def measure(self, algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
+        fidelity: Any = algorithm.fidelity
+        if not compares_data(fidelity):
+            return {}
+        chosen = None if self.views is None else self.views(fidelity)
+        index = fidelity.available if chosen is None else all_views(chosen, fidelity.n_views)
+        values = relative_misfits(fidelity_at(algorithm, state), state.image, index)
+        means = {"misfit": values.nanmean(-1)}
+        for name, group in (self.groups or {}).items():
+            members = torch.isin(index, group).to(values.device)
+            if bool(members.any()):
+                means[f"misfit {name}"] = values[..., members].nanmean(-1)
+        return {name: value for name, value in means.items() if bool(value.isfinite().all())}
 
 
 def quantities_of(monitors: Sequence[Monitor]) -> list[Quantity]:
-    """All that monitors declare to measure, in their order; one that declares nothing is refused."""
+    """All quantities that monitors declare, in their order; a monitor that declares none is refused."""
     declared: list[Quantity] = []
     for monitor in monitors:
         measures = getattr(monitor, "measures", None)
@@ -297,31 +315,30 @@ def quantities_of(monitors: Sequence[Monitor]) -> list[Quantity]:
 
 
 def with_stop(monitors: Sequence[Monitor]) -> list[Monitor]:
-    """Monitors of which one measures what a run may stop by: `Distance` is added where none does."""
-    stops = any(quantity.stops for quantity in quantities_of(monitors))
-    return [*monitors] if stops else [*monitors, Distance()]
+    """The monitors, with `Distance` if none of them measures a quantity that a run may stop on."""
+    return [*monitors, *([] if any(quantity.stops for quantity in quantities_of(monitors)) else [Distance()])]
 
 
-def _truth_of(what: str, truth: Array, algorithm: Algorithm[Any], state: State) -> tuple[Tensor, int]:
+def _truth_of(name: str, truth: Array, algorithm: Algorithm[Any], state: State) -> tuple[Tensor, int]:
     """The truth like the images of this run, and the number of an image's axes."""
     shape = algorithm.fidelity.image_shape
-    known = as_tensor("the truth", truth).to(state.image.device)
-    if state.image.is_complex() or not known.is_complex():  # otherwise its imaginary part counts as error
-        known = known.to(state.image)
-    if known.shape[-len(shape) :] != torch.Size(shape):
-        raise InputError(f"the truth is {tuple(known.shape)}, but the image {shape}; {what} needs them alike")
-    return known, len(shape)
+    image = as_tensor("the truth", truth).to(state.image.device)
+    if state.image.is_complex() or not image.is_complex():  # otherwise its imaginary part counts as error
+        image = image.to(state.image)
+    if image.shape[-len(shape) :] != torch.Size(shape):
+        raise InputError(f"the truth is {tuple(image.shape)}, but the image {shape}; {name} needs them alike")
+    return image, len(shape)
 
 
 def _phase_of(monitor: SNR | PSNR) -> Phase:
-    """What a comparison does with a global phase: one with a real truth, which has none to lose, takes none out."""
+    """Whether a comparison ignores a global phase; with a real truth it does not."""
     truth = monitor.truth
-    turns = truth.is_complex() if isinstance(truth, Tensor) else np.iscomplexobj(truth)
-    return monitor.phase if turns else "measured"
+    is_complex = truth.is_complex() if isinstance(truth, Tensor) else np.iscomplexobj(truth)
+    return monitor.phase if is_complex else "measured"
 
 
 def _say_phase(monitor: SNR | PSNR) -> None:
-    """Have the title of what a monitor measures say that it is up to a global phase, where it is."""
+    """Add to the titles of a monitor that it ignores a global phase, if it does."""
     check_phase(monitor.phase)
     if _phase_of(monitor) == "free":
         measures = tuple(replace(one, title=f"{one.title} up to a global phase") for one in monitor.measures)
@@ -331,9 +348,9 @@ def _say_phase(monitor: SNR | PSNR) -> None:
 def snr(image: Array, truth: Array, ndim: int = 2, *, phase: Phase = "free") -> Tensor:
     """How close an image is to the truth, in dB: 20 log10(||x|| / ||x - x_hat||), of each image.
 
-    Where both are complex it is the largest over all turns of the image, ||x - c x_hat|| with |c| = 1, which is reached
-    where c takes out the phase of <x, x_hat> (`align_phase`): instruments that record intensities cannot tell them
-    apart. With phase = "measured" nothing is turned, as for instruments that can. Real images are compared as they are.
+    If both are complex it is the largest over all c x_hat with |c| = 1, where c removes the phase of <x, x_hat>
+    (`align_phase`): instruments that record intensities cannot tell these apart. With phase = "measured", for
+    instruments that can, the phase is kept. Real images are compared as they are.
 
     Arguments: image and truth (..., *image_shape), whose last `ndim` axes are an image's; phase, "free" or "measured".
     Returns (...).
@@ -354,7 +371,7 @@ _VIEWS = 24
 
 
 @dataclass(frozen=True)
-class Variance:
+class Variance(_Stateless):
     """nu^2 at the image, from at most 24 random views: how much the gradient of one differs from that of all."""
 
     measures: ClassVar = (Quantity("nu2", curve="nu²", detail=True),)
@@ -362,13 +379,10 @@ class Variance:
     seed: int = 0
     every: int | None = None
 
-    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
-        def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
-            views = algorithm.fidelity.available
-            if len(views) < 2:
-                return {"nu2": torch.zeros(())}
-            generator = torch.Generator().manual_seed((1_000_003 * self.seed + state.k) % 2**63)
-            chosen = views[torch.randperm(len(views), generator=generator)[:_VIEWS]]
-            return {"nu2": gradient_variance(state.image, algorithm.fidelity, chosen)}
-
-        return measure
+    def measure(self, algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
+        views = algorithm.fidelity.available
+        if len(views) < 2:
+            return {"nu2": torch.zeros(())}
+        generator = torch.Generator().manual_seed((1_000_003 * self.seed + state.k) % 2**63)
+        chosen = views[torch.randperm(len(views), generator=generator)[:_VIEWS]]
+        return {"nu2": gradient_variance(state.image, algorithm.fidelity, chosen)}

@@ -1,4 +1,4 @@
-"""What `solve` tells of a run: its progress while it goes on, why it stopped, and its result."""
+"""What `solve` reports: the progress of a run, why it stopped, and its result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from html import escape
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,18 +15,24 @@ from torch import Tensor
 
 from plugstream.algorithms.base import Algorithm, State
 from plugstream.base.arrays import as_tensor
-from plugstream.base.quantities import Quantity
-from plugstream.images.drawing import encode_figure
-from plugstream.solver.series import Series
+from plugstream.base.quantities import Series, sort_quantities
+from plugstream.images.drawing import (
+    INK,
+    Curve,
+    arrange_panels,
+    draw_curves,
+    draw_rows,
+    encode_figure,
+    figure_size,
+)
+from plugstream.images.planes import turn_images
+from plugstream.images.space import ImageSpace
 from plugstream.solver.verdict import Trace, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from plugstream.images.space import ImageSpace
     from plugstream.scans.scan import Scan
-
-__all__ = ["Callback", "Progress", "Result", "Row", "Snapshot", "Stop", "Turn"]
 
 S = TypeVar("S", bound=State)
 
@@ -59,11 +65,11 @@ Row = tuple[int, float, NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Snapshot(Generic[S]):
-    """A run in the middle: all that `solve` needs to go on as if there had been no stop.
+    """All that `solve` needs to continue a run as if it had not stopped.
 
-    `first` is the step that the run began with, `limit` the size beyond which it has diverged, `best` the score and
-    state that an interrupted run returns, `rows` what was measured, by name, `measured_at` the last step at which each
-    monitor did, and `trace` the way of the image.
+    `first` is the run's first step, `limit` the size beyond which it has diverged, `best` the score and state that an
+    interrupted run returns, `rows` the measurements by name, `measured_at` the last step of each monitor, and `trace`
+    the path of the image.
     """
 
     state: S
@@ -79,10 +85,10 @@ class Snapshot(Generic[S]):
 
 @dataclass(frozen=True)
 class Progress(Generic[S]):
-    """What a callback gets after each step: algorithm, state, seconds of algorithm and wall time, what was measured.
+    """What a callback gets after each step: algorithm, state, seconds of algorithm and wall time, measurements.
 
-    `snapshot()` is the run at this step, from which `solve(..., resume=...)` goes on. `leave_out(seconds)` takes time
-    that a callback has waited for a person off the run's clock.
+    `snapshot()` is the run at this step, from which `solve(..., resume=...)` continues. `leave_out(seconds)` takes
+    time that a callback waited for a person off the run's clock.
     """
 
     algorithm: Algorithm[S]
@@ -96,28 +102,28 @@ class Progress(Generic[S]):
 
 @dataclass(frozen=True)
 class Turn(Generic[S]):
-    """What a callback answers that has the run go on with another algorithm and another state of as many steps."""
+    """What a callback returns to continue with another algorithm and another state of as many steps."""
 
     algorithm: Algorithm[S]
     state: S
 
 
 Callback = Callable[[Progress[S]], "bool | Algorithm[S] | Turn[S] | None"]
-"""What `solve` calls after each step: True ends the run, and an algorithm takes the place of the run's, with a `Turn`
-its state besides."""
+"""What `solve` calls after each step: True ends the run, an algorithm replaces the run's, and a `Turn` both it and the
+state."""
 
 
 @dataclass(frozen=True, repr=False)
 class Result(Generic[S]):
-    """What a run gave: the image, how it came about, and a state to go on from.
+    """The result of a run: the image, how it came about, and a state to continue from.
 
-    `image` is the last iterate. Where a run was interrupted or diverged it is the best one measured: by the first
-    quantity that compares with the truth, otherwise by the first of which a monitor says what is better, such as the
-    distance to a fixed point; `image_step` tells which. `state` is the last good state, and
-    `solve(algorithm, state=result.state, ...)` goes on from it as if there had been no stop. `verdict` has what the run
-    says of itself, and `plot()` draws it. `parameters` are what was found of the model along with that image, by name;
-    `uncertainty` is the error to expect at each pixel, where that was asked for (`plugstream.error_map`). The last
-    `image_axes` axes are one image, the first of them that of its channels if it has `channels`.
+    `image` is the last iterate or, if the run was interrupted or diverged, the best one measured: by the first quantity
+    that compares with the truth, otherwise by the first that says what is better, such as the distance to a fixed
+    point; `image_step` is its step. `solve(algorithm, state=result.state, ...)` continues from `state`, the last good
+    one. `verdict` is what the run says about itself, `parameters` are those of the model that were refined with the
+    image, by name, and `uncertainty` is the error to expect at each pixel, if it was asked for
+    (`plugstream.error_map`). The last `image_axes` axes are one image, the first of them its channels if it has
+    `channels`.
     """
 
     image: Tensor
@@ -147,41 +153,67 @@ class Result(Generic[S]):
         return f"Result({', '.join(parts)})"
 
     def measured(self) -> dict[str, float]:
-        """What was measured of `image`, by name, of several images their mean; nothing of other steps."""
-        found = {name: series.value[series.step == self.image_step] for name, series in self.history.items()}
-        return {name: float(np.mean(values[-1])) for name, values in found.items() if len(values)}
+        """The measurements of `image` by name, for several images their mean; nothing of other steps."""
+        values = {name: series.value[series.step == self.image_step] for name, series in self.history.items()}
+        return {name: float(np.mean(rows[-1])) for name, rows in values.items() if len(rows)}
 
     def plot(
         self, scan: Scan | None = None, *, space: ImageSpace | None = None, truth: ArrayLike | Tensor | None = None
     ) -> Figure:
-        """Draw the image with its axes and colour bar, beside the truth and above what was measured.
+        """Draw the image with its axes and colour bar, beside the truth and above the measurements.
 
         Returns a matplotlib figure: `result.plot(scan).savefig("result.pdf")`; any format of matplotlib will do.
 
-        Arguments: scan, which says where the pixels lie, which way y points and, if it was simulated, the truth;
-        instead of it space, and truth, of the image's shape. Without either the axes count pixels, with the first row
-        on top. Volumes are drawn as three slices, complex images as magnitude and phase, whose mean is taken out, or
-        that is turned to the truth's, unless the space says that it is measured.
+        Arguments: scan, which knows where the pixels lie, which way y points and, if it was simulated, the truth; or
+        space, and truth, of the image's shape. Without either the axes count pixels, with the first row on top. Volumes
+        are drawn as three slices, complex images as magnitude and phase, whose mean is removed or aligned with the
+        truth's unless the space says that it is measured.
         """
-        from plugstream.images.space import ImageSpace as Space
-        from plugstream.solver.plot import plot_result
-
         if scan is not None:
-            space = Space.of(scan) if space is None else space
+            space = ImageSpace.of(scan) if space is None else space
             truth = scan.truth if truth is None else truth
-        known = None if truth is None else as_tensor("the truth", truth).detach().cpu().numpy()
+        true_image = None if truth is None else as_tensor("the truth", truth).detach().cpu().numpy()
         if space is None:
             shape = tuple(self.image.shape[-max(2, self.image_axes) :])
-            space = Space(shape, self.image.is_complex(), self.channels, upwards=False)
+            space = ImageSpace(shape, self.image.is_complex(), self.channels, upwards=False)
+        return self._plot(space, true_image)
+
+    def _plot(self, space: ImageSpace, truth: NDArray[Any] | None) -> Figure:
+        """Of several images the first six; of the quantities measured twice or more, the two most important."""
+        from matplotlib.figure import Figure
+
+        image = self.image.detach().cpu().resolve_conj().numpy()
+        space.check_shape(image.shape)
+        if truth is not None:
+            space.check_shape(truth.shape)
+        several = image.reshape(-1, *space.shape)[:6]
+        names = ["result"] if len(several) == 1 else [f"image {number}" for number in range(len(several))]
+        images = list(zip(names, several, strict=True))
+        if truth is not None and truth.ndim == space.ndim:
+            images.insert(0, ("truth", truth))
+        rows = arrange_panels(turn_images(images, space, truth), space, truth)
+        history = {name: series for name, series in self.history.items() if len(series.step) > 1}
+        quantities = sort_quantities((series.quantity for series in history.values()), history, stop_first=True)[:2]
+        curves = [Curve(q, history[q.name].step.tolist(), history[q.name].value) for q in quantities]
+        width, height = figure_size(rows)
+        size = max(width, 3.2 * len(curves), 4.4), height + 0.4 + 2.4 * bool(curves)
+        figure = Figure(figsize=size, layout="constrained")
         title = f"{self.state.k} steps in {self.time:.1f} s: {self.reason.value}"
-        return plot_result(self.image, self.history, title, space, known)
+        figure.suptitle(title, fontsize=10, color=INK)
+        if not curves:
+            draw_rows(figure, rows, space)
+            return figure
+        above, below = np.asarray(figure.subfigures(2, 1, height_ratios=[height, 2.4])).tolist()
+        draw_rows(above, rows, space)
+        draw_curves(below, curves)
+        return figure
 
     def _repr_png_(self) -> bytes:
-        """What a notebook shows that takes no HTML."""
+        """For a notebook that shows no HTML."""
         return self._draw()[0]
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: whether to trust it, the image with the curves below, and what was measured of it."""
+        """For a notebook: whether to trust it, the image with the curves below, and the measurements."""
         return self._page(*self._draw())
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
@@ -194,30 +226,21 @@ class Result(Generic[S]):
         figure = self.plot()
         return encode_figure(figure, dpi=150), round(75 * figure.get_figwidth())
 
-    def _answers(self) -> str:
-        """The three answers as paragraphs."""
-        return "".join(
+    def _page(self, png: bytes, width: int) -> str:
+        picture = base64.b64encode(png).decode()
+        answers = "".join(
             f"<p>{escape(question)} <b>{escape(answer.word)}</b>: {escape(answer.text)}</p>"
             for question, answer in self.verdict.answers.items()
         )
-
-    def _page(self, png: bytes, width: int) -> str:
-        picture = base64.b64encode(png).decode()
-        known = [(self.history[name].quantity, value) for name, value in self.measured().items()]
-        shown = [one for one in known if not one[0].detail] or known
-        rows = "".join(
-            f"<tr><td>{escape(quantity.title or quantity.name)}</td><td>{escape(_value(quantity, value))}</td></tr>"
-            for quantity, value in shown
-        )
+        values = [(self.history[name].quantity, value) for name, value in self.measured().items()]
+        rows = ""
+        for quantity, value in [pair for pair in values if not pair[0].detail] or values:
+            text = f"{value:{quantity.form}} {quantity.unit}".rstrip()
+            rows += f"<tr><td>{escape(quantity.title or quantity.name)}</td><td>{escape(text)}</td></tr>"
         head = f"<tr><th>measured</th><th>at step {self.image_step}</th></tr>"
         return (
-            f"<div>{self._answers()}"
+            f"<div>{answers}"
             f'<img width="{width}" style="max-width:100%;height:auto" alt="{escape(repr(self))}" '
             f'src="data:image/png;base64,{picture}">'
             f"{f'<table>{head}{rows}</table>' if rows else ''}</div>"
         )
-
-
-def _value(quantity: Quantity, value: float) -> str:
-    """A value with its unit."""
-    return f"{value:{quantity.form}} {quantity.unit}".rstrip()

@@ -1,4 +1,4 @@
-"""How sure an image is: a map of the error to expect, from images of halves of the views."""
+"""How sure an image is: a map of the expected error, from images of halves of the views."""
 
 from __future__ import annotations
 
@@ -11,21 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.algorithms.sampling import All
+from plugstream.algorithms.sampling import drawable
 from plugstream.base.draws import Stream, draw_words
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.images.global_phase import Phase, align_phase
 
-__all__ = ["ErrorSum", "coverage", "error_map", "error_sums", "half_of_views"]
-
-# A half of fewer views says nothing of the other.
-_LEAST = 4
+_LEAST = 4  # views, for two halves that say something of each other
 
 
 @dataclass(frozen=True)
 class ErrorSum:
-    """So many halves, and the sum over them of |x_r - x|^2, in float64: (*image_shape)."""
+    """The number of halves, and the sum over them of |x_r - x|^2, in float64: (*image_shape)."""
 
     count: int
     total: Tensor
@@ -38,8 +35,7 @@ class ErrorSum:
 def half_of_views(available: Tensor, number: int, seed: int = 0) -> Tensor:
     """Half of the views, rounded down, drawn without replacement: a pure function of (seed, number); ascending.
 
-    The views are in a random order for each pair of numbers: an even one has the first half, the next one the second.
-    So each view is in one of every two halves.
+    Each pair of numbers shares a random order: the even one has its first half, the next one its second.
 
     Arguments: available (n,), at least 4; number, of the half.
     """
@@ -63,42 +59,38 @@ def error_sums(
     phase: Phase = "free",
     begun: ErrorSum | None = None,
 ) -> Iterator[ErrorSum]:
-    """The sums of `error_map`, one half of the views after the other, so that one can stop between them and go on.
+    """The sums of `error_map` after each half of the views, so that a run can stop between them and continue.
 
-    Arguments: as of `error_map`; begun, what an earlier call came to.
+    Arguments: as for `error_map`; begun, the last sum of an earlier call.
     """
     fidelity, axes = algorithm.fidelity, len(algorithm.fidelity.image_shape)
     if halves < 2 or steps < 1:
         raise InputError(f"an error map takes two halves of the views or more, and a step of each, not {halves}")
     image, available = state.image, fidelity.available
     zero = torch.zeros(image.shape, dtype=torch.float64, device=image.device)
-    found = ErrorSum(0, zero) if begun is None else replace(begun, total=begun.total.to(zero))
+    sums = ErrorSum(0, zero) if begun is None else replace(begun, total=begun.total.to(zero))
     bound = fidelity.lipschitz_max if fidelity.has_lipschitz else None
-    for number in range(found.count, halves):
-        some = half_of_views(available, number, seed)
-        part = fidelity.with_views(fidelity.model, some, lipschitz_max=bound)
-        own = replace(algorithm, fidelity=part)
-        try:
-            own.sampler.draw(state.k, some)
-        except InputError:  # a batch of more views than that
-            own = replace(own, sampler=All())
-        now = own.renew(state)
+    for number in range(sums.count, halves):
+        half = half_of_views(available, number, seed)
+        part = fidelity.with_views(fidelity.model, half, lipschitz_max=bound)
+        by_half = replace(algorithm, fidelity=part, sampler=drawable(algorithm.sampler, state.k, half))
+        now = by_half.renew(state)
         for step in range(steps):
             report(f"error map, half {number + 1} of {halves}", step, steps)
-            now = own.step(now)
+            now = by_half.step(now)
         x = align_phase(now.image, image, axes) if phase == "free" else now.image
-        wrong = (x - image).abs().double().square()
-        # Of m of n views, Var(x_m - x_n) = (n / m - 1) Var(x_n).
-        found = ErrorSum(number + 1, found.total + wrong * (len(some) / (len(available) - len(some))))
-        yield found
+        square = (x - image).abs().double().square()
+        # For m of n views, Var(x_m - x_n) = (n / m - 1) Var(x_n).
+        sums = ErrorSum(number + 1, sums.total + square * (len(half) / (len(available) - len(half))))
+        yield sums
 
 
 def error_map(
     algorithm: Any, state: Any, *, halves: int = 16, steps: int = 40, seed: int = 0, phase: Phase = "free"
 ) -> Tensor:
-    r"""The error that an image is to be expected to have at each pixel, as far as the data show it.
+    r"""The error to expect at each pixel of an image, as far as the data show it.
 
-    From the image of all n views the algorithm goes on with n/2 of them, drawn at random, to an image x_r, and so on
+    From the image of all n views the algorithm continues with n/2 of them, drawn at random, to an image x_r; likewise
     for other halves. Then
 
         map = ( mean_r |x_r - x|^2 )^(1/2).
@@ -107,18 +99,18 @@ def error_map(
     standard deviation of the image under other noise and other views of the same kind: the half-sample, or delete-half
     jackknife, estimate. It needs no noise level and holds for any model, loss and denoiser.
 
-    What it does not show: errors that all halves share. A detail that the denoiser takes away whichever views there are
-    is missing without a trace, and so is a fault of the model or of all views. How often |error| < 2 map was measured
-    on simulated scans stands in docs/uncertainty.md; for independent Gaussian errors it would be 95 %.
+    It does not show errors that all halves share: a detail that the denoiser always removes, or a fault of the model or
+    of all views. docs/uncertainty.md says how often |error| < 2 map on simulated scans; for independent Gaussian errors
+    it would be 95 %.
 
     Condition: views are exchangeable, with independent noise; `steps` bring the image of a half to its fixed point from
     that of all. At least 4 views.
 
     Arguments:
-        algorithm: as the run ended with it. state: its last, of one image (*image_shape).
+        algorithm: as at the end of the run. state: its last, of one image (*image_shape).
         halves: how many images, an even number, at least 2; the map of 16 is exact to about a sixth.
-        steps: of each. seed: of the halves. phase: whether the data leave the global phase of a complex image free,
-            which then is no error, or "measured", as of mri.
+        steps: for each half. seed: of the halves. phase: "free" if the data leave the global phase of a complex image
+            open, so that it is no error, or "measured", as for MRI.
     Returns (*image_shape), real.
     References: McCarthy, Rev. Int. Stat. Inst. 37, 1969; Shao and Wu, Ann. Statist. 17, 1989.
     """
@@ -127,5 +119,5 @@ def error_map(
 
 
 def coverage(error: Tensor, map: Tensor, times: float = 2.0) -> float:
-    """Of how many pixels |error| < `times` map, from 0 to 1; both (*image_shape)."""
+    """The share of pixels with |error| < `times` map, from 0 to 1; both (*image_shape)."""
     return float((error.abs() < times * map).double().mean())

@@ -14,14 +14,14 @@ import torch
 
 from plugstream import TV, SoftThreshold
 from plugstream.cli import main
-from plugstream.studies.experiments import beyond, printed, scale
+from plugstream.studies.experiments import beyond, cells, printed
 from plugstream.studies.experiments.beyond import calls_to_reach
 from plugstream.studies.experiments.cells import OutOfTimeError, Store
 from plugstream.studies.experiments.report import Table, table2_table
 from plugstream.studies.experiments.runs import Spec, make_algorithm, run
 from plugstream.studies.experiments.setup import PerImage, Pictures, load_pictures, make_problem
 
-TINY = scale.Scale(
+TINY = cells.Scale(
     name="cells-quick",
     images=("monarch", "parrot"),
     steps=3,
@@ -165,7 +165,7 @@ def test_table_2_stands_beside_the_printed_values():
 
 @pytest.mark.slow
 def test_every_table_and_figure_is_written_and_nothing_is_computed_twice(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(scale, "QUICK", TINY)
+    monkeypatch.setattr(cells, "QUICK", TINY)
     every = beyond.rows
     monkeypatch.setattr(beyond, "rows", lambda *arguments: every(*arguments)[::5])  # some of each kind, to be quick
     folder = tmp_path / "images"
@@ -198,7 +198,7 @@ def test_cells_computed_elsewhere_are_packed_and_taken_up(tmp_path, monkeypatch,
     """As on a machine with a GPU: computed by the module, packed, unpacked, and only drawn by the command."""
     from plugstream.studies.experiments import __main__ as elsewhere
 
-    monkeypatch.setattr(scale, "QUICK", TINY)
+    monkeypatch.setattr(cells, "QUICK", TINY)
     monkeypatch.setattr(elsewhere, "QUICK", TINY)
     folder = tmp_path / "images"
     folder.mkdir()

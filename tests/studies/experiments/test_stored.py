@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from plugstream.studies.experiments.beyond import Row, rows
-from plugstream.studies.experiments.known import known_settings
-from plugstream.studies.experiments.other_instruments import OTHERS
+from plugstream.studies.experiments.cells import FULL
 from plugstream.studies.experiments.printed import AVERAGE, IMAGES, METHODS
-from plugstream.studies.experiments.runs import Spec, run
-from plugstream.studies.experiments.scale import FULL
-from plugstream.studies.experiments.setup import load_pictures, make_problem
-from plugstream.studies.experiments.successors import other_rows, successor_rows
+from plugstream.studies.experiments.runs import Spec, known_settings, run
+from plugstream.studies.experiments.setup import OTHER_INSTRUMENTS, load_pictures, make_problem
+from plugstream.studies.experiments.successors import successor_rows
 from plugstream.studies.experiments.table1 import strengths
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
@@ -94,12 +92,8 @@ def test_the_stored_table_2_beats_the_printed_averages():
 
 def successor_names(instrument: str) -> dict[str, Row]:
     """The lines of a table by name; MRI's has its weighted line, too."""
-    if instrument == "born-2d":
-        lines = successor_rows(FULL)
-    else:
-        lines = [
-            row for name in OTHERS if name.removesuffix("-density") == instrument for row in other_rows(FULL, name)
-        ]
+    names = [name for name in ("born-2d", *OTHER_INSTRUMENTS) if name.removesuffix("-density") == instrument]
+    lines = [row for name in names for row in successor_rows(FULL, name)]
     return {line.name: line for line in lines}
 
 

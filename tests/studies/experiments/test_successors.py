@@ -9,17 +9,15 @@ import pytest
 import torch
 
 from plugstream import RED, LeastSquares, solve
-from plugstream.studies.experiments import scale
 from plugstream.studies.experiments.beyond import calls_to_reach
-from plugstream.studies.experiments.cells import OutOfTimeError, Store
-from plugstream.studies.experiments.other_instruments import OTHERS
+from plugstream.studies.experiments.cells import FULL, OutOfTimeError, Scale, Store
 from plugstream.studies.experiments.report import successors_table
 from plugstream.studies.experiments.reproduce import Reproduction, write
 from plugstream.studies.experiments.runs import Spec, make_denoiser, outcome, run
-from plugstream.studies.experiments.setup import Pictures, make_problem
-from plugstream.studies.experiments.successors import BEFORE, other_rows, successor_cells, successor_rows
+from plugstream.studies.experiments.setup import OTHER_INSTRUMENTS, Pictures, make_problem
+from plugstream.studies.experiments.successors import BEFORE, successor_cells, successor_rows
 
-TINY = scale.Scale("tiny", None, 3, 2, 3, 3, 1, 4, 2, (3, 2))
+TINY = Scale("tiny", None, 3, 2, 3, 3, 1, 4, 2, (3, 2))
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +85,7 @@ def test_cells_of_before_stay_known():
 
 
 def test_lines_have_names_of_their_own():
-    lines = successor_rows(scale.FULL)
+    lines = successor_rows(FULL)
     assert len({line.name for line in lines}) == len(lines)
     assert [line.name for line in lines[: len(BEFORE)]] == list(BEFORE)
 
@@ -100,12 +98,12 @@ def test_an_opening_takes_no_calls(problem):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["born-2d", *OTHERS])
+@pytest.mark.parametrize("name", ["born-2d", *OTHER_INSTRUMENTS])
 def test_every_line_runs(problem, name, tmp_path):
     work = Reproduction(problem, Store(tmp_path, lambda text: None), TINY)
     cells = successor_cells(work.measured_by(name), work.store, TINY)
     table = successors_table(cells, name)
-    rows = successor_rows(TINY) if name == "born-2d" else other_rows(TINY, name)
+    rows = successor_rows(TINY, name)
     assert [row[0] for row in table.rows] == [line.name for line in rows]
     assert all(len(row) == len(table.head) for row in table.rows)
     assert all(np.isfinite(float(row[1])) for row in table.rows)

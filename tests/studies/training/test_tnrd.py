@@ -81,7 +81,7 @@ def test_training_resumes_to_the_bit(tmp_path, monkeypatch):
 
 def test_gradients_are_those_of_finite_differences():
     one = tnrd._Stages.initial(3, "cpu")
-    stages = tnrd._Stages(*(leaf.double() for leaf in tnrd._Stages.joined([one, one]).named().values()))
+    stages = tnrd._Stages(*(leaf.double() for leaf in tnrd._Stages.joined([one, one]).parameters().values()))
     rng = torch.Generator().manual_seed(0)
     clean = 255 * torch.rand(2, 9, 8, generator=rng, dtype=torch.float64)
     noisy = clean + 15 * torch.randn(2, 9, 8, generator=rng, dtype=torch.float64)
@@ -139,7 +139,7 @@ def test_a_loss_that_is_nan_ends_the_training_with_its_step(tmp_path):
 
 def test_losses_read_late_are_all_told_and_still_guard_the_checkpoint(tmp_path, monkeypatch):
     """As on a GPU, where they are read 50 at a time."""
-    monkeypatch.setattr(fit_module, "_far", lambda loss: True)
+    monkeypatch.setattr(fit_module, "_on_gpu", lambda loss: True)
     leaf = torch.zeros(2, requires_grad=True)
     told: list[tuple[int, float]] = []
 

@@ -43,14 +43,14 @@ class InexactOptions(Options):
     """Of ADMM whose prox is hardly begun."""
 
     prox_products: int = Field(
-        2, ge=1, le=10**6, description="conjugate gradients of a step's prox, with a circulant preconditioner"
+        2, ge=1, le=10**6, description="conjugate gradient steps for each prox, with a circulant preconditioner"
     )
 
 
 class InnerOptions(Options):
     """Of splitting by gradient steps."""
 
-    inner_steps: int = Field(20, ge=1, le=10**9, description="gradient steps to a denoiser call")
+    inner_steps: int = Field(20, ge=1, le=10**9, description="gradient steps for each denoiser call")
 
 
 class REDOptions(Options):
@@ -63,7 +63,7 @@ class NoiseOptions(REDOptions):
     """Of regularisation by denoising with noise before the denoiser."""
 
     injected_noise: float = Field(
-        1.0, gt=0, le=1e3, description="standard deviation of the noise before the denoiser, over sigma"
+        1.0, gt=0, le=1e3, description="standard deviation of the noise added before the denoiser, over sigma"
     )
 
 
@@ -103,7 +103,7 @@ _declare(
 )
 _declare(
     "proxskip",
-    "gradient steps, of which a random few call the denoiser",
+    "gradient steps, a random few of which call the denoiser",
     "ProxSkip",
     options=SkipOptions,
     arguments={"denoise_probability": "probability"},
@@ -123,7 +123,7 @@ _declare(
 )
 _declare(
     "snore",
-    "regularisation by denoising, with noise before the denoiser",
+    "regularisation by denoising, with noise added before the denoiser",
     "RED",
     options=NoiseOptions,
     arguments={"injected_noise": "noise"},
@@ -153,7 +153,7 @@ _declare(
 )
 _declare(
     "block-admm",
-    "incremental ADMM that remembers what each block of views said",
+    "incremental ADMM that stores the result of each block of views",
     "BlockADMM",
     prox=True,
     title="PnP-ADMM by blocks",

@@ -37,7 +37,7 @@ def _declare(name: str, text: str, estimator: str, **how: Any) -> None:
 
 
 _declare("plain", "the mean over the batch", "Plain", grows=True, plain=True)
-_declare("saga", "corrected by what is remembered of every view", "SAGA")
+_declare("saga", "corrected by the last gradient of every view", "SAGA")
 _declare(
     "svrg",
     "corrected by a full pass now and then",
@@ -48,7 +48,7 @@ _declare(
 )
 _declare(
     "diagonal",
-    "with a step of its own for every pixel, for ct",
+    "with a separate step for every pixel, for ct",
     "Diagonal",
     options=RowOptions,
     arguments={"by_rows": "rows"},

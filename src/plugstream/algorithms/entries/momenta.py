@@ -16,7 +16,7 @@ __all__ = ["LimitOptions", "PeakOptions"]
 class LimitOptions(Options):
     """Of a momentum that does not rise for ever."""
 
-    momentum_limit: float = Field(3.0, ge=1, le=1e6, description="where q ends; the momentum is then (q - 1) / q")
+    momentum_limit: float = Field(3.0, ge=1, le=1e6, description="the limit of q; the momentum is then (q - 1) / q")
 
 
 class PeakOptions(Options):
@@ -37,7 +37,7 @@ _declare("nesterov", "FISTA's sequence: the fastest with all views", tuned=True)
 @register(
     "momentum",
     "bounded",
-    "Nesterov's up to a limit, which does not gather the noise of small batches",
+    "Nesterov's up to a limit, so that the noise of small batches does not build up",
     options=LimitOptions,
     follows=True,
 )
@@ -52,7 +52,7 @@ def build_bounded(options: LimitOptions) -> Any:
 @register(
     "momentum",
     "tapered",
-    "Nesterov's up to a limit, from which it falls, so that the noise of small batches averages out",
+    "Nesterov's up to a limit and then falling, so that the noise of small batches averages out",
     options=PeakOptions,
     online=True,
     tuned=True,
@@ -65,5 +65,5 @@ def build_tapered(options: PeakOptions) -> Any:
     return TaperedMomentum(options.momentum_limit)
 
 
-_declare("chambolle-dossal", "(k + 2) / 3, for which the iterates converge too", tuned=True)
-_declare("none", "no momentum, as the theory of stochastic gradients has it", tuned=True, plain=True)
+_declare("chambolle-dossal", "(k + 2) / 3, with which the iterates converge too", tuned=True)
+_declare("none", "no momentum, as in the theory of stochastic gradients", tuned=True, plain=True)

@@ -37,8 +37,8 @@ def _declare(name: str, text: str, sampler: str, **how: Any) -> None:
 _declare(
     "uniform", "independent views, with replacement: the paper's", "Uniform", **_RANDOM, grows=True, draws="independent"
 )
-_declare("epochs", "every view once before any comes again, shuffled", "Epochs", **_RANDOM, grows=True)
-_declare("shifted", "evenly spaced views, moved on by one a step", "ShiftedViews", options=BatchOptions, grows=True)
+_declare("epochs", "every view once before any repeats, shuffled", "Epochs", **_RANDOM, grows=True)
+_declare("shifted", "evenly spaced views, shifted by one each step", "ShiftedViews", options=BatchOptions, grows=True)
 
 
 @register("sampler", "importance", "views drawn by their Lipschitz constants, weighted to match", **_RANDOM)

@@ -1,1 +1,1 @@
-"""What a person sees of work that goes on: redrawn lines of a terminal, plain lines, JSON, a notebook."""
+"""Progress for a person: lines redrawn on a terminal, plain lines, JSON, or an element of a notebook."""

@@ -1,4 +1,4 @@
-"""What is shown of work at one moment, as lines that fit any width; how fast it goes, and how long it will take."""
+"""The state of work at one moment, as lines that fit any width, with its speed and the time left."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from plugstream.base.text import printable
 
-__all__ = ["Clock", "Frame", "Line", "Part", "Piece", "Thinned", "duration", "fit", "frame_text", "sparkline"]
-
 _BAR, _LEAST_BAR = 40, 6
 _CURVE = 16  # characters of a small curve, at most
 _RECENT = 20.0  # seconds of steps that speed and time left are estimated from
@@ -19,21 +17,17 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True)
 class Part:
-    """One thing to say: in full, shorter where there is little room, in which style of rich, with which small curve."""
+    """One thing to say: in full, shorter where space is short, with a style of rich and a small curve."""
 
     long: str
     short: str = ""
     style: str = ""
     curve: tuple[float, ...] = ()
 
-    @property
-    def brief(self) -> str:
-        return self.short or self.long
-
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a frame: what it says, the most important first, and a bar where `total` is known."""
+    """A line of a frame: its parts, the most important first, and a bar if `total` is known."""
 
     parts: tuple[Part, ...]
     done: int = 0
@@ -42,7 +36,7 @@ class Line:
 
 Frame = tuple[Line, ...]
 Piece = tuple[str, str]
-"""Text and its style; that of a bar's two halves is "bar" and "rest"."""
+"""Text and its style; the two halves of a bar have the styles "bar" and "rest"."""
 
 
 def frame_text(frame: Frame) -> str:
@@ -53,62 +47,52 @@ def frame_text(frame: Frame) -> str:
 def fit(line: Line, width: int, *, blocks: bool = True, measure: Callable[[str], int] = len) -> list[Piece]:
     """A line in at most `width` columns: with long words, with short ones, or with fewer of them.
 
-    What is left goes to the bar, if there is one, or else to small curves behind the parts that have them.
+    The space that is left goes to the bar, or without one to the curves of the parts.
 
-    Arguments: blocks, whether the curves' characters can be shown; measure, columns that a text takes.
+    Arguments: blocks, whether the terminal shows the characters of curves; measure, the columns of a text.
     """
     parts = list(line.parts)
     least = _LEAST_BAR + 2 if line.total else 0
 
-    def texts(short: bool) -> list[str]:
-        return [printable(part.brief if short else part.long) for part in parts]
+    def length() -> int:
+        return sum(map(measure, texts)) + len(gap) * (len(texts) - 1)
 
-    chosen, gap = texts(short=False), "   "
-    if _length(chosen, gap, measure) + least > width:
-        chosen, gap = texts(short=True), "  "
-    # The first say most, and two of them more than a bar.
-    while len(parts) > 1 and _length(chosen, gap, measure) + (least if len(parts) > 2 else 0) > width:
+    texts, gap = [printable(part.long) for part in parts], "   "
+    if length() + least > width:
+        texts, gap = [printable(part.short or part.long) for part in parts], "  "
+    # The first parts matter most, and two of them more than a bar.
+    while len(parts) > 1 and length() + (least if len(parts) > 2 else 0) > width:
         parts.pop()
-        chosen.pop()
-    room = width - _length(chosen, gap, measure)
+        texts.pop()
+    room = width - length()
     pieces: list[Piece] = []
     if line.total and room >= least:
         bar = min(_BAR, room - 2)
         done = int(bar * min(1.0, line.done / line.total))
-        pieces += [("━" * done if blocks else "#" * done, "bar"), (("━" if blocks else "-") * (bar - done), "rest")]
-        pieces.append(("  ", ""))
+        full, empty = ("━", "━") if blocks else ("#", "-")
+        pieces += [(full * done, "bar"), (empty * (bar - done), "rest"), ("  ", "")]
         room -= bar + 2
     curves = [part for part in parts if len(part.curve) > 1] if blocks else []
     # Beside a bar, numbers are enough.
-    length = 0 if line.total or not curves else min(_CURVE, room // len(curves) - 1)
-    for number, (part, text) in enumerate(zip(parts, chosen, strict=True)):
-        pieces.append((gap if number else "", ""))
-        pieces.append((_cut(text, width, measure), part.style))
-        if length >= 4 and len(part.curve) > 1:
-            pieces.append((" " + sparkline(part.curve, length), "curve"))
+    columns = 0 if line.total or not curves else min(_CURVE, room // len(curves) - 1)
+    for number, (part, text) in enumerate(zip(parts, texts, strict=True)):
+        while measure(text) > width:
+            text = text[:-1]
+        pieces += [(gap if number else "", ""), (text, part.style)]
+        if columns >= 4 and len(part.curve) > 1:
+            pieces.append((" " + sparkline(part.curve, columns), "curve"))
     return [piece for piece in pieces if piece[0]]
-
-
-def _length(texts: Sequence[str], gap: str, measure: Callable[[str], int]) -> int:
-    return sum(map(measure, texts)) + len(gap) * (len(texts) - 1)
-
-
-def _cut(text: str, width: int, measure: Callable[[str], int]) -> str:
-    while measure(text) > width:
-        text = text[:-1]
-    return text
 
 
 def sparkline(values: Sequence[float], length: int) -> str:
     """Numbers as a small curve of at most `length` characters; one that is not finite leaves a blank.
 
-    Where there are more of them, the first are nearer to each other than the last, as over the logarithm of the steps:
-    most happens in the beginning.
+    If there are more numbers, the first are denser than the last, as on a logarithmic axis.
     """
     count = min(length, len(values))
     places: Sequence[int] = range(count)
     if count < len(values):
-        shift = max(1.0, len(values) / 64)  # so that no number is picked twice, or hardly one
+        shift = max(1.0, len(values) / 64)  # so that hardly a number is picked twice
         ratio = (len(values) - 1 + shift) / shift
         places = [round(shift * ratio ** (n / max(1, count - 1)) - shift) for n in range(count)]
     picked = [values[place] for place in places]
@@ -123,9 +107,9 @@ def sparkline(values: Sequence[float], length: int) -> str:
 
 
 class Thinned:
-    """The values of a series, evenly thinned so that there are never more than a few hundred; the last is always there.
+    """The values of a series, evenly thinned to a few hundred; the last one is always there.
 
-    Arguments: logarithmic, whether to keep their logarithms, as a curve over decades needs.
+    Arguments: logarithmic, whether to store logarithms, for a curve over decades.
     """
 
     def __init__(self, logarithmic: bool = False, most: int = 256) -> None:
@@ -150,7 +134,7 @@ class Thinned:
 
 
 class Clock:
-    """How fast something goes, and how long it will still take, from its steps of the last seconds.
+    """The speed of work and the time left, from the steps of the last seconds.
 
     Arguments: limit, seconds after `begun` when it ends in any case.
     """
@@ -160,26 +144,26 @@ class Clock:
         self._ticks: deque[tuple[float, int]] = deque()
 
     def tick(self, step: int, now: float) -> None:
-        if self._ticks and step < self._ticks[-1][1]:  # it went back, as a run that is resumed does
+        if self._ticks and step < self._ticks[-1][1]:  # back, as in a resumed run
             self._ticks.clear()
         if self._ticks and now - self._ticks[-1][0] < 0.05:
             return
         self._ticks.append((now, step))
-        # Two must stay, however slow the steps are.
+        # Two stay, however slow the steps are.
         while len(self._ticks) > 2 and now - self._ticks[1][0] > _RECENT:
             self._ticks.popleft()
 
     def forget(self) -> None:
-        """Judge by what comes: there was a pause."""
+        """Start again after a pause."""
         self._ticks.clear()
 
     @property
     def rate(self) -> float | None:
-        """Steps a second, None while there is too little to judge by."""
+        """Steps a second, None after too few steps."""
         return self._judge()[0]
 
     def left(self, step: int, total: int) -> float | None:
-        """Seconds, None while there is too little to judge by, or no end in sight."""
+        """Seconds until the end, None after too few steps or without a known end."""
         rate, now = self._judge()
         if rate is None or not step < total:
             return None
@@ -187,7 +171,7 @@ class Clock:
         return seconds if self._limit is None else max(0.0, min(seconds, self._limit - (now - self._begun)))
 
     def _judge(self) -> tuple[float | None, float]:
-        """Steps a second, and when the last was; from one look, since whoever draws is another thread than ticks."""
+        """Steps a second and the time of the last; from one copy, since another thread may tick meanwhile."""
         ticks = tuple(self._ticks)
         if len(ticks) < 2:
             return None, 0.0

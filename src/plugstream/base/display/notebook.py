@@ -1,4 +1,4 @@
-"""Progress in a Jupyter notebook: one element of the cell's output, drawn again as work goes on."""
+"""Progress in a Jupyter notebook: one element of the cell's output, redrawn as work goes on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import Any
 from plugstream.base.display.frame import Frame, Line
 from plugstream.base.text import printable
 
-__all__ = ["NotebookRegion", "in_notebook"]
-
 _WIDE, _HIGH = 80, 14  # pixels of a small curve
 
 
@@ -24,33 +22,32 @@ def in_notebook() -> bool:
 
 
 class NotebookRegion:
-    """As `plugstream.base.display.region.TerminalRegion`, for a notebook; it needs nothing but IPython.
+    """As `plugstream.base.display.region.TerminalRegion`, for a notebook; it needs only IPython.
 
-    Other output of the cell stands above or below it, so that it is never in its way. At the end it is gone, unless it
-    is to be `kept`: then it stays as it is.
+    Other output of the cell is above or below it. At the end it is removed, unless it is `final`.
     """
 
     def __init__(self) -> None:
         self._handle: Any = None
-        self.is_open = self.kept = False
+        self.is_open = self.final = False
 
     def draw(self, frame: Frame) -> None:
-        """Show a frame in place of what stands there."""
-        if self.kept:
+        """Show a frame in place of the last one."""
+        if self.final:
             return
         from IPython.display import HTML, display
 
-        shown = HTML("".join(map(_html, frame)))
+        content = HTML("".join(map(_html, frame)))
         if self._handle is None:
-            self._handle = display(shown, display_id=True)
+            self._handle = display(content, display_id=True)
         else:
-            self._handle.update(shown)
+            self._handle.update(content)
 
     def erase(self) -> None:
         return
 
     def close(self) -> None:
-        """Take it away for good."""
+        """Remove it for good."""
         if self._handle is not None:
             self.draw(())
 
@@ -66,7 +63,7 @@ def _html(line: Line) -> str:
 
 
 def _curve(values: Sequence[float]) -> str:
-    """A small curve; what is not finite is left out of it."""
+    """A small curve of the finite values."""
     points = [(place, value) for place, value in enumerate(values) if math.isfinite(value)]
     if len(points) < 2:
         return ""

@@ -1,9 +1,9 @@
-"""One display for all that takes long: it is never silent for long, and what else is written does not break it.
+"""One display for all long work, which is never silent for long and which other output does not break.
 
-A thread looks ten times a second whether there is something new to show. On a terminal that is a few lines which the
-next output takes the place of (`plugstream.base.display.region`); in a file or pipe a line after two seconds without a
-word, and ever less often where one thing takes long. What is being done comes from `plugstream.base.progress.report`,
-or, while a reconstruction takes its steps, from whoever shows those (`Display.show`).
+A thread looks ten times a second for something new. On a terminal it redraws a few lines, which the next output
+replaces (`plugstream.base.display.region`); in a file or pipe it writes a line after two silent seconds, and less often
+if one thing takes long. The work comes from `plugstream.base.progress.report` or, during the steps of a reconstruction,
+from a `View` (`Display.show`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ from plugstream.base.errors import InputError
 from plugstream.base.progress import Work, enclosing_work, listening
 from plugstream.base.text import printable
 
-__all__ = ["MODES", "Display", "View", "active_display"]
-
 MODES = ("auto", "rich", "plain", "json", "none")
 
-# Seconds of silence, on a terminal, elsewhere, and between two lines of JSON about one thing.
+# Seconds of silence on a terminal, elsewhere, and between two lines of JSON about one thing.
 _TERMINAL, _PLAIN, _JSON = 1.0, 1.9, 1.0
-# Seconds between two frames, and of work for every second that drawing takes, so that it is at most 1 % of it; however
-# slow that is, the next frame comes after half a second.
+# Seconds between two frames; seconds of work for each second of drawing, so that it takes at most 1 %; and the longest
+# time between two frames.
 _FRAME, _SHARE, _LATEST = 0.1, 100.0, 0.5
 # Lines about one thing in a file or pipe before they become rarer, and the longest time between two.
 _LINES, _LONGEST = 15, 60.0
@@ -43,26 +41,26 @@ _active: ContextVar[Display | None] = ContextVar("display", default=None)
 
 
 def active_display() -> Display | None:
-    """The display that is on, if there is one."""
+    """The active display, if there is one."""
     return _active.get()
 
 
 class View(Protocol):
-    """Something that is shown for as long as it lasts: the steps of a run."""
+    """Something to show for as long as it lasts: the steps of a run."""
 
     def frame(self) -> Frame: ...
 
 
 class Display:
-    """Shows what is being done, from when it is entered until it is left.
+    """A context manager that shows the work within its block.
 
     Arguments:
-        mode: "rich", lines that are redrawn; "plain", lines that stay; "json", an object a line on standard output, the
-            events of a run and what is said; "none", nothing but warnings. "auto" is rich on a terminal that can
-            redraw, an element of its own in a notebook, and else plain.
+        mode: "rich", redrawn lines; "plain", lines that stay; "json", JSON lines on standard output for the events and
+            messages of a run; "none", only warnings. "auto" is rich on a terminal that can redraw and in a notebook,
+            and otherwise plain.
         what: the work until the first report.
-        beats: False for work whose output in a file or pipe is to be its own alone, however long it takes.
-        since: when it has been silent, on the monotonic clock, now if not given.
+        beats: False for work that writes nothing but its own output to a file or pipe, however long it takes.
+        since: the beginning of the silence, on the monotonic clock; now if not given.
     """
 
     def __init__(self, mode: str = "auto", what: str = "", *, beats: bool = True, since: float | None = None) -> None:
@@ -72,15 +70,15 @@ class Display:
         self.lock, self._process = threading.RLock(), os.getpid()
         self._stop = threading.Event()
         self._view: View | None = None
-        self._shown = self._begun = time.monotonic() if since is None else since
+        self._last_output = self._begun = time.monotonic() if since is None else since
         self._work: Work = (what, 0, 0)
         self._around: tuple[Work, ...] = ()
         self._clock = Clock()
-        self._clocks: dict[str, Clock] = {}  # of what is around it
+        self._clocks: dict[str, Clock] = {}  # of the work around it
         self._lines, self._due, self._patience = 0, 0.0, _TERMINAL
-        self._told: Any = None
+        self._reported: Any = None
         self._region: TerminalRegion | NotebookRegion | None = None
-        self._midway = False  # whether a line of somebody else's has no end yet
+        self._midway = False  # whether other output has begun a line and not ended it
 
     def __enter__(self) -> Display:
         self._before = sys.stdout, sys.stderr
@@ -132,24 +130,24 @@ class Display:
             self._clocks[title].tick(count, now)
 
     def show(self, view: View | None) -> None:
-        """From now on show this while steps are taken; None for nothing."""
+        """Show this during steps from now on; None for nothing."""
         if view is not None and self._view is None:
             self.hear("steps", 0, 0)
         self._view = view
         if view is not None and isinstance(self._region, NotebookRegion):
-            with self._held():
-                self._region.kept = False
-                self._region.draw(view.frame())  # a notebook puts an element where the thread is that makes it
+            with self._locked():
+                self._region.final = False
+                self._region.draw(view.frame())  # in this thread, since a notebook puts the element in its cell
         if view is None and self._region is not None:
-            with self._held():
+            with self._locked():
                 self._region.erase()
 
     def finish(self, view: View, text: str) -> None:
-        """Say how what was shown came to its end: on a notebook's element, or in lines that stay."""
+        """Say how the steps ended: in the notebook's element, or in lines that stay."""
         if isinstance(self._region, NotebookRegion):
-            with self._held():  # after what is being drawn, and nothing is drawn over it
+            with self._locked():  # so that nothing is drawn over it
                 self._region.draw((*view.frame(), Line((Part(text),))))
-                self._view, self._region.kept = None, True
+                self._view, self._region.final = None, True
             return
         self.show(None)
         if measured := frame_text(view.frame()[1:]):
@@ -157,7 +155,7 @@ class Display:
         self.line(text)
 
     def line(self, text: str, head: str = "", style: str = "") -> None:
-        """A line that stays, in one piece whatever names it holds; on a terminal its `head` has a style of rich."""
+        """Write a line that stays; on a terminal its `head` has a style of rich."""
         text = printable(text)
         if text.startswith("warning: "):
             head, style = "warning:", "warning"
@@ -168,37 +166,37 @@ class Display:
             return
         if isinstance(self._region, TerminalRegion) and head and text.startswith(head):
             text = self._region.styled(head, style) + text[len(head) :]
-        with contextlib.suppress(OSError, ValueError):  # whoever read it went away; that is no reason to end
+        with contextlib.suppress(OSError, ValueError):  # the reader went away; work continues
             self.write(self._stream, f"{text}\n")
             self._stream.flush()
 
     def event(self, content: Mapping[str, Any]) -> None:
-        """An object for whoever reads JSON lines."""
+        """Write an object, if the mode is JSON."""
         if self.mode == "json":
-            with self._held(), contextlib.suppress(OSError, ValueError):
-                self._shown = time.monotonic()
+            with self._locked(), contextlib.suppress(OSError, ValueError):
+                self._last_output = time.monotonic()
                 self._out.write(json.dumps(content) + "\n")
                 self._out.flush()
 
     def write(self, stream: Any, text: str) -> int:
-        """Write what is not ours to a stream, in place of what we show."""
-        with self._held():
+        """Write other output to a stream, in place of our lines."""
+        with self._locked():
             if self._region is not None:
                 self._region.erase()
-            self._shown = time.monotonic()
+            self._last_output = time.monotonic()
             self._midway = bool(text) and not text.endswith("\n")
             return int(stream.write(text) or 0)
 
     @contextlib.contextmanager
-    def _held(self) -> Any:
-        if os.getpid() != self._process:  # one that was forked meanwhile, whose lock may be one that nobody opens
+    def _locked(self) -> Any:
+        if os.getpid() != self._process:  # a forked process, whose copy of the lock may stay locked
             yield
             return
         with self.lock:
             yield
 
     def _watch_streams(self) -> None:
-        """Be told of all that is written."""
+        """Replace the standard streams by ones that go through this display."""
         if self.mode == "json":
             sys.stdout = _JsonStream(self._out, self, "output")
             sys.stderr = _JsonStream(self._stream, self, "note")
@@ -213,34 +211,34 @@ class Display:
             while not self._stop.wait(_FRAME):
                 now = time.monotonic()
                 if self._is_due(now):
-                    with self._held():
+                    with self._locked():
                         if self._is_due(now) and not self._stop.is_set():
                             show(now)
-        except Exception as error:  # what is measured may be of somebody else's making; the work goes on
+        except Exception as error:  # a monitor may be a person's own; the work continues
             self.line(f"warning: progress is shown no more: {type(error).__name__}: {error}")
 
     def _is_due(self, now: float) -> bool:
-        silent = now - self._shown
+        silent = now - self._last_output
         if self.mode == "plain":
             return silent >= min(_LONGEST, _PLAIN * 2.0 ** max(0, self._lines - _LINES))
         if self.mode == "json":
-            return silent >= _JSON and self._told != (self._work, self._around)
+            return silent >= _JSON and self._reported != (self._work, self._around)
         if now < self._due or self._midway:
             return False
         return self._takes_steps() or silent >= self._patience or bool(self._region and self._region.is_open)
 
     def _takes_steps(self) -> bool:
-        """Whether a view is what to show: something else that takes no time is no reason to hide it."""
+        """Whether to show the view: other work hides it only if it takes long."""
         return self._view is not None and (self._work[0] == "steps" or time.monotonic() - self._begun < _TERMINAL)
 
     def _show_rich(self, now: float) -> None:
         assert self._region is not None
         if isinstance(self._region, TerminalRegion):
-            _ = self._region.console  # not to be counted
+            _ = self._region.console  # imported before the clock starts
         begin = time.thread_time()
         self._region.draw(self._view.frame() if self._view is not None and self._takes_steps() else self._frame(now))
         self._due = now + min(_LATEST, max(_FRAME, _SHARE * (time.thread_time() - begin)))
-        self._patience = 0.0  # once there was a reason to show something, it is shown as it goes on
+        self._patience = 0.0  # once something is shown, it is updated without waiting
 
     def _show_plain(self, now: float) -> None:
         around = "".join(f"{_count(work)}, " for work in self._around)
@@ -249,10 +247,10 @@ class Display:
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(f"{around}{_count(self._work)}, {now - self._begun:.0f} s{more}\n")
             self._stream.flush()
-        self._lines, self._shown = self._lines + 1, now
+        self._lines, self._last_output = self._lines + 1, now
 
     def _show_json(self, now: float) -> None:
-        self._told = self._work, self._around
+        self._reported = self._work, self._around
         names = ("what", "done", "total")
         content: dict[str, Any] = {"event": "progress", "at": round(time.time(), 3)}
         content |= dict(zip(names, self._work, strict=True)) | {"seconds": round(now - self._begun, 1)}
@@ -261,33 +259,29 @@ class Display:
         self.event({**content, "within": [dict(zip(names, work, strict=True)) for work in self._around]})
 
     def _frame(self, now: float) -> Frame:
-        """What is being done, and below it what that is a part of."""
-        what, done, total = self._work
-        title, _, detail = what.partition(", ")
+        """The work, and above it the work that it is a part of."""
+        name, done, total = self._work
+        title, _, detail = name.partition(", ")
         count = f"{done}/{total}" if total else str(done) if done else ""
         rate = self._clock.rate
-        parts = [
-            Part(title, style="bold"),
-            *([Part(count)] if count else []),
-            *_left(self._clock, done, total),
-            *([Part(detail)] if detail else []),
-            *([] if rate is None else [Part(f"{rate:.3g}/s")]),
-            Part(duration(now - self._begun), style="dim"),
-        ]
-        clocks = self._clocks  # perhaps of an instant before or after, since whoever reports does not wait for us
+        speed = "" if rate is None else f"{rate:.3g}/s"
+        numbers = [Part(count), *_time_left(self._clock, done, total), Part(detail), Part(speed)]
+        spent = Part(duration(now - self._begun), style="dim")
+        parts = [Part(title, style="bold"), *(part for part in numbers if part.long), spent]
+        clocks = self._clocks  # another thread may replace it meanwhile
         around = [
-            Line((Part(_count(work), style="bold"), *_left(clocks.get(work[0], Clock()), *work[1:])), *work[1:])
+            Line((Part(_count(work), style="bold"), *_time_left(clocks.get(work[0], Clock()), *work[1:])), *work[1:])
             for work in self._around
         ]
         return (*around, Line(tuple(parts), done, total))
 
 
 def _has_rich() -> bool:
-    """Whether it is there, without importing it."""
+    """Whether rich is installed, without importing it."""
     return importlib.util.find_spec("rich") is not None
 
 
-def _left(clock: Clock, done: int, total: int) -> list[Part]:
+def _time_left(clock: Clock, done: int, total: int) -> list[Part]:
     left = clock.left(done, total)
     return [] if left is None else [Part(f"{duration(left)} left", style="cyan")]
 
@@ -302,7 +296,7 @@ def _count(work: Work) -> str:
 
 
 class _WatchedStream:
-    """A standard stream that tells the display of what is written to it."""
+    """A standard stream that writes through the display."""
 
     def __init__(self, stream: Any, display: Display) -> None:
         self._stream, self._display = stream, display
@@ -314,16 +308,14 @@ class _WatchedStream:
         return self._display.write(self._stream, text)
 
 
-class _JsonStream:
+class _JsonStream(_WatchedStream):
     """A standard stream whose lines become objects."""
 
     encoding = "utf-8"
 
     def __init__(self, stream: Any, display: Display, kind: str) -> None:
-        self._stream, self._display, self._kind, self._text = stream, display, kind, ""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        super().__init__(stream, display)
+        self._kind, self._text = kind, ""
 
     def write(self, text: str) -> int:
         *lines, self._text = (self._text + text).split("\n")

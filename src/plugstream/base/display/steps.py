@@ -1,4 +1,4 @@
-"""The steps of a reconstruction as a frame: how far, how fast, how long still, and what was measured."""
+"""The steps of a reconstruction as a frame: how far, how fast, the time left, and the measurements."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from collections.abc import Iterable, Mapping
 from plugstream.base.display.frame import Clock, Frame, Line, Part, Thinned, duration
 from plugstream.base.quantities import Quantity, sort_quantities
 
-__all__ = ["Steps"]
-
 
 class Steps:
-    """What is known of a run's steps.
+    """The steps of a run.
 
-    Attributes: total, how many there will be, 0 where that is not known; views, how many have arrived, 0 where all were
-    there; paused, whether somebody asked it to wait; step and seconds, those of the last `tick`.
+    Attributes: total, 0 if unknown; views that have arrived, 0 if all were there; paused; step and seconds of the last
+    `tick`.
     """
 
     def __init__(self, total: int = 0, clock: Clock | None = None) -> None:
@@ -26,29 +24,29 @@ class Steps:
         self._curves: dict[str, Thinned] = {}
 
     def declare(self, quantities: Iterable[Quantity]) -> None:
-        """Say what will be measured."""
+        """Declare the quantities that will be measured."""
         self._quantities = list(quantities)
         self._curves = {quantity.name: Thinned(quantity.logarithmic) for quantity in self._quantities}
 
     def tick(self, step: int, seconds: float, now: float) -> None:
-        """A step was taken, after so many seconds of steps; `now` is the clock's."""
+        """Note a step, after this many seconds of steps; `now` is the clock's."""
         self.step, self.seconds = step, seconds
         self.clock.tick(step, now)
 
     def measure(self, values: Mapping[str, float | None]) -> None:
-        """Take in what was measured."""
+        """Note measured values."""
         self.values = {**self.values, **values}
         for name, value in values.items():
             if name in self._curves:
                 self._curves[name].add(value)
 
     def frame(self) -> Frame:
-        """Progress, and below it what was measured."""
+        """Progress, and below it the measurements."""
         measured = self._measured()
         return (Line(self._progress(), self.step, self.total), *([Line(measured)] if measured else []))
 
     def text(self, *, ended: bool = False) -> str:
-        """All of it as one line; how long it will still take unless it has `ended`."""
+        """All of it as one line, with the time left unless it has `ended`."""
         total = f"/{self.total}" if self.total else ""
         views = [f"{self.views} views"] if self.views and not self.total else []
         left = None if ended else self.clock.left(self.step, self.total)

@@ -32,9 +32,11 @@ _FAST: dict[str, Any] = {**_OURS, "cpu": "native", "cuda": "Triton"}
 class SolverOptions(Options):
     """Of iterative denoisers."""
 
-    tol: float | None = Field(None, ge=0, le=1, description="guaranteed relative error; its own if not given")
+    tol: float | None = Field(
+        None, ge=0, le=1, description="guaranteed relative error; the denoiser's default if not given"
+    )
     max_iterations: int | None = Field(
-        None, ge=1, le=10**12, description="limit on its iterations; its own if not given"
+        None, ge=1, le=10**12, description="limit on iterations; the denoiser's default if not given"
     )
 
     @property
@@ -73,7 +75,7 @@ class RidgeOptions(TrainedOptions, SolverOptions):
     """Of the convex ridge prior."""
 
     profile: Literal["normal", "fast"] = Field(
-        "normal", description="which weights of ours: fast takes half the time, for up to 0.4 dB at strong noise"
+        "normal", description="which of our weights; fast takes half the time and loses up to 0.4 dB at strong noise"
     )
 
 
@@ -81,7 +83,7 @@ class NetworkOptions(Options):
     """Of networks."""
 
     weights: str | None = Field(
-        None, description="file of trained weights; its own if not given", json_schema_extra=_FILE
+        None, description="file of trained weights; the network's own if not given", json_schema_extra=_FILE
     )
     unpickle: bool = Field(
         False,
@@ -100,7 +102,7 @@ class FileOptions(NetworkOptions):
     """Of a network of one's own."""
 
     condition: Literal["none", "scalar", "map"] = Field("none", description="how the network takes sigma")
-    residual: bool = Field(False, description="the network gives the noise", json_schema_extra={"switch": True})
+    residual: bool = Field(False, description="the network predicts the noise", json_schema_extra={"switch": True})
 
 
 def _total_variation(factor: float) -> Callable[[float], float]:

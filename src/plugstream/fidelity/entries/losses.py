@@ -24,7 +24,7 @@ class HuberOptions(Options):
 class PoissonOptions(Options):
     """Of the Poisson loss."""
 
-    background_counts: float = Field(0.0, ge=0, le=1e100, description="counts that are expected without the object")
+    background_counts: float = Field(0.0, ge=0, le=1e100, description="counts expected without the object")
     floor: float = Field(
         1.0, ge=1e-100, le=1e100, description="counts below which the logarithm is continued by its parabola"
     )
@@ -43,8 +43,8 @@ class TransmissionOptions(Options):
         None,
         ge=1e-100,
         le=1e100,
-        description="by how much a ray counts at most, of one that nothing attenuates: 1 / (photons s^2) where the "
-        "model is wrong by s in a line integral; no limit if not given",
+        description="largest weight of a ray, relative to an unattenuated one: 1 / (photons s^2) if the model is wrong "
+        "by s in a line integral; no limit if not given",
     )
 
 
@@ -58,7 +58,7 @@ _declare("poisson", "counts", "Poisson", options=PoissonOptions, arguments={"bac
 _declare("amplitude", "intensities of waves, by their roots", "Amplitude", options=AmplitudeOptions)
 _declare(
     "transmission",
-    "line integrals of X-rays, by the photons that were counted",
+    "line integrals of X-rays, by photon counts",
     "Transmission",
     options=TransmissionOptions,
 )

@@ -47,10 +47,10 @@ _COMMON = {"mask", "pixel", "truth", "weights"}  # names that say nothing of the
 class ArrayOptions(Options):
     """Options for a file of arrays of any instrument."""
 
-    instrument: str = Field("born-2d", description="the instrument that the scan is of, or FILE.py:NAME")
+    instrument: str = Field("born-2d", description="the instrument of the scan, or FILE.py:NAME")
     map: tuple[str, ...] = Field(
         (),
-        description="where the file keeps data and what else the instrument has, or values such as pixel=0.003",
+        description="where the file has the data and the instrument's other arrays, or values such as pixel=0.003",
         json_schema_extra={"words": "NAME=PATH"},
     )
     mapping: str | None = Field(None, description="read the mapping from this TOML file")
@@ -259,7 +259,7 @@ def _read_mapping(options: ArrayOptions) -> dict[str, Any]:
 
     For a value, as opposed to an array, a word that does not begin with a slash is a number if it can be one.
     """
-    from plugstream.base.values import parse_value
+    from plugstream.base.text import parse_value
 
     cls, reader = _find_reader(options)
     values = [attribute.name for attribute in cls.attributes] if reader is None else reader[2]

@@ -93,7 +93,7 @@ def _owners(entry: Entry, key: str) -> str:
     return f"leave it out, or choose {' or '.join(owners)}" if owners else "no other has it either"
 
 
-@register("importer", "FILE.py:NAME", "yours: NAME(file, out) makes a scan, or writes one to out")
+@register("importer", "FILE.py:NAME", "your own: NAME(file, out) returns a scan, or writes one to out")
 def build_from_file(options: Options, file: Path, out: Path, *, name: str) -> Any:
     """Call a function of a Python file; `plugstream.settings.consent` decides whether it may run."""
     from plugstream.base.user_code import call_from_file

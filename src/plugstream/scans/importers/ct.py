@@ -30,17 +30,17 @@ _LONG = 1e6
 class CTImport(StepOptions):
     """Options for a tomograph's file, each of which wins over the file; lengths are in metres."""
 
-    pixel: float | None = Field(None, gt=0, le=_LONG, description="width of a detector pixel; what the file says")
+    pixel: float | None = Field(None, gt=0, le=_LONG, description="width of a detector pixel; the file's if not given")
     source: float | None = Field(None, gt=0, le=_LONG, description="distance from the source to the rotation axis")
     detector: float | None = Field(None, ge=0, le=_LONG, description="distance from the rotation axis to the detector")
-    arc: float | None = Field(None, gt=0, description="degrees that the projections cover, where the file lacks angles")
-    counts: bool = switch(
-        "keep the detector's integers, with flat and dark fields beside them, in place of line integrals"
-    )
+    arc: float | None = Field(None, gt=0, description="degrees that the projections cover, if the file has no angles")
+    counts: bool = switch("store the detector's counts with flat and dark fields, instead of line integrals")
     clockwise: bool = switch("the angles go the other way around")
-    size: int | None = Field(None, ge=2, le=65_536, description="voxels a side; as many as the detector has columns")
+    size: int | None = Field(
+        None, ge=2, le=65_536, description="voxels a side; the number of detector columns if not given"
+    )
     voxel: float | None = Field(
-        None, gt=0, le=_LONG, description="size of a voxel; a detector pixel as seen at the axis"
+        None, gt=0, le=_LONG, description="size of a voxel; that of a detector pixel at the axis if not given"
     )
 
 

@@ -41,24 +41,24 @@ _WIDE = np.deg2rad(150)
 class StepOptions(ViewOptions):
     """Options for the steps from counts to line integrals."""
 
-    rows: str | None = Field(None, description="detector rows to take: one, which makes an image, or START:STOP:STEP")
+    rows: str | None = Field(None, description="detector rows to take: one, for an image, or START:STOP:STEP")
     floor: float = Field(FLOOR, gt=0, lt=1, description="least transmission, below which the logarithm is cut off")
     least_response: float = Field(
-        0.25, ge=0, lt=1, description="a pixel that answers less to the beam than so much of its neighbours is bad"
+        0.25, ge=0, lt=1, description="a pixel is bad if its response is below this part of its neighbours'"
     )
     air: int | Literal["auto"] = Field(
         "auto",
-        description="columns at each side whose mean is subtracted from each view; 0 for none, auto if it is air",
+        description="columns at each side to subtract the mean of from each view; 0 for none; auto if they are air",
     )
     stripes: int = Field(0, ge=0, description="width of the filter against rings, in columns, odd; 0 for none")
     center: float | Literal["auto", "middle"] = Field(
         "auto",
-        description="column on which the rotation axis is seen, from 0; auto finds it, of a fan from half a turn on",
+        description="detector column of the rotation axis, from 0; auto finds it, for a fan from half a turn on",
     )
     hardening: Literal["auto", "none"] = Field(
         "auto",
-        description="take the beam's hardening in one material out: auto, where angles are missing, the object is a "
-        "disc and its rays show how much it is; or none",
+        description="correct the beam's hardening in one material: auto, if angles are missing, the object is a disc "
+        "and its rays show the effect; or none",
     )
 
 

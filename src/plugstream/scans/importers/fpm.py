@@ -51,22 +51,26 @@ class FPMImport(ViewOptions):
     """Options for a recording, each of which wins over the file; lengths are in metres."""
 
     wavelength: float | None = Field(None, ge=_SHORT, le=_LONG, description="wavelength of the light")
-    pixel: float | None = Field(None, ge=_SHORT, le=_LONG, description="size of a pixel, as the object sees it")
+    pixel: float | None = Field(None, ge=_SHORT, le=_LONG, description="size of a pixel at the object")
     aperture: float | None = Field(None, gt=0, le=2, description="numerical aperture of the objective")
-    defocus: float | None = Field(None, ge=-_LONG, le=_LONG, description="from the object to the plane in focus")
-    pitch: float | None = Field(None, ge=_SHORT, le=_LONG, description="from one LED to the next")
-    distance: float | None = Field(None, ge=_SHORT, le=_LONG, description="from the LEDs to the object")
+    defocus: float | None = Field(
+        None, ge=-_LONG, le=_LONG, description="distance from the object to the plane in focus"
+    )
+    pitch: float | None = Field(None, ge=_SHORT, le=_LONG, description="distance from one LED to the next")
+    distance: float | None = Field(None, ge=_SHORT, le=_LONG, description="distance from the LEDs to the object")
     slide: float | None = Field(None, ge=0, le=_LONG, description="thickness of the slide below the object")
     slide_index: float | None = Field(None, ge=1, le=10, description="refractive index of the slide")
-    rotation: float | None = Field(None, ge=-360, le=360, description="degrees that the LEDs are turned by")
+    rotation: float | None = Field(None, ge=-360, le=360, description="rotation of the LEDs, in degrees")
     offset: str | None = Field(None, description="x,y of the first LED from the optical axis")
-    leds: str | None = Field(None, description="text file of LEDs, x y in metres a line; a spiral if there is none")
-    crop: int | None = Field(None, ge=8, description="keep so many rows and columns around the middle")
+    leds: str | None = Field(None, description="text file of LEDs, x y in metres on each line; a spiral if not given")
+    crop: int | None = Field(None, ge=8, description="keep this many rows and columns around the middle")
     guard: int | None = Field(
-        None, ge=0, le=4096, description="pixels by which the image's field is wider than the camera's all round"
+        None, ge=0, le=4096, description="pixels by which the image's field exceeds the camera's on every side"
     )
-    plane_waves: bool = switch("light of an LED comes from one direction over all of the field, as if from far away")
-    size: int | None = Field(None, ge=8, le=32768, description="pixels of the image a side; as few as have all detail")
+    plane_waves: bool = switch("the light of an LED has one direction over the whole field, as from far away")
+    size: int | None = Field(
+        None, ge=8, le=32768, description="pixels of the image a side; as few as show all detail if not given"
+    )
 
 
 @dataclass(frozen=True)
@@ -159,7 +163,7 @@ def _tell(frames: Frames) -> list[str]:
 @register(
     "importer",
     "fpm",
-    "pictures of a microscope under one LED after another, for Fourier ptychography: MATLAB or NPZ",
+    "pictures of a microscope lit by one LED after another, for Fourier ptychography: MATLAB or NPZ",
     options=FPMImport,
     describe=FORMATS.describer("fpm", _tell),
 )

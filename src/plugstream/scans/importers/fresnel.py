@@ -199,10 +199,10 @@ class FresnelOptions(Options):
     frequencies: str | None = Field(
         None,
         max_length=1 << 16,
-        description="several of them, such as 2,4,6GHz, or all, which is so if neither is given: a view is then a "
-        "source at a frequency",
+        description="several of them, such as 2,4,6GHz, or all, as without both flags; a view is then a source at a "
+        "frequency",
     )
-    instrument: str = Field("born-2d", description="the instrument that the scan is of, such as scattering-2d")
+    instrument: str = Field("born-2d", description="the instrument of the scan, such as scattering-2d")
     size: int = Field(64, le=65_536, description="pixels a side of the image to form")
     width: float = Field(0.2, le=1e15, description="width of the image, in metres")
     line_sources: bool = switch("leave out the correction for horns, as if the antennas were line sources")

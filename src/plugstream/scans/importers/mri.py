@@ -29,14 +29,15 @@ class MRIImport(Options):
     """Options for a recording, each of which wins over the file; lengths are in metres."""
 
     pixel: float | None = Field(None, ge=_SHORT, le=_LONG, description="size of a pixel; 1 mm if unknown")
-    size: int | None = Field(None, ge=2, le=1 << 14, description="pixels a side, of a path that does not tell")
+    size: int | None = Field(None, ge=2, le=1 << 14, description="pixels a side, if the path does not say")
     trajectory: str | None = Field(
         None,
-        description="NPY file of where samples (views, coils, samples) were taken, (views, samples, 2 or 3); "
-        "the file's if it has one",
+        description="NPY file of the places (views, samples, 2 or 3) of samples (views, coils, samples); the file's "
+        "if it has one",
     )
     unit: Unit = Field(
-        "auto", description="of a trajectory: 1/m, cycles a pixel, steps of one over the field of view, radians a pixel"
+        "auto",
+        description="unit of a trajectory: 1/m, cycles a pixel, steps of one over the field of view, radians a pixel",
     )
     stack: bool = switch("the first axis of a grid is slices, measured one by one")
     repetition: int = Field(0, ge=0, le=1 << 16, description="which repetition of an ISMRMRD file to take")
@@ -45,15 +46,19 @@ class MRIImport(Options):
         None, ge=1, le=1 << 24, description="groups of samples of a grid; lines, or 20, if not given"
     )
     leave_out: float = Field(0.0, ge=0, lt=1, description="part of the samples outside the middle to leave out")
-    held_out: bool = switch("take what --leave-out leaves, to judge by it")
-    seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of groups and of what is left out")
-    maps: Literal["espirit", "adaptive"] = Field("espirit", description="how coil maps are estimated, where none are")
-    calibration: int = Field(24, ge=4, le=256, description="samples a side of the middle that maps are estimated from")
+    held_out: bool = switch("take the samples that --leave-out leaves out, to test the result on")
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of the groups and of --leave-out")
+    maps: Literal["espirit", "adaptive"] = Field(
+        "espirit", description="how coil maps are estimated if the file has none"
+    )
+    calibration: int = Field(
+        24, ge=4, le=256, description="samples a side of the central region that maps are estimated from"
+    )
     kernel: int = Field(6, ge=2, le=16, description="espirit: samples a side of a neighbourhood")
-    threshold: float = Field(0.02, gt=0, lt=1, description="espirit: singular values that count, of the largest")
+    threshold: float = Field(0.02, gt=0, lt=1, description="espirit: least singular value, as a part of the largest")
     crop: float = Field(0.0, ge=0, lt=1, description="maps are zero where their strength is below this")
-    keep_phase: bool = switch("do not take the image's smooth phase into the coil maps")
-    keep_noise: bool = switch("do not combine coils so that their noise is independent, where the file has measured it")
+    keep_phase: bool = switch("do not move the image's smooth phase into the coil maps")
+    keep_noise: bool = switch("do not decorrelate the noise of coils, even if the file has measured it")
     scale: Literal["image", "none"] = Field("image", description="scale data so that the image is about 1, or not")
 
 

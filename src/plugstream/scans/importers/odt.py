@@ -45,19 +45,19 @@ class ODTImport(ViewOptions, FieldOptions):
     """Options for a recording, each of which wins over the file; lengths are in metres."""
 
     wavelength: float | None = Field(None, ge=_SHORT, le=_LONG, description="wavelength in vacuum")
-    pixel: float | None = Field(None, ge=_SHORT, le=_LONG, description="size of a pixel, as the object sees it")
+    pixel: float | None = Field(None, ge=_SHORT, le=_LONG, description="size of a pixel at the object")
     medium: float | None = Field(None, ge=0.1, le=10, description="refractive index around the object")
     aperture: float | None = Field(None, gt=0, le=10, description="numerical aperture; 0.85 of the medium's if unknown")
     distance: float | None = Field(
-        None, ge=-_LONG, le=_LONG, description="from the object's middle to the plane in focus; 0 if unknown"
+        None, ge=-_LONG, le=_LONG, description="distance from the object's middle to the plane in focus; 0 if unknown"
     )
     angles: str | None = Field(None, description="text file of angles; angles.txt beside a series if there is one")
-    arc: float | None = Field(None, gt=0, description="degrees that the views cover, where nothing tells angles")
+    arc: float | None = Field(None, gt=0, description="degrees that the views cover, if there are no angles")
     axis: Literal["y", "x"] = Field("y", description="the object turns about y, along the camera's columns, or x")
     clockwise: bool = switch("the object turns the other way")
-    size: int | None = Field(None, ge=2, le=8192, description="voxels a side; as many as there are pixels")
-    voxel: float | None = Field(None, ge=_SHORT, le=_LONG, description="size of a voxel; that of a pixel")
-    absorbing: bool = switch("the image is complex, as of what absorbs light")
+    size: int | None = Field(None, ge=2, le=8192, description="voxels a side; as many as pixels if not given")
+    voxel: float | None = Field(None, ge=_SHORT, le=_LONG, description="size of a voxel; that of a pixel if not given")
+    absorbing: bool = switch("the image is complex, for an object that absorbs light")
 
 
 @dataclass(frozen=True)

@@ -31,12 +31,12 @@ class FieldOptions(Options):
         description="the light without the object: what the border shows, a tilted plane there, or as recorded",
     )
     unwrap: Literal["auto", "always", "never"] = Field(
-        "auto", description="make phases continuous; auto does where they jump by more than pi"
+        "auto", description="make phases continuous; auto does so if they jump by more than pi"
     )
     conjugate: bool = switch("fields are exp(+i w t), or phases negative")
-    crop: int | None = Field(None, ge=2, le=1 << 15, description="keep so many rows and columns around the middle")
+    crop: int | None = Field(None, ge=2, le=1 << 15, description="keep this many rows and columns around the middle")
     shift: tuple[float, float] | None = Field(
-        None, description="rows and columns that the axis of rotation lies off the camera's middle, such as 0,1.5"
+        None, description="rows and columns from the camera's middle to the rotation axis, such as 0,1.5"
     )
 
 

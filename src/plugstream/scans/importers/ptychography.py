@@ -33,23 +33,23 @@ Axes = Literal["y,x", "-y,x", "y,-x", "-y,-x", "x,y", "-x,y", "x,-y", "-x,-y"]
 class PtychographyImport(ViewOptions):
     """Options for a recording, each of which wins over the file; lengths are in metres."""
 
-    crop: int | None = Field(None, ge=2, le=65536, description="take so many pixels a side about zero frequency")
+    crop: int | None = Field(None, ge=2, le=65536, description="keep this many pixels a side about zero frequency")
     center: str | None = Field(
         None, description="row and column of zero frequency in frames, such as 64,64; the middle if not given"
     )
-    axes: Axes = Field("y,x", description="which of the file's y and x rows and columns of the image go with, and how")
-    transpose: bool = switch("swap rows and columns of frames, as of MATLAB")
+    axes: Axes = Field("y,x", description="how rows and columns of the image follow from the file's y and x")
+    transpose: bool = switch("swap rows and columns of frames, as for MATLAB files")
     pixel: float | None = Field(None, ge=_SHORT, le=_LONG, description="size of a pixel of the object")
     wavelength: float | None = Field(None, ge=_SHORT, le=_LONG, description="wavelength")
-    distance: float | None = Field(None, ge=_SHORT, le=_LONG, description="from the object to the detector")
+    distance: float | None = Field(None, ge=_SHORT, le=_LONG, description="distance from the object to the detector")
     detector_pixel: float | None = Field(None, ge=_SHORT, le=_LONG, description="size of a pixel of the detector")
     probe: str | None = Field(
         None, description="NPY file of the beam at the object, (n, n) or (modes, n, n); the file's if it has one"
     )
     thin: float | None = Field(
-        None, gt=0, lt=1, description="keep so large a part of the photons, drawn one by one: 0.02 for 2 % of the dose"
+        None, gt=0, lt=1, description="keep this part of the photons, drawn at random: 0.02 for 2 % of the dose"
     )
-    thin_seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of the photons that are kept")
+    thin_seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of --thin")
 
 
 def _tell(recording: Recording) -> list[str]:

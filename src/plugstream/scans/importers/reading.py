@@ -47,8 +47,8 @@ class ViewOptions(Options):
     """Which views of a file to take."""
 
     select: str | None = Field(None, description="views to take: START:STOP:STEP, such as 0:180 or 5::10")
-    omit: str | None = Field(None, description="views to leave out, such as 5::10, to judge by them later")
-    count: int | None = Field(None, ge=1, description="take so many of the views that are left, evenly spaced")
+    omit: str | None = Field(None, description="views to leave out, such as 5::10, to test the result on later")
+    count: int | None = Field(None, ge=1, description="take this many of the remaining views, evenly spaced")
 
 
 @dataclass(frozen=True)

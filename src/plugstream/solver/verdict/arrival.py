@@ -11,31 +11,27 @@ from numpy.typing import NDArray
 
 from plugstream.solver.verdict.trace import Trace
 
-__all__ = ["ARRIVED", "FEWEST", "Arrival", "estimate_arrival"]
-
 ARRIVED = 0.01
-"""An image that ten times as many steps would change by less than this part has arrived, if they would change it by
-less than twice that even where the estimated drift is three times too short."""
+"""An image has arrived if ten times as many steps would change it by less than this part, and by less than twice that
+even if the estimated drift is three times too short."""
 
 FEWEST = 16
-"""Steps that it takes before anything can be said."""
+"""Steps before anything can be said."""
 
 # Means over the last fifth of the steps up to k stand for the image at k, so that the noise of batches averages out.
 _MEAN = 0.2
-# Moves over a factor of sqrt(2) in steps are compared, the last four of them, and so many more come until 10 k.
+# The last four moves over a factor of sqrt(2) in steps are compared, to predict those until 10 k.
 _FACTOR, _MOVES, _TENFOLD = math.sqrt(2), 4, 10.0
-# By how much the logarithm of moves falls from one to the next in the long run, how much that counts beside what the
-# last three show, which tell a rate badly, and how much of what they show is left in the next one. Moves that grow are
-# taken for ones that stay. These were fitted to 27 runs (docs/verdict.md).
+# The usual change of log(move) from one to the next, its weight beside the change of the last three, the part of that
+# change which lasts from one move to the next, and the range of changes. Fitted to 27 runs (docs/verdict.md).
 _USUAL, _PRIOR, _LASTING, _LEAST, _MOST = -0.15, 0.2, 0.7, -1.5, 0.0
-# A move is counted as at least this part of the one before, and where it is asked whether the image has arrived as at
-# least that part: where momentum has just begun anew an image stands almost still, and goes on.
+# A move counts as at least this part of the one before; the second number decides whether an image has arrived. After
+# a restart of momentum an image stands almost still, and then moves on.
 _LULL, _LONG_LULL = 0.45, 0.65
 _DOUBT = 3.0  # by what factor the drift may be estimated too short
-# Of a move at least this part is no noise of batches, in squares.
-_SEEN = 0.2
-# What begins with a search, another sigma say, is judged when it has taken this part of the steps before it: momentum
-# begins anew there, and the first moves are short for that reason alone.
+_SIGNAL = 0.2  # at least this part of a squared move is not the noise of batches
+# A new problem, with another sigma say, is judged after this part of the steps before it: its first moves are short
+# because momentum restarts.
 _AGE = 0.25
 
 
@@ -43,9 +39,8 @@ _AGE = 0.25
 class Arrival:
     """How far an image has to go: what ten times as many steps would change, as a part of the image's norm.
 
-    Arguments: to_go, the whole, sqrt(drift^2 + 2 hover^2); drift, of the mean over steps, which goes on in one
-    direction; hover, by how much the image of a step differs from that mean, since each step sees other views; lull,
-    the drift if the image stands still for a while only.
+    Arguments: to_go, sqrt(drift^2 + 2 hover^2); drift, of the mean over steps, in one direction; hover, by how much the
+    image of a step differs from that mean, since each step uses other views; lull, the drift if the image only pauses.
     """
 
     to_go: float
@@ -55,22 +50,22 @@ class Arrival:
 
     @property
     def arrived(self) -> bool:
-        """Whether it has."""
+        """Whether it is within 1 % of where ten times as many steps would bring it."""
         return self.within(ARRIVED)
 
     def within(self, limit: float) -> bool:
-        """Whether it has no farther to go, and at most twice as far if the drift is three times what is estimated."""
+        """Whether it has no farther to go, and no more than twice as far if the drift is three times the estimate."""
         longest = _DOUBT * max(self.drift, self.lull)
         return self.to_go <= limit and math.hypot(longest, math.sqrt(2) * self.hover) <= 2 * limit
 
     @property
     def hovers(self) -> bool:
-        """Whether it is the views of single steps that keep it from being there."""
+        """Whether most of the rest is due to the views of single steps."""
         return 2 * self.hover**2 > self.drift**2
 
 
 def estimate_arrival(trace: Trace) -> list[Arrival]:
-    r"""How far each image of a run has to go, none where there were too few steps, or in a search for sigma.
+    r"""How far each image of a run has to go; empty after too few steps, or in a search for sigma.
 
     Too few are fewer than 16, or than a quarter of those before the present problem began.
 
@@ -78,9 +73,8 @@ def estimate_arrival(trace: Trace) -> list[Arrival]:
 
         m_j = ||z(K / r^j) - z(K / r^(j+1))||,    j = 0, .., 3
 
-    change by a factor exp(g) from each to the next, g being the mean slope of the last three log m_j, drawn a little
-    towards the usual one u = -0.15. It comes to that with time, so that of moves to come, until ten times as many steps
-    were taken, the i-th is
+    change by a factor exp(g) from each to the next, where g is the mean slope of the last three log m_j, drawn a little
+    towards the usual one u = -0.15, to which it tends. So of the moves until ten times as many steps the i-th is
 
         n_i = m exp(g_1 + .. + g_i),    g_i = u + 0.7^i (g - u),    m = max_j 0.45^j m_j,
 
@@ -88,14 +82,13 @@ def estimate_arrival(trace: Trace) -> list[Arrival]:
 
         drift^2 = sum_ij n_i n_j c^|i - j|,
 
-    where c, the cosine between moves, says how far they go in one direction. Short moves along the slowest directions,
-    which a distance ||x - P(x)|| hides, add up here. The hover is what is left of the last quarter of the steps after a
-    parabola through each of its random sums; what it makes of moves and cosines is taken off them.
+    where c is the cosine between moves. Short moves along the slowest directions, which a distance ||x - P(x)|| hides,
+    add up here. The hover is what is left of the last quarter of the steps after a parabola through each of its random
+    sums; its effect on moves and cosines is subtracted.
 
-    Where it holds: slow directions have shown themselves, since an image that has not begun to move in some direction
-    gives no sign of it; where the image comes nearer exponentially the estimate is too large, and soon tiny. A step
-    that lies ahead, such as another sigma, is not known to it. Where another problem began on the way, moves are
-    counted from there, and ten times as many steps from the start. docs/verdict.md has what was measured.
+    Condition: slow directions have begun to move. If the image converges exponentially the estimate is too large, and
+    soon tiny. A change that lies ahead, such as another sigma, is not foreseen. If another problem began on the way,
+    moves are counted from there, and ten times as many steps from the start. docs/verdict.md has measurements.
 
     Arguments: trace, of images (..., *image_shape). Returns a list with an entry for each image.
     """
@@ -107,7 +100,7 @@ def estimate_arrival(trace: Trace) -> list[Arrival]:
 
 
 def _estimate(steps: NDArray[np.int64], z: NDArray[np.float64], ahead: float) -> Arrival:
-    """Of one image, with z (steps, n) its random sums; ahead, how many times as many steps are thought of."""
+    """The arrival of one image with random sums z (steps, n); ahead, up to how many times as many steps."""
     last = int(steps[-1])
     scale = float(np.linalg.norm(z[-1]))
     if not math.isfinite(scale):
@@ -116,12 +109,12 @@ def _estimate(steps: NDArray[np.int64], z: NDArray[np.float64], ahead: float) ->
         return Arrival(0.0, 0.0, 0.0) if not z.any() else Arrival(math.inf, math.inf, 0.0)
     hover2, memory = _hover(steps, z)
     ends = [round(last / _FACTOR**j) for j in range(_MOVES + 1)]
-    chosen = [(steps <= end) & (steps > (1 - _MEAN) * end) for end in ends]
-    moves = -np.diff([z[some].mean(0) for some in chosen], axis=0)
-    noise = np.array([hover2 * min(1.0, memory / np.count_nonzero(some)) for some in chosen])
+    windows = [(steps <= end) & (steps > (1 - _MEAN) * end) for end in ends]
+    moves = -np.diff([z[window].mean(0) for window in windows], axis=0)
+    noise = np.array([hover2 * min(1.0, memory / np.count_nonzero(window)) for window in windows])
     products = moves @ moves.T
     squares = products.diagonal()
-    lengths = np.sqrt(np.maximum(squares - noise[1:] - noise[:-1], _SEEN * squares)).clip(1e-100)
+    lengths = np.sqrt(np.maximum(squares - noise[1:] - noise[:-1], _SIGNAL * squares)).clip(1e-100)
     slope = math.log(lengths[0] / lengths[2]) / 2
     slope = min(_MOST, max(_LEAST, (1 - _PRIOR) * slope + _PRIOR * _USUAL))
     next_one = (products[0, 1] + noise[1]) / (lengths[0] * lengths[1])  # they have a point in common, and its noise
@@ -138,10 +131,9 @@ def _estimate(steps: NDArray[np.int64], z: NDArray[np.float64], ahead: float) ->
 
 
 def _hover(steps: NDArray[np.int64], z: NDArray[np.float64]) -> tuple[float, float]:
-    """The mean square of what the last quarter of the steps, at least eight, leaves beside parabolas.
+    """The mean squared distance of the last quarter of the steps, at least eight, from a parabola.
 
-    And how many steps count as one since what is left stays from one to the next, (1 + rho) / (1 - rho) with rho their
-    correlation.
+    And how many steps count as one since the rest is correlated from step to step: (1 + rho) / (1 - rho).
     """
     chosen = np.flatnonzero(steps >= 0.75 * steps[-1])
     chosen = chosen if len(chosen) > 8 else np.arange(max(0, len(steps) - 9), len(steps))

@@ -1,4 +1,4 @@
-"""How strong the noise of data is, from the data alone, beside what an image leaves unexplained."""
+"""How strong the noise of data is, estimated from the data alone."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Noise", "band_noise", "difference_noise", "photon_noise"]
-
 # Orders of differences, and the sums of the squares of their weights: binomial(2n, n).
 _ORDERS = {2: 6.0, 3: 20.0, 4: 70.0}
-_FEWEST = 8  # values along an axis from which differences say something
+_FEWEST = 8  # values along an axis for differences to say something
 _RINGS = 8  # of frequencies
 # The median of |e|^2 over its mean, of real and of complex white noise.
 _REAL, _COMPLEX = 0.45494, math.log(2)
-# Up to so many expected photons the variance of roots is summed up; beyond, 1/4 and what is next are enough.
+# Up to this many expected photons the variance of roots is summed; beyond, two terms of its expansion are enough.
 _SUMMED = 12.0
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The energy of the noise as a part of the data's, ||e||^2 / ||y||^2, and how that is known.
+    """The energy of the noise as a part of the data's, ||e||^2 / ||y||^2, and how it was estimated.
 
-    Arguments: at_most, whether it is a bound from above, as where data vary from sample to sample by themselves.
+    Arguments: at_most, whether it is an upper bound, since data themselves vary from sample to sample.
     """
 
     fraction: float
@@ -35,12 +33,11 @@ class Noise:
 def difference_noise(data: Tensor) -> Noise | None:
     r"""White noise from differences of neighbouring samples along the last axis.
 
-    A difference of order n is zero for polynomials below that degree, and of white noise has binomial(2n, n) times its
-    variance; the median of its squares passes over edges. The least of orders 2 to 4 is taken: what is left of the
-    data's own structure makes it larger, so that it is a bound from above. Values that are exactly zero, as where a
-    mask is, are left out.
+    A difference of order n removes polynomials below that degree, and multiplies the variance of white noise by
+    binomial(2n, n); the median of its squares ignores edges. The least of orders 2 to 4 is an upper bound, since the
+    data's own structure adds to it. Values that are exactly zero, as under a mask, are left out.
 
-    Arguments: data (views, ..., samples), real or complex. None where there are too few samples, or all are zero.
+    Arguments: data (views, ..., samples), real or complex. None if there are too few samples, or all are zero.
     Reference: Rice, Ann. Statist. 12, 1984; Donoho and Johnstone, Biometrika 81, 1994 (the median).
     """
     energy = float(data.abs().double().square().sum())
@@ -50,8 +47,8 @@ def difference_noise(data: Tensor) -> Noise | None:
     measured = data != 0
     variances = []
     for order, gain in _ORDERS.items():
-        whole = measured.unfold(-1, order + 1, 1).all(-1)
-        squares = data.diff(n=order, dim=-1).abs().double().square()[whole]
+        complete = measured.unfold(-1, order + 1, 1).all(-1)
+        squares = data.diff(n=order, dim=-1).abs().double().square()[complete]
         if len(squares) >= _FEWEST:
             variances.append(float(squares.median()) / part / gain)
     if not variances:
@@ -62,16 +59,16 @@ def difference_noise(data: Tensor) -> Noise | None:
 def band_noise(data: Tensor) -> Noise | None:
     r"""White noise from the quietest band of the data's spectrum, where the instrument passes nothing.
 
-    The power of data over the frequencies of its last axes, the mean over views and over rings of frequencies; of white
-    noise it is the same everywhere, so that the least one is a bound from above.
+    The mean power of data over views and rings of frequencies; white noise has the same everywhere, so the least one is
+    an upper bound.
 
-    Arguments: data (views, rows, columns), or (views, samples). None where views have fewer than 32 values.
+    Arguments: data (views, rows, columns), or (views, samples). None if views have fewer than 32 values.
     """
     energy = float(data.abs().double().square().sum())
     axes = tuple(range(1, data.ndim))[-2:]
     if not axes or min(data.shape[a] for a in axes) < _FEWEST or data[0].numel() < 4 * _FEWEST or not energy > 0:
         return None
-    for axis in axes:  # so that the ends, which do not meet, are seen in no other band
+    for axis in axes:  # so that the ends, which do not meet, do not spread over all bands
         taper = torch.hann_window(data.shape[axis], periodic=False, device=data.device).double().add(1e-3)
         taper = taper / taper.square().mean().sqrt()
         data = data * taper.to(data.abs().dtype).reshape([-1 if a == axis else 1 for a in range(data.ndim)])
@@ -91,8 +88,8 @@ def band_noise(data: Tensor) -> Noise | None:
 def photon_noise(counts: Tensor) -> Noise | None:
     r"""Noise of the roots of counted photons, E (sqrt(n) - sqrt(m))^2 of Poisson's distribution with the mean m.
 
-    It is 1/4 from a few photons on, and m where there are hardly any; m is taken to be the mean of three by three
-    pixels. Where counts are not whole numbers they were not counted, or not kept as such, and nothing is known: None.
+    It is 1/4 from a few photons on, and m for almost none; m is the mean of three by three pixels. None if counts are
+    not whole numbers, since they then are not photon counts.
 
     Arguments: counts (views, ..., rows, columns).
     """

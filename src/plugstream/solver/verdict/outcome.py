@@ -11,61 +11,46 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plugstream.algorithms.sampling import All, FixedViews
+from plugstream.algorithms.sampling import repeated_views
 from plugstream.algorithms.variance import Plain
 from plugstream.solver.verdict.arrival import Arrival
 
-__all__ = ["Answer", "Outcome", "Verdict", "has_settled", "judge", "remedies", "worst_verdict"]
-
 # An iteration whose distance ends above half of its start, and does not fall, leads nowhere.
 _NOWHERE = 0.5
-# How many measurements a trend needs, and how many of the last ones are looked at: a third, but at least six.
+# A trend needs four measurements, and uses the last third of them, but at least six.
 _FEWEST, _LAST, _PART = 4, 6, 3
-# Kendall's score, in standard deviations, from which a trend is one: 5 % of the rows without any have a larger one.
+# Kendall's score of a trend, in standard deviations at least: 5 % of the rows without a trend have a larger one.
 _SIGNIFICANT = 1.6
-# A run from a fixed point that stays within this part of the farthest it came has not left it.
-_LEFT = 0.1
-# A distance that is so many times what it was, and has a trend, rises.
+# A run from a fixed point is stuck unless its distance falls below this part of the largest.
+_STAYS = 0.1
+# A distance rises if it is this many times what it was, and has a trend.
 _RISEN = 2.0
-# A misfit that is less than the least before it by no more than this part has not fallen.
+# A misfit has fallen if it is below the least before it by more than this part.
 _FALLEN = 1e-3
 
 
 class Outcome(Enum):
-    """How a run came out."""
+    """How a run came out, the worst first: the verdict on several images is the one on the worst of them."""
 
-    ARRIVED = "arrived"
-    MOVING = "still moving"
-    HOVERING = "hovering"
-    RISING = "rising"
     DIVERGED = "diverged"
     STUCK = "stuck at its start"
     UNEXPLAINED = "explains nothing"
     NOT_MEASURED = "not measured"
-    # What the first two were called before.
+    RISING = "rising"
+    MOVING = "still moving"
+    HOVERING = "hovering"
+    ARRIVED = "arrived"
+    # Earlier names of two of them.
     CONVERGED = "arrived"  # noqa: PIE796
     FALLING = "still moving"  # noqa: PIE796
-
-
-# The verdict on several images is the one on the worst of them.
-_WORST = (
-    Outcome.DIVERGED,
-    Outcome.STUCK,
-    Outcome.UNEXPLAINED,
-    Outcome.NOT_MEASURED,
-    Outcome.RISING,
-    Outcome.MOVING,
-    Outcome.HOVERING,
-    Outcome.ARRIVED,
-)
 
 
 @dataclass(frozen=True)
 class Answer:
     """An answer to one of the three questions.
 
-    Arguments: word, in short, such as "explained"; good, whether it is as it should be, None where nobody knows; text,
-    which says it in words, with its number and what to do; number, None where there is none.
+    Arguments: word, in short, such as "explained"; good, None if that is not known; text, the answer with its number
+    and what to do; number, None if there is none.
     """
 
     word: str
@@ -77,7 +62,7 @@ class Answer:
         return f"{self.word}: {self.text}"
 
     def content(self) -> dict[str, Any]:
-        """As an event tells it."""
+        """As an event stores it."""
         number = None if self.number is None or not math.isfinite(self.number) else float(f"{self.number:.6g}")
         return {"word": self.word, "good": self.good, "text": self.text, "number": number}
 
@@ -87,11 +72,11 @@ _NOT_ASKED = Answer("not asked", None, "nobody asked")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a run says of itself: three answers, of which a result that can be trusted needs all.
+    """What a run says about itself: three answers, all of which a result that can be trusted needs.
 
-    Has it arrived, in `outcome`, `text` and `to_go`: what ten times as many steps would change, as a part of the image,
-    None where that is not known. `explanation`: does the model explain the data. `strength`: was the strength of the
-    denoiser chosen by the data. A fixed point by itself says nothing of the last two: an image may be steady and wrong.
+    Has it arrived: `outcome`, `text` and `to_go`, what ten times as many steps would change, as a part of the image,
+    None if that is not known. `explanation`: does the model explain the data. `strength`: was the strength of the
+    denoiser chosen by the data. A fixed point says nothing about the last two: an image may be steady and wrong.
     """
 
     outcome: Outcome
@@ -126,16 +111,16 @@ class Verdict:
         return all(answer.good for answer in self.answers.values())
 
     def with_explanation(self, answer: Answer, *, nothing: bool = False) -> Verdict:
-        """The verdict with this answer; `nothing` says that the image explains nothing of the data.
+        """The verdict with this answer; `nothing` if the image explains nothing of the data.
 
-        That is then how the run came out, unless it has gone wrong in a worse way, or has only begun.
+        That is then the outcome, unless there is a worse one or the run has only begun.
         """
         if not nothing or self.to_go is None or self.outcome in (Outcome.DIVERGED, Outcome.STUCK):
             return replace(self, explanation=answer)
         return replace(self, outcome=Outcome.UNEXPLAINED, text=f"{answer.text}; {self}", explanation=answer)
 
     def content(self) -> dict[str, Any]:
-        """As the event of a run's end tells it."""
+        """As the event of a run's end stores it."""
         answers = {question: answer.content() for question, answer in self.answers.items()}
         return {"verdict": self.name, "trusted": self.trusted, "explanation": self.text, "answers": answers}
 
@@ -175,51 +160,48 @@ def judge(
         step: (n,) of the measurements. distance, relative: (n, ...), a value for each image.
         arrivals: of each image; none where steps were too few.
         failure: why the run failed, if it did.
-        advice: what would lower a distance that hovers, as `remedies` says it.
+        advice: what would lower a distance that hovers (`remedies`).
     References: Kendall, Biometrika 30, 1938; Theil, Proc. KNAW 53, 1950; Sen, J. Am. Stat. Assoc. 63, 1968.
     """
     if failure is not None:
         return Verdict(Outcome.DIVERGED, failure)
     steps = np.asarray(step, dtype=np.float64)
-    images = len(arrivals)
-    if len(steps) == 0:
-        if not arrivals:
-            return Verdict(Outcome.NOT_MEASURED, "too few steps were taken to say how far the image still has to go")
-        d = r = np.zeros((0, images))
-    else:
-        d = np.asarray(distance, dtype=np.float64).reshape(len(steps), -1)
-        r = np.asarray(relative, dtype=np.float64).reshape(len(steps), -1)
-        images = d.shape[1]
-    known = list(arrivals) if len(arrivals) == images else [None] * images
-    verdicts = [_judge_one(steps, d[:, i], r[:, i], known[i], advice) for i in range(images)]
-    number = min(range(images), key=lambda i: _WORST.index(verdicts[i].outcome))
-    worst = verdicts[number]
-    if images == 1 or worst.outcome is Outcome.ARRIVED:
-        return worst
-    return replace(worst, text=f"image {number} of {images}: {worst.text}")
+    if len(steps) == 0 and not arrivals:
+        return Verdict(Outcome.NOT_MEASURED, "too few steps were taken to say how far the image still has to go")
+    columns = -1 if len(steps) else len(arrivals)
+    d = np.asarray(distance, dtype=np.float64).reshape(len(steps), columns)
+    r = np.asarray(relative, dtype=np.float64).reshape(len(steps), columns)
+    images = d.shape[1]
+    arrival = list(arrivals) if len(arrivals) == images else [None] * images
+    verdicts = [_judge_one(steps, d[:, i], r[:, i], arrival[i], advice) for i in range(images)]
+    return _worst({f"image {i} of {images}": verdict for i, verdict in enumerate(verdicts)}, images > 1)
 
 
 def worst_verdict(verdicts: Mapping[str, Verdict]) -> Verdict:
-    """The verdict on parts of an image together, by their names: that on the worst.
+    """The verdict on the worst of several parts of an image, by their names.
 
-    A part that stays at its start, as one without an object does, is taken into account where all do.
+    A part that stays at its start, as one without an object does, counts only if all do.
     """
-    moved = {name: one for name, one in verdicts.items() if one.outcome is not Outcome.STUCK} or dict(verdicts)
-    if not moved:
+    if not verdicts:
         return Verdict(Outcome.NOT_MEASURED, "no part of it has finished")
-    name = min(moved, key=lambda one: _WORST.index(moved[one].outcome))
-    worst = moved[name]
-    if len(verdicts) == 1 or worst.outcome is Outcome.ARRIVED:
-        return worst
-    return replace(worst, text=f"{name}: {worst.text}")
+    moved = {name: one for name, one in verdicts.items() if one.outcome is not Outcome.STUCK} or verdicts
+    return _worst(moved, len(verdicts) > 1)
+
+
+def _worst(verdicts: Mapping[str, Verdict], named: bool) -> Verdict:
+    """The worst verdict, the first of equals; `named` if its text should say whose it is."""
+    order = list(Outcome)
+    name = min(verdicts, key=lambda one: order.index(verdicts[one].outcome))
+    worst = verdicts[name]
+    return replace(worst, text=f"{name}: {worst.text}") if named and worst.outcome is not Outcome.ARRIVED else worst
 
 
 def has_settled(values: Sequence[float], count: int) -> bool:
-    """Whether none of the last `count` values is below the least of those before, by more than a thousandth of it.
+    """Whether none of the last `count` values is below the least before them by more than a thousandth of it.
 
-    Batches make a misfit go up and down, so that it takes several measurements to know that it falls no more.
+    Batches make a misfit go up and down, so it takes several measurements to know that it has stopped falling.
 
-    Arguments: values, in the order in which they were measured; count, at least 1.
+    Arguments: values, in the order of measurement; count, at least 1.
     """
     before = values[:-count]
     return len(before) > 0 and not min(values[-count:]) < (1 - _FALLEN) * min(before)
@@ -236,16 +218,15 @@ def _judge_one(
         return Verdict(Outcome.NOT_MEASURED, "its distance to a fixed point is not finite, so nothing is known of it")
     if len(d) and not d.any():
         return Verdict(
-            Outcome.STUCK,
-            f"its distance to a fixed point is 0 from the start and nothing has moved: {_BACK}",
+            Outcome.STUCK, f"its distance to a fixed point is 0 from the start and nothing has moved: {_BACK}"
         )
-    trend = _Trend.of(steps, r)
-    if len(d) and d[0] == 0 and trend.level > _LEFT and not trend.falls:
+    trend = _Trend.fit(steps, r)
+    if len(d) and d[0] == 0 and trend.level > _STAYS and not trend.falls:
         return Verdict(
             Outcome.STUCK,
             f"its distance to a fixed point is 0 at the start, and only the noise of the batches moves it: {_BACK}",
         )
-    if trend.known and not trend.falls and min(trend.level, r[-1]) > _NOWHERE:
+    if trend.measured and not trend.falls and min(trend.level, r[-1]) > _NOWHERE:
         return Verdict(
             Outcome.DIVERGED,
             f"its distance to a fixed point is {r[-1]:.2g} of its start after {int(steps[-1])} steps and does not "
@@ -265,7 +246,6 @@ def _judge_one(
 
 
 def _judge_arrival(arrival: Arrival, advice: str) -> Verdict:
-    """The verdict by how far the image has to go."""
     change = f"ten times as many steps would change the image by about {_percent(arrival.to_go)}"
     if arrival.arrived:
         return Verdict(Outcome.ARRIVED, change, arrival.to_go)
@@ -276,7 +256,7 @@ def _judge_arrival(arrival: Arrival, advice: str) -> Verdict:
 
 
 def _judge_without(r: NDArray[np.float64], trend: _Trend) -> Verdict:
-    """The verdict by the distance alone, which says that an image moves, and never that it has arrived."""
+    """The verdict by the distance alone, which can say that an image moves, but not that it has arrived."""
     if r[-1] == 0:
         return Verdict(Outcome.ARRIVED, "its distance to a fixed point is 0", 0.0)
     if trend.falls or (1 < len(r) < _FEWEST and r[-1] < r[-2]):
@@ -308,12 +288,12 @@ _STEADY = "a shorter step, bounded momentum or more views a step keep it from th
 
 @dataclass(frozen=True)
 class _Trend:
-    """How a distance went: its level over the last third, whether it falls there, and whether it rises, and from what.
+    """How a distance went: its level over the last third, whether it falls there, whether it rises, its least value.
 
-    `known` is whether there are enough measurements to tell.
+    `measured` is whether there are enough measurements to say.
     """
 
-    known: bool = False
+    measured: bool = False
     level: float = 0.0
     falls: bool = False
     rises: bool = False
@@ -321,7 +301,7 @@ class _Trend:
     best_step: int = 0
 
     @classmethod
-    def of(cls, steps: NDArray[np.float64], r: NDArray[np.float64]) -> _Trend:
+    def fit(cls, steps: NDArray[np.float64], r: NDArray[np.float64]) -> _Trend:
         usable = np.isfinite(r) & (r > 0)
         steps, r = steps[usable], r[usable]
         if len(r) == 0:
@@ -331,7 +311,7 @@ class _Trend:
         if len(r) < _FEWEST:
             return cls(level=level)
         falls = _slope(steps[-size:], r[-size:]) < 0
-        # The window of as many measurements, before the last ones, in which it was least.
+        # The earlier window of as many measurements in which it was least.
         begins = range(len(r) - 2 * size, -1, -max(1, size // 2))
         lows = [(float(np.median(r[begin : begin + size])), begin) for begin in begins]
         low, begin = min(lows, default=(math.inf, 0))
@@ -341,7 +321,7 @@ class _Trend:
 
 
 def _slope(steps: NDArray[np.float64], values: NDArray[np.float64]) -> float:
-    """The Theil-Sen slope of log10 of positive values where it is more than chance, and else 0."""
+    """The Theil-Sen slope of log10 of positive values if it is more than chance, and otherwise 0."""
     n = len(steps)
     if n < 2:
         return 0.0
@@ -357,16 +337,15 @@ def _slope(steps: NDArray[np.float64], values: NDArray[np.float64]) -> float:
 
 
 def remedies(algorithm: Any) -> str:
-    """What keeps the image of an algorithm from arriving where it hovers, and what would help, in words."""
-    sampler = algorithm.sampler
-    while hasattr(sampler, "sampler"):  # one that only announces what another draws
-        sampler = sampler.sampler
-    if isinstance(sampler, FixedViews):
-        return "each step takes the same few views and the others pull elsewhere: all views would lower it"
-    if isinstance(sampler, All):
-        return (
-            "the denoiser is not accurate or not steady enough: a smaller tol, damping or a shorter step may lower it"
-        )
+    """Why the image of an algorithm hovers, and what would help, in words."""
+    match repeated_views(algorithm.sampler):
+        case "few":
+            return "each step takes the same few views and the others pull elsewhere: all views would lower it"
+        case "all":
+            return (
+                "the denoiser is not accurate or not steady enough: a smaller tol, damping or a shorter step may lower "
+                "it"
+            )
     ways = ["a larger batch", "a shorter step"]
     if isinstance(algorithm.gradient, Plain):
         ways.append("SAGA or SVRG")

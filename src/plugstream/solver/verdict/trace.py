@@ -10,11 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Trace"]
-
 # Random sums of an image. The length of a difference is right to sqrt(2 / sums), 9 %.
 _SUMS = 256
-# From this step on a trace has so many entries for each doubling of the steps, and before it every step.
+# From this step on a trace has this many entries for each doubling of the steps, and before it every step.
 _DENSE = 64
 # Pixels at a time, so that a volume is not copied.
 _CHUNK = 1 << 22
@@ -22,20 +20,18 @@ _CHUNK = 1 << 22
 
 @dataclass
 class Trace:
-    r"""Where an image was at the steps of a run, as z_k = S x_k with random sums S, so that ||z_j - z_k|| tells
-    ||x_j - x_k|| for any two of them without keeping images.
+    r"""Where an image was at the steps of a run, as random sums z_k = S x_k: ||z_j - z_k|| is about ||x_j - x_k||.
 
         z_m = sum over pixels p = m mod 256 of s_p x_p,    s_p = +-1 at random, the same for all steps,
 
-    for which E ||z||^2 = ||x||^2, with a relative standard deviation of at most sqrt(2 / 256). It is linear, so that
-    the mean of sums is that of the mean image. The signs are a hash of the pixel's number: every process and every
-    device has the same.
+    for which E ||z||^2 = ||x||^2, with a relative standard deviation of at most sqrt(2 / 256). S is linear, so the mean
+    of sums is that of the mean image. The signs are a hash of the pixel's number, the same on every device.
 
-    Every step is kept up to 64 from the beginning, and 64 of each doubling after that, so that a trace of a million
-    steps has a thousand entries. It begins anew where another problem does, with another sigma say.
+    The first 64 steps are kept, and 64 of each doubling after that: a million steps have a thousand entries. A new
+    problem, with another sigma say, begins a new trace.
 
     Arguments: first, the step that counts as zero; steps, from that one; sums, (..., 256) each, on the image's device;
-    phase, that of the algorithm (`PlugAndPlay.phase`), None where it tries several images in turn.
+    phase, that of the algorithm (`PlugAndPlay.phase`), None if it tries several images in turn.
     Reference: Charikar, Chen, Farach-Colton, Finding frequent items in data streams, 2002 (the count sketch).
     """
 
@@ -45,7 +41,7 @@ class Trace:
     phase: int | None = 0
 
     def begin(self, algorithm: Any, state: Any) -> None:
-        """Forget what was, since from this state on another image is sought."""
+        """Start again from this state, since another image is sought."""
         self.first, self.steps, self.sums = state.k, [], []
         self.phase = algorithm.phase(state)
         self.add(state.k, state.image, len(algorithm.fidelity.image_shape))
@@ -74,23 +70,23 @@ class Trace:
 
     def values(self) -> NDArray[Any]:
         """All sums, in double precision: (images, steps, 256)."""
-        kept = torch.stack(self.sums, -2).cpu()
-        kept = kept.to(torch.complex128 if kept.is_complex() else torch.float64)
-        found: NDArray[Any] = kept.reshape(-1, *kept.shape[-2:]).numpy()
-        return found
+        sums = torch.stack(self.sums, -2).cpu()
+        sums = sums.to(torch.complex128 if sums.is_complex() else torch.float64)
+        values: NDArray[Any] = sums.reshape(-1, *sums.shape[-2:]).numpy()
+        return values
 
 
 def random_sums(image: Tensor, ndim: int) -> Tensor:
     """S x of `Trace`, of each image: (..., 256)."""
     flat = image.flatten(image.ndim - ndim)
-    found = flat.new_zeros((*flat.shape[:-1], _SUMS))
+    sums = flat.new_zeros((*flat.shape[:-1], _SUMS))
     for begin in range(0, flat.shape[-1], _CHUNK):
         part = flat[..., begin : begin + _CHUNK]
         part = part * _signs(begin, part.shape[-1], part.device).to(part.real.dtype)
-        if left := -part.shape[-1] % _SUMS:
-            part = torch.nn.functional.pad(part, (0, left))
-        found += part.unflatten(-1, (-1, _SUMS)).sum(-2)
-    return found
+        if missing := -part.shape[-1] % _SUMS:
+            part = torch.nn.functional.pad(part, (0, missing))
+        sums += part.unflatten(-1, (-1, _SUMS)).sum(-2)
+    return sums
 
 
 @lru_cache(maxsize=64)  # a byte a pixel, of images of up to 2^28 pixels

@@ -16,21 +16,17 @@ from plugstream.models.base import Model
 from plugstream.models.recording import magnitudes
 from plugstream.models.suspects import Suspect, Trial
 
-__all__ = ["Found", "left_over", "refit", "try_suspects"]
-
-# Steps of conjugate gradients of a fit, and after how many of them how many of several trials go on; of intensities,
-# whose phases have to be found, more.
-_STEPS, _FIRST, _GO_ON = 10, 2, 3
-_WAVE_STEPS, _WAVE_FIRST = 30, 6
-_DEAR_STEPS, _DEAR_FIRST = 6, 1  # of models that are not linear, whose fields are solved for
-_CHANCE = 1.05
-# A fit is not asked for less than this part of the data, which is where single precision ends.
-_ROUNDING = 1e-9
+# Steps of a fit, and after how many of them the best three of several trials continue.
+_STEPS, _FIRST, _BEST = 10, 2, 3
+_WAVE_STEPS, _WAVE_FIRST = 30, 6  # for intensities, whose phases are unknown
+_DEAR_STEPS, _DEAR_FIRST = 6, 1  # for nonlinear models, whose fields are solved for
+_CHANCE = 1.05  # by which the best of several is better by chance
+_ROUNDING = 1e-9  # of the data: single precision goes no further
 
 
 @dataclass(frozen=True)
-class Found:
-    """How many times less of the data is left where a suspect is taken to be the cause, by which of its trials.
+class Evidence:
+    """By what factor less of the data is left if a suspect is the cause, by which of its trials.
 
     Arguments: rest, the part of the data that is left then.
     """
@@ -42,7 +38,7 @@ class Found:
 
 
 def left_over(model: Model, prediction: Tensor, data: Tensor, views: Tensor) -> tuple[Tensor, Tensor]:
-    """What a prediction leaves of the data, and the data, as they are compared: by roots where they are intensities."""
+    """What a prediction leaves of the data, and the data, as they are compared: as roots if they are intensities."""
     if model.intensities:
         return data.sqrt() - magnitudes(prediction, model, data, views), data.sqrt()
     return data - prediction, data
@@ -57,14 +53,14 @@ def refit(
     refine: str = "",
     bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> Iterator[float]:
-    r"""What is left of the data, ||H x - y||^2 / ||y||^2, before and after each step of a fit without a prior.
+    r"""The misfit ||H x - y||^2 / ||y||^2 before and after each step of a fit without a prior.
 
-    Gauss-Newton steps along conjugate directions (Polak and Ribiere), each of the length that is best for the
-    linearised model: conjugate gradients of a linear one. Of intensities roots are compared. Early steps fit what the
-    data agree on, so that a model in which views contradict each other is left behind by one in which they do not.
+    Gauss-Newton steps along conjugate directions (Polak and Ribiere), each of the best length for the linearised model:
+    conjugate gradients for a linear one. Intensities are compared by their roots. Early steps fit what the data agree
+    on, so a model whose views contradict each other falls behind one whose views do not.
 
     Arguments: data of these views; image to begin with (*image_shape); refine, a parameter of the model that takes a
-    step after each of the image; bounds, to which the image is clipped after each step.
+    step after each step of the image; bounds, to which the image is clipped after each step.
     Reference: Nocedal and Wright, Numerical Optimization, 2006, chapters 5 and 10.
     """
     x, direction, before = image, torch.zeros_like(image), None
@@ -72,8 +68,8 @@ def refit(
     energy: float | None = None
     prediction, pullback = model.linearize(x, views)
     while True:
-        rest, whole = left_over(model, prediction, data, views)
-        energy = float(whole.abs().double().square().sum()) if energy is None else energy
+        rest, compared = left_over(model, prediction, data, views)
+        energy = float(compared.abs().double().square().sum()) if energy is None else energy
         yield float(rest.abs().double().square().sum()) / max(energy, 1e-300)
         slope = model.restrict(_slope(model, prediction, data, views), views)
         gradient = pullback(slope)
@@ -82,28 +78,27 @@ def refit(
         change = model.forward(direction, views) if model.linear else model.derivative(x, direction, views)
         length = -_inner(slope, change) / max(_inner(change, change), 1e-300)
         x = x + length * direction
-        if model.linear and not clipped and not refine:  # which needs no third product
+        if model.linear and not clipped and not refine:  # no third product is needed
             prediction = prediction + length * change
             continue
         x = x.clamp(*bounds) if clipped else x
         if refine:
-            own: Any = model
-            slope_of = functools.partial(_slope, own)
-            model, before = own.with_parameters(own.refine(x, data, views, (refine,), slope_of)), None
+            refinable: Any = model
+            parameters = refinable.refine(x, data, views, (refine,), functools.partial(_slope, model))
+            model, before = refinable.with_parameters(parameters), None
         prediction, pullback = model.linearize(x, views)
 
 
 @torch.no_grad()
 def try_suspects(
     model: Model, data: Tensor, views: Tensor, suspects: Sequence[Suspect], *, enough: float = 0.0
-) -> list[Found]:
+) -> list[Evidence]:
     """How much less of the data of a few views a free image leaves under each suspect, the likeliest first.
 
-    Evidence is a ratio of two fits from the same start, by as many steps: as the scan says, over the best trial; 1 and
-    less speaks against a suspect. Where a suspect has many trials the best three go on after the first steps.
+    Evidence is the misfit of a fit as the scan says, over that of the best trial after as many steps from the same
+    start; 1 or less speaks against a suspect. Of many trials the best three continue after the first steps.
 
-    Arguments: data of these views of the model; enough, the part of the data below which nothing more is asked for,
-    such as its noise.
+    Arguments: data of these views of the model; enough, a misfit that need not be improved, such as the noise.
     """
     floor = max(_ROUNDING, enough)
     start, local = _start(model), torch.arange(len(views))
@@ -112,7 +107,7 @@ def try_suspects(
     if not (waves or model.linear):
         steps, first = _DEAR_STEPS, _DEAR_FIRST
     usual = max(floor, _after(refit(model, data, start, views), steps))
-    found = []
+    evidence = []
     for suspect in suspects:
         ends: list[tuple[float, str]] = []
         if suspect.refine and suspect.refine in model.refinable:
@@ -120,22 +115,21 @@ def try_suspects(
         running: list[tuple[float, Trial, Iterator[float]]] = []
         for trial in suspect.trials:
             other = trial.build()
-            own = data if trial.turn is None else trial.turn(data).resolve_conj()
-            own = _best_phase(other, own, local) if suspect.any_phase else own
-            fit = refit(other, own, _start(other), local)
+            turned = data if trial.turn is None else trial.turn(data).resolve_conj()
+            turned = _best_phase(other, turned, local) if suspect.any_phase else turned
+            fit = refit(other, turned, _start(other), local)
             running.append((_after(fit, first), trial, fit))
         running.sort(key=lambda one: one[0])
-        ends += [(_after(fit, steps - first - 1), trial.label) for _, trial, fit in running[:_GO_ON]]
+        ends += [(_after(fit, steps - first - 1), trial.label) for _, trial, fit in running[:_BEST]]
         if ends:
             least, label = min(ends, key=lambda one: one[0])
-            # The best of several is a little better by chance.
             chance = _CHANCE if len(suspect.trials) > 1 else 1.0
-            found.append(Found(suspect, label, usual / max(floor, least) / chance, least))
-    return sorted(found, key=lambda one: -one.evidence)
+            evidence.append(Evidence(suspect, label, usual / max(floor, least) / chance, least))
+    return sorted(evidence, key=lambda one: -one.evidence)
 
 
 def _after(fit: Iterator[float], steps: int) -> float:
-    """What is left after so many more steps; a fit that breaks down leaves all."""
+    """The misfit after this many more steps, infinite for a fit that breaks down."""
     value = math.inf
     for _ in range(steps + 1):
         value = next(fit)
@@ -145,12 +139,12 @@ def _after(fit: Iterator[float], steps: int) -> float:
 
 
 def _start(model: Model) -> Tensor:
-    begun = model.start_image()
-    return torch.zeros(model.image_shape, device=model.device, dtype=model.dtype) if begun is None else begun
+    image = model.start_image()
+    return torch.zeros(model.image_shape, device=model.device, dtype=model.dtype) if image is None else image
 
 
 def _slope(model: Any, prediction: Tensor, data: Tensor, views: Tensor) -> Tensor:
-    """The derivative of half the squared difference, of roots where data are intensities."""
+    """The derivative of half the squared difference, of roots if data are intensities."""
     if model.intensities:
         return Amplitude().for_model(model).derivative(prediction, data, views)
     return prediction - data
@@ -159,8 +153,8 @@ def _slope(model: Any, prediction: Tensor, data: Tensor, views: Tensor) -> Tenso
 def _best_phase(model: Model, data: Tensor, views: Tensor) -> Tensor:
     """Complex data turned by the phase that suits a real image best.
 
-    Of data exp(i f) H x the back-projection is exp(i f) H^H H x, whose values lie about a line through zero: its angle
-    is half of that of the sum of their squares.
+    The back-projection of exp(i f) H x is exp(i f) H^H H x, whose values lie about a line through zero: its angle is
+    half that of the sum of their squares.
     """
     if not data.is_complex() or model.dtype.is_complex:
         return data

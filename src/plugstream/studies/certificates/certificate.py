@@ -1,4 +1,4 @@
-"""The certificate of a denoiser: what is proved, measured and refuted, as a table, as JSON and as arrays."""
+"""The certificate of a denoiser: what is proved, measured and refuted, as text, JSON and arrays."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from plugstream.algorithms.pairs import Pair, damping_for
 
-__all__ = ["AT_THE_LIMIT", "Certificate", "PairNumbers"]
-
-# A theta that is 1 to this much is 1: that of -I, say, whose pairs give it up to rounding.
+# A theta above this counts as 1, such as that of -I, whose pairs give it up to rounding.
 AT_THE_LIMIT = 1 - 1e-6
 
 Status = Literal["proved", "refuted", "open"]
@@ -35,12 +33,11 @@ class Certificate:
     """The result of `certify`.
 
     Attributes:
-        averaged, proximal: what holds by construction; None and False if nothing is claimed. accuracy: to which outputs
-        are known, relative to the input; taken off all that was measured. how: by which the transposed Jacobian was
-        had. lipschitz, residual, theta: the pairs that attain the largest lower bounds. asymmetry: ||(J - J^T) / 2||_F
-        / ||J||_F, the largest estimate, and what rounding could give. boundedness: the largest ||D(z) - z||^2 / (n
-        sigma^2) seen. jumps: whether halving the worst pair made its ratio grow on and on. pairs: the numbers of every
-        pair.
+        averaged, proximal: what holds by construction; None and False if nothing is claimed. accuracy: of outputs,
+        relative to the input; subtracted from all measurements. how: the method for the transposed Jacobian. lipschitz,
+        residual, theta: the pairs with the largest lower bounds. asymmetry: the largest estimate of ||(J - J^T) / 2||_F
+        / ||J||_F, and asymmetry_floor, what rounding could give. boundedness: the largest ||D(z) - z||^2 / (n sigma^2).
+        jumps: whether the ratio of the worst pair grew at each halving. pairs: the numbers of every pair.
     """
 
     denoiser: str
@@ -100,14 +97,10 @@ class Certificate:
         if self.nonexpansive_status == "refuted":
             lines.append(f"not nonexpansive: the distance of two images grows by the factor {lipschitz:.4g}")
         if self.jumps:
-            lines.append(
-                "by all appearance not continuous: halving their distance again and again, the factor grows on"
-            )
+            lines.append("apparently not continuous: the factor keeps growing as their distance is halved")
         if self.averaged_status == "refuted":
             if theta == math.inf:
-                lines.append(
-                    "not averaged, and no damping makes it so: a difference of images is lengthened along itself"
-                )
+                lines.append("not averaged, and no damping makes it so: a difference of images grows along itself")
             elif theta > 1 / AT_THE_LIMIT:
                 damping = damping_for(theta)
                 lines.append(
@@ -128,7 +121,7 @@ class Certificate:
         if self.averaged_status == "open":
             lines.append(f"whether it is averaged: if so, with a theta of at least {self.theta.theta:.4g}")
         if not self.proximal and self.asymmetry <= 3 * self.asymmetry_floor:
-            lines.append("whether its Jacobian is symmetric everywhere: where it was looked at it is, up to rounding")
+            lines.append("whether its Jacobian is symmetric everywhere: at the images measured it is, up to rounding")
         return lines
 
     def rows(self) -> list[tuple[str, str, str]]:

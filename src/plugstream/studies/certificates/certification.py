@@ -1,8 +1,9 @@
-"""What is known about a denoiser: proved by construction, shown by pairs of images, and nothing more."""
+"""Certify a denoiser: what is proved by construction, and what pairs of images show."""
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -19,11 +20,9 @@ from plugstream.studies.certificates.certificate import Certificate, PairNumbers
 from plugstream.studies.certificates.paths import path_pairs, reconstruction_path, small_problem
 from plugstream.studies.certificates.search import Adjoint, Secants, asymmetry, make_adjoint, worst_directions
 
-__all__ = ["certify"]
-
-# Halvings of a pair that no longer change its value by this factor are of a smooth map; a jump doubles it.
+# Halving a pair at a jump doubles its value; above this factor per halving it counts as a jump.
 _JUMP = 1.5
-# The least size of pairs in units of sigma is that at which rounding makes up this part of a pair's distance.
+# Pairs are no smaller than where rounding makes up this part of their distance.
 _NOISE = 0.01
 
 
@@ -43,27 +42,26 @@ def certify(
     r"""Whether a denoiser may be used where a theorem asks for an averaged one: its constants, with their witnesses.
 
     The Lipschitz constants of D and of I - D, the smallest theta for which D is theta-averaged, the asymmetry of its
-    Jacobian (Sreehari's condition) and the constant c of ||D(z) - z||^2 / n <= c sigma^2 (Chan's). What a denoiser says
-    of itself (`averaged`, `proximal`) is reported as proved by construction. Everything else is measured, on
+    Jacobian (Sreehari's condition) and the constant c of ||D(z) - z||^2 / n <= c sigma^2 (Chan's). What a denoiser
+    declares (`averaged`, `proximal`) is reported as proved by construction. Everything else is measured, on
 
     - the images with noise of sigma, each pair of two draws, and of image and noise;
     - the inputs of PnP-ISTA and PnP-SGD with this denoiser on a small diffraction tomography of each image: one step
       and the next, all views and a few, each step and the last;
-    - the worst directions found at a noisy image and at the path's last input (`worst_directions`), by power iteration
-      on a growing subspace, with automatic differentiation where that gives the Jacobian and finite differences else;
-    - the worst of those halved again and again (`bisect`), which finds jumps.
+    - the worst directions at a noisy image and at the path's last input (`worst_directions`), by power iteration on a
+      growing subspace, with automatic differentiation if that gives the Jacobian, or else finite differences;
+    - the worst of those, halved repeatedly (`bisect`), which finds jumps.
 
     Every number but the asymmetry is attained by a pair of images that comes with it, hence a lower bound: a search
-    that finds nothing proves nothing. A pair that contradicts a property refutes it, since what rounding and a
-    tolerance could do has been taken off.
+    that finds nothing proves nothing. A pair that contradicts a property refutes it, since the possible effect of
+    rounding and tolerance has been subtracted.
 
     Arguments:
         denoiser: any; for volumes, channels and complex images with the adapters that it needs (`adapt`).
         images: names and images of one shape, without noise, (H, W) or (D, H, W), of one dtype: float64 or complex128
-            wherever the denoiser takes it. Complex ones are vectors of real and imaginary parts, with noise in both.
+            if the denoiser accepts it. Complex ones are vectors of real and imaginary parts, with noise in both.
         channels: whether the first axis is of channels.
-        sizes: root mean square distances of the pairs to search at, in units of sigma; those that would drown in
-            rounding are left out.
+        sizes: root mean square distances of the pairs, in units of sigma; those below the rounding are left out.
         products: of the Jacobian in a search. steps: of a reconstruction; 0 for none. halvings: of the worst pairs.
         tell: called with a line now and then.
     References: Sun, Wohlberg and Kamilov, Definition 1 and Proposition 7; Sreehari et al., 2016; Chan, Wang and
@@ -81,7 +79,8 @@ def certify(
     for number, (name, image) in enumerate(tensors.items()):
         with within("picture", number, len(tensors)):
             generator = torch.Generator().manual_seed(seed + number)
-            noisy, other = (_noisy(image, sigma, generator) for _ in range(2))
+            draws = (torch.randn(image.shape, generator=generator, dtype=torch.float64) for _ in range(2))
+            noisy, other = (image + sigma * draw.to(image) for draw in draws)
             points = {f"{name} with noise": noisy}
             look.compare(image, noisy, f"{name}, without noise and with")
             look.compare(noisy, other, f"{name}, with two draws of noise")
@@ -159,8 +158,8 @@ class _Look:
         path = torch.view_as_real(path) if path.is_complex() else path
         inputs = path.flatten(0, 1)
         outputs, error, _ = denoise(self.denoiser, self.sigma, inputs)
-        for i, j, what in path_pairs(path):
-            pair = Pair(inputs[i], inputs[j], outputs[i], outputs[j], error, f"reconstruction of {name}, {what}")
+        for i, j, label in path_pairs(path):
+            pair = Pair(inputs[i], inputs[j], outputs[i], outputs[j], error, f"reconstruction of {name}, {label}")
             self.add(pair, "path")
         return path[-1, 0]
 
@@ -176,7 +175,7 @@ class _Look:
         start = [(point - outputs[0]).double(), (point - point.mean()).double()]
         for size in reversed(usable):
             secants = replace(small, size=size * self.sigma)
-            most = products if size == usable[-1] else (products + 1) // 2  # half, since it knows where to begin
+            most = products if size == usable[-1] else (products + 1) // 2  # half, since it has a good start
             pairs = worst_directions(secants, adjoint, products=most, seed=seed, start=start)
             for pair in pairs:
                 self.add(pair, "search")
@@ -187,15 +186,11 @@ class _Look:
         """Halve the worst pairs of a finite size; whether the values keep growing, as they do at a jump."""
         jumps = False
         for goal in ("lipschitz", "residual", "theta"):
-            start = self.best[goal]
-
-            def value(pair: Pair, goal: str = goal) -> float:
-                return float(getattr(pair, goal))
-
-            halves = bisect(self.denoiser, self.sigma, start, value, halvings=halvings)
+            value = operator.attrgetter(goal)
+            halves = bisect(self.denoiser, self.sigma, self.best[goal], value, halvings=halvings)
             for pair in halves:
                 self.add(pair, "halved")
-            if goal != "theta" and len(halves) >= 4:  # theta grows without bound where D is merely steep along itself
+            if goal != "theta" and len(halves) >= 4:  # theta also grows without bound if D is steep along itself
                 jumps = jumps or value(halves[-1]) > _JUMP**3 * value(halves[-4])
         return jumps
 
@@ -211,10 +206,6 @@ class RealView(Denoiser):
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         out, warm = self.denoiser.denoise(torch.view_as_complex(image.contiguous()), sigma, warm)
         return torch.view_as_real(out.resolve_conj()), warm
-
-
-def _noisy(image: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
-    return image + sigma * torch.randn(image.shape, generator=generator, dtype=torch.float64).to(image)
 
 
 def _name(denoiser: Denoiser) -> str:

@@ -9,8 +9,6 @@ from typing import Any
 from plugstream.images.drawing import encode_figure
 from plugstream.studies.certificates.certificate import Certificate
 
-__all__ = ["draw_certificate"]
-
 _INK = "#222222"
 _KINDS = {
     "noise": ("images with noise", "#8a8f98", "s"),

@@ -1,4 +1,4 @@
-"""The images that a reconstruction really gives to a denoiser, as pairs to judge it by."""
+"""The images that a reconstruction gives to a denoiser, as pairs to judge it by."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from plugstream.models.born_geometry import BornGeometry
 from plugstream.models.function import FunctionModel
 from plugstream.scans.simulation import simulate
 
-__all__ = ["path_pairs", "reconstruction_path", "small_problem"]
-
 
 def small_problem(image: Tensor, *, views: int = 12, receivers: int = 48, snr: float = 40.0) -> LeastSquares:
     """A diffraction tomography of an image like the paper's: a ring around it, a wavelength of six pixels, 40 dB.
 
-    For volumes, channels and complex images it is some of their Fourier coefficients instead, different ones in each
-    view: by the diffraction theorem, tomography measures these in any number of dimensions.
+    For volumes, channels and complex images it is random Fourier coefficients instead, which diffraction tomography
+    measures in any number of dimensions.
 
     Arguments: image, the truth, (H, W) or of any other kind. Returns the fidelity of `views` views, in its precision.
     """

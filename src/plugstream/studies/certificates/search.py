@@ -17,8 +17,6 @@ from plugstream.algorithms.pairs import Pair, measure
 from plugstream.base.progress import report
 from plugstream.denoisers.base import Denoiser
 
-__all__ = ["Adjoint", "Secants", "asymmetry", "make_adjoint", "worst_directions"]
-
 Adjoint = Callable[[Tensor], Tensor]
 """The product of the transposed Jacobian at an image with a direction, (H, W) to (H, W)."""
 
@@ -52,9 +50,9 @@ class Secants:
 def make_adjoint(secants: Secants, seed: int = 0) -> Adjoint | None:
     """The transposed Jacobian by automatic differentiation, or None if that is not available.
 
-    Some denoisers run without gradients, and some detach a part of their computation, so autograd does not give their
-    Jacobian. So <w, J v> by finite differences must equal <J^T w, v> for three random pairs of directions (up to a
-    fiftieth of ||J v||, and to the step's error). A proximal operator needs none, since its Jacobian is symmetric.
+    Some denoisers run without gradients, and some detach a part of their computation. So <w, J v> by finite differences
+    must equal <J^T w, v> for three random pairs of directions (up to a fiftieth of ||J v||, and to the step's error). A
+    proximal operator needs none, since its Jacobian is symmetric.
     """
     if secants.denoiser.proximal:
         return None
@@ -76,8 +74,8 @@ def make_adjoint(secants: Secants, seed: int = 0) -> Adjoint | None:
         v = _unit(torch.randn(image.shape, generator=generator, dtype=torch.float64))
         jv, pair = secants(v)
         w = _unit(jv + _unit(torch.randn(image.shape, generator=generator, dtype=torch.float64)) * jv.norm())
-        apart = abs(float((w * jv).sum()) - float((adjoint(w) * v).sum()))
-        if not apart <= _AGREE * float(jv.norm()) + 2 * pair.margin:
+        difference = abs(float((w * jv).sum()) - float((adjoint(w) * v).sum()))
+        if not difference <= _AGREE * float(jv.norm()) + 2 * pair.margin:
             return None
     return adjoint
 
@@ -93,13 +91,13 @@ def worst_directions(
         theta(v) = ||A v||^2 / (2 <v, A v>),   whose stationary points are   A^T A v = theta (A + A^T) v.
 
     All three are ratios of quadratic forms, so on a subspace with basis V they are small eigenproblems of V^T J V and
-    (J V)^T J V. The subspace starts with a few directions and grows by what would raise one of the three fastest:
-    J^T J v, A^T A v and A^T A v - theta (A + A^T) v in turn, which need the adjoint. It holds the Krylov space of power
-    iteration, hence finds no less. Without an adjoint it grows by J v, which finds the same if J is symmetric, and by
-    random directions; then it may miss something.
+    (J V)^T J V. The subspace starts with a few directions and grows by the gradients of the three in turn: J^T J v,
+    A^T A v and A^T A v - theta (A + A^T) v, which need the adjoint. It contains the Krylov space of power iteration, so
+    it finds no less. Without an adjoint it grows by J v, which finds the same if J is symmetric, and by random
+    directions; then it may miss something.
 
-    What counts are the pairs of images that were denoised on the way and at the end, never the eigenvalues: so every
-    number is attained, also where D is not differentiable.
+    The numbers are those of pairs of images that were denoised, never eigenvalues: so each is attained, even if D is
+    not differentiable.
 
     Arguments: products, how many J v to form; start, directions to begin with. Returns all pairs.
     Reference: Davidson, J. Comput. Phys. 17, 1975; for the quotient, `Pair`.
@@ -206,7 +204,7 @@ def _largest(
     least, vectors = scipy.linalg.eigh(twice)
     if least[0] < -2 * noise:  # D lengthens this one along itself: no theta will do
         return vectors[:, 0], 1e6
-    # The noise is added below, so that directions which D keeps as they are (0 / 0) do not stand out.
+    # The noise is added to the denominator, so that directions which D does not change (0 / 0) do not stand out.
     values, vectors = scipy.linalg.eigh(residual, twice + (max(noise, 1e-12) - min(0.0, least[0])) * identity)
     return vectors[:, -1], float(values[-1])
 

@@ -4,7 +4,7 @@
 
 makes OUT/cells.tar.gz. Unpacked into results/ elsewhere, `plugstream reproduce all --out results` writes tables and
 figures from it without computing anything again. Pictures may be .npy of 8 bits, which need no library to be read.
-Where --cells names a folder of cells of an earlier run, it goes on from those. Another --size needs scikit-image.
+--cells names a folder of cells of an earlier run to continue from. Another --size needs scikit-image.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ import time
 import traceback
 from pathlib import Path
 
-from plugstream.studies.experiments.cells import Store
-from plugstream.studies.experiments.reproduce import Reproduction, compute_all, summary
-from plugstream.studies.experiments.scale import FULL, QUICK
+from plugstream.studies.experiments.cells import FULL, QUICK, OutOfTimeError, Store
+from plugstream.studies.experiments.reproduce import Reproduction, compute, summary
 from plugstream.studies.experiments.setup import load_pictures, make_problem
 
-# What the most depends on first: Figs. 6 and 7 come with Table 2, and Fig. 3 with Fig. 2.
+# The most important first: Figs. 6 and 7 come with Table 2, and Fig. 3 with Fig. 2.
 _ORDER = ("table2", "beyond", "successors", "fig2", "fig4", "fig5", "table1")
 
 
 def main() -> int:
-    """Compute, say what was done, and pack it also where something failed."""
+    """Compute the cells, report them, and pack them even if something failed."""
     begin = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, required=True)
@@ -57,10 +56,11 @@ def main() -> int:
     failed = False
     for what in options.what:
         try:
-            if (left := compute_all([what], work)) is not None:
-                say(f"the time is over, before {left}")
-                break
-        except Exception:  # the others may still do, and what is done must come back
+            compute(what, work)
+        except OutOfTimeError as error:
+            say(f"the time is over, before {error}")
+            break
+        except Exception:  # the others may still work, and all cells must come back
             traceback.print_exc()
             failed = True
     print(summary(work))

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from plugstream.studies.experiments.cells import Store
-from plugstream.studies.experiments.known import known_settings
-from plugstream.studies.experiments.runs import Spec, falling, outcome, run, tune
-from plugstream.studies.experiments.scale import Scale
+from plugstream.studies.experiments.cells import Arrays, Cell, Scale, Store
+from plugstream.studies.experiments.runs import Spec, falling, known_settings, outcome, run, tune
 from plugstream.studies.experiments.setup import Problem
-
-__all__ = ["LEVELS", "Row", "beyond_cells", "calls_to_reach", "cells_of", "first_reach", "rows"]
 
 # Average SNR in dB that a method should reach: the issue's, and the paper's PnP-SGD with 10 views.
 LEVELS = (25.5, 25.85)
@@ -22,7 +17,7 @@ LEVELS = (25.5, 25.85)
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: its name, the settings to try, the range of sigma, and the memory.
+    """A line of the table: its name, the settings to try, the range of sigma on the scale 0 .. 255, and the memory.
 
     `memory` is what it keeps between steps beyond the image and its momentum.
     """
@@ -45,18 +40,19 @@ def rows(scale: Scale, trained: Sequence[str] = ()) -> list[Row]:
     two = "two images, 0.5 MB"
     full = Spec(sampler="all", views=None, step=1.3, iterations=many)
     admm = [Spec("admm", sampler="all", views=None, step=gamma, iterations=few) for gamma in (100.0, 300.0)]
+    batch = Spec("hqs", sampler="all", views=None, iterations=few)
     hqs = [
-        falling(Spec("hqs", sampler="all", views=None, step=start, iterations=few), end, round(part * few))
+        falling(replace(batch, step=start), end, round(part * few))
         for start, end in ((1000.0, 10.0), (300.0, 3.0), (3000.0, 10.0))
         for part in (0.5, 0.9)
     ]
     short = [
-        falling(Spec("hqs", sampler="all", views=None, step=start, iterations=8), end, 6)
+        falling(replace(batch, step=start, iterations=8), end, 6)
         for start, end in ((1000.0, 10.0), (300.0, 3.0), (1000.0, 30.0))
     ]
     online = [
-        falling(Spec("hqs", sampler="shifted", views=30, step=start, iterations=few), end, round(0.9 * few))
-        for start, end in ((300.0, 3.0), (100.0, 3.0))
+        falling(replace(batch, sampler="shifted", views=30, step=start), 3.0, round(0.9 * few))
+        for start in (300.0, 100.0)
     ]
     lines = [
         Row("PnP-SGD(10), i.i.d.", (replace(plain, sampler="uniform"),)),
@@ -89,30 +85,25 @@ def rows(scale: Scale, trained: Sequence[str] = ()) -> list[Row]:
     for name in trained:
         choices = tuple(replace(spec, denoiser=name) for spec in hqs[:2])
         lines.append(Row(f"PnP-HQS(60), falling, {names[name]}", choices, 3.0, 120.0, "one image"))
+    return limit_choices(lines, scale)
+
+
+def limit_choices(lines: Sequence[Row], scale: Scale) -> list[Row]:
+    """The lines with only the first setting of each, if the scale is a quick one."""
     limit = None if scale.choices > 1 else 1
     return [replace(line, choices=line.choices[:limit]) for line in lines]
 
 
 def _shorter(spec: Spec) -> tuple[Spec, ...]:
     """Variants with the steps that variance reduction may need (its theory requires 1/(3L)), and without momentum."""
-    return (
-        replace(spec, step=0.5),
-        replace(spec, step=1 / 3),
-        replace(spec, step=1.0, momentum="none"),
-    )
+    return replace(spec, step=0.5), replace(spec, step=1 / 3), replace(spec, step=1.0, momentum="none")
 
 
-def beyond_cells(
-    problem: Problem, store: Store, scale: Scale, trained: Sequence[str] = ()
-) -> dict[str, dict[str, Any]]:
-    """Each line tuned for the best SNR after its calls, and run with every call measured."""
-    return cells_of(rows(scale, trained), problem, store, scale, "beyond")
+def cells_of(lines: Sequence[Row], problem: Problem, store: Store, scale: Scale, prefix: str) -> dict[str, Cell]:
+    """Each line tuned for the best SNR after its calls, and run with every call measured.
 
-
-def cells_of(
-    lines: Sequence[Row], problem: Problem, store: Store, scale: Scale, prefix: str
-) -> dict[str, dict[str, Any]]:
-    """The cells of such lines, named by a prefix; without a search, known settings are used, or else a grid."""
+    Cells are named by the prefix. Without a search, known settings are used, or else a grid.
+    """
     out = {}
     for row in lines:
         about = {
@@ -123,7 +114,7 @@ def cells_of(
             "evaluations": scale.evaluations,
         }
 
-        def compute(row: Row = row) -> tuple[dict[str, Any], dict[str, Any]]:
+        def compute(row: Row = row) -> tuple[Cell, Arrays]:
             settings = known_settings(row.name, problem.names, row.choices[0].iterations)
             if scale.evaluations == 0 and settings is not None and problem.instrument == "born-2d":
                 tuned = settings
@@ -134,22 +125,18 @@ def cells_of(
             more = {"sigma": tuned.sigma, "spec": tuned.spec.about(), "memory": row.memory}
             return outcome(problem, result, **more), {}
 
-        out[row.name] = store.cell(f"{prefix}-{_slug(row.name)}", about, compute)
+        file = "".join(c if c.isalnum() else "-" for c in row.name.lower()).strip("-").replace("--", "-")
+        out[row.name] = store.cell(f"{prefix}-{file}", about, compute)
     return out
 
 
-def _slug(name: str) -> str:
-    """The name of a line as part of a file name."""
-    return "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-").replace("--", "-")
-
-
-def calls_to_reach(cell: dict[str, Any], level: float) -> int | None:
+def calls_to_reach(cell: Cell, level: float) -> int | None:
     """Denoiser calls until the average over the images first reaches a level, None if it never does."""
     place = first_reach(cell, level)
     return None if place is None else int(cell.get("calls", cell["history"]["snr"]["step"])[place])
 
 
-def first_reach(cell: dict[str, Any], level: float) -> int | None:
+def first_reach(cell: Cell, level: float) -> int | None:
     """The first measurement at which the average over the images reaches a level, None if there is none."""
     average = np.asarray(cell["history"]["snr"]["value"], dtype=float).mean(1)
     reached = np.flatnonzero(average >= level)

@@ -6,18 +6,6 @@ MATLAB code for the strengths of BM3D and TV.
 
 from __future__ import annotations
 
-__all__ = [
-    "AVERAGE",
-    "BM3D_SIGMA",
-    "IMAGES",
-    "ITERATION_SECONDS",
-    "METHODS",
-    "TABLE1",
-    "TABLE2",
-    "TNRD_SIGMA",
-    "TV_LAMBDA",
-]
-
 IMAGES = ("barbara", "boat", "foreman", "house", "lenna", "monarch", "parrot", "pepper")
 
 # Minimal distance ||x - P(x)||^2 to a fixed point, averaged over the images; not divided by its value at x^0, as a

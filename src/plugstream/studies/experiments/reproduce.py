@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,9 @@ import numpy as np
 
 from plugstream.base.errors import InputError
 from plugstream.studies.experiments import beyond, figures, report, successors, table1, table2
-from plugstream.studies.experiments.cells import OutOfTimeError, Store
-from plugstream.studies.experiments.other_instruments import OTHERS, make_other_problem
+from plugstream.studies.experiments.cells import Cell, OutOfTimeError, Scale, Store
 from plugstream.studies.experiments.printed import METHODS
-from plugstream.studies.experiments.scale import Scale
-from plugstream.studies.experiments.setup import Problem
-
-__all__ = ["WHAT", "Reproduction", "compute", "compute_all", "summary", "write"]
+from plugstream.studies.experiments.setup import OTHER_INSTRUMENTS, Problem, make_other_problem
 
 WHAT = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "beyond", "successors")
 
@@ -40,16 +35,16 @@ class Reproduction:
     scale: Scale
     tnrd: bool = True
     weights: Path | None = None
-    _others: dict[str, Problem] = field(default_factory=dict)
+    _other_problems: dict[str, Problem] = field(default_factory=dict)
 
     def measured_by(self, name: str) -> Problem:
         """The problem, or some of its pictures measured by another instrument."""
         if name == self.problem.instrument:
             return self.problem
-        if name not in self._others:
+        if name not in self._other_problems:
             pictures = self.problem.pictures.only(successors.FOUR_PICTURES)
-            self._others[name] = make_other_problem(name, pictures, device=self.problem.device)
-        return self._others[name]
+            self._other_problems[name] = make_other_problem(name, pictures, device=self.problem.device)
+        return self._other_problems[name]
 
     @property
     def denoisers(self) -> tuple[str, ...]:
@@ -58,34 +53,24 @@ class Reproduction:
 
 def compute(what: str, work: Reproduction) -> Any:
     """The cells of a table or figure, computed if they do not exist yet."""
-    problem, store, scale = work.problem, work.store, work.scale
-    if what == "table1":
-        return table1.table1_cells(problem, store, scale, work.denoisers, work.weights)
-    if what in ("table2", "fig6", "fig7"):
-        return table2.table2_cells(problem, store, scale)
-    if what in ("fig2", "fig3", "fig4"):
-        denoiser = "tv" if what == "fig4" else "bm3d"
-        return table1.table1_cells(problem, store, scale, (denoiser,))
-    if what == "fig5":
-        return table2.fig5_cells(problem, store, scale)
-    if what == "beyond":
-        return beyond.beyond_cells(problem, store, scale, ("tnrd-ours", "ridge"))
-    if what == "successors":
-        lines, missing = _successor_lines(work)
-        if missing is not None:
-            raise OutOfTimeError(missing)
-        return lines
+    parts = work.problem, work.store, work.scale
+    match what:
+        case "table1":
+            return table1.table1_cells(*parts, work.denoisers, work.weights)
+        case "fig2" | "fig3" | "fig4":
+            return table1.table1_cells(*parts, ("tv" if what == "fig4" else "bm3d",))
+        case "table2" | "fig6" | "fig7":
+            return table2.method_cells(*parts, reversed(METHODS))  # our methods first
+        case "fig5":
+            return table2.method_cells(*parts, ("PnP-SGD(10)", "PnP-FISTA(60)", "PnP-ADMM(60)"))
+        case "beyond":
+            return beyond.cells_of(beyond.rows(work.scale, ("tnrd-ours", "ridge")), *parts, "beyond")
+        case "successors":
+            lines, missing = _successor_lines(work)
+            if missing is not None:
+                raise OutOfTimeError(missing)
+            return lines
     raise InputError(f"there is nothing called {what!r} to reproduce; choose {', '.join(WHAT)} or all")
-
-
-def compute_all(what: Sequence[str], work: Reproduction) -> str | None:
-    """Compute the cells of several; the name of the cell at which the time was over, or None."""
-    try:
-        for one in what:
-            compute(one, work)
-    except OutOfTimeError as error:
-        return str(error)
-    return None
 
 
 def write(what: str, work: Reproduction, out: Path) -> list[Path]:
@@ -103,39 +88,38 @@ def write(what: str, work: Reproduction, out: Path) -> list[Path]:
         return report.write_table(out, what, report.table2_table(cells), {"tuned": tuned})
     path = out / f"{what}.png"
     if what == "fig2":
-        figures.draw_distances(
-            path, [(f"step {label}, B = 30", _both(cells, "bm3d", step, 30)) for step, label in _STEPS]
-        )
+        panels = [(f"step {label}, B = 30", _both(cells, step, 30)) for step, label in _STEPS]
+        figures.draw_distances(path, panels)
     elif what == "fig3":
-        figures.draw_distances(path, [(f"B = {b}, step 1/L", _both(cells, "bm3d", 1.0, b)) for b in _BATCHES])
+        figures.draw_distances(path, [(f"B = {b}, step 1/L", _both(cells, 1.0, b)) for b in _BATCHES])
     elif what == "fig4":
-        steps = [(f"step {label}", cells["tv", step, 30, "nesterov"]) for step, label in _STEPS]
-        batches = [(f"B = {b}", cells["tv", 1.0, b, "nesterov"]) for b in _BATCHES]
-        figures.draw_stacked(path, [("TV, B = 30, accelerated", steps), ("TV, step 1/L, accelerated", batches)])
+        steps = {f"step {label}": cells["tv", step, 30, "nesterov"] for step, label in _STEPS}
+        batches = {f"B = {b}": cells["tv", 1.0, b, "nesterov"] for b in _BATCHES}
+        groups = [("TV, B = 30, accelerated", steps), ("TV, step 1/L, accelerated", batches)]
+        figures.draw_stacked(path, groups, figures.distance_curve, "iteration")
     elif what == "fig5":
-        figures.draw_times(path, cells)
+        times = [("a fixed reconstruction time", cells)]
+        figures.draw_stacked(path, times, figures.time_curve, "seconds an image", low=5)
     elif what == "fig6":
         budgets = [(f"a budget of {b} views", {m: cells[m] for m in METHODS if m.endswith(f"({b})")}) for b in (10, 30)]
-        figures.draw_budgets(path, budgets)
+        figures.draw_stacked(path, budgets, figures.snr_curve, "iteration", low=0, legend="lower right")
     elif what == "fig7":
         _draw_fig7(path, work, cells)
     else:
         inverting = {name: cell for name, cell in cells.items() if cell["spec"]["method"] != "pgm"}
-        others = {name: cell for name, cell in cells.items() if name not in inverting}
-        panels = [("the data inverted in every step", inverting), ("gradient steps", others)]
-        figures.draw_beyond(path, [panel for panel in panels if panel[1]])
+        gradient = {name: cell for name, cell in cells.items() if name not in inverting}
+        kinds = [("the data inverted in every step", inverting), ("gradient steps", gradient)]
+        figures.draw_beyond(path, [kind for kind in kinds if kind[1]])
         return [*report.write_table(out, what, report.beyond_table(cells)), path]
     return [path]
 
 
-def _successor_lines(work: Reproduction) -> tuple[dict[str, dict[str, dict[str, Any]]], str | None]:
+def _successor_lines(work: Reproduction) -> tuple[dict[str, dict[str, Cell]], str | None]:
     """The lines of `successors` by instrument that exist or that there is time for, and the first missing one."""
-    lines: dict[str, dict[str, dict[str, Any]]] = {}
+    lines: dict[str, dict[str, Cell]] = {}
     missing = None
-    for instrument in ("born-2d", *OTHERS):
-        born = instrument == "born-2d"
-        rows = successors.successor_rows(work.scale) if born else successors.other_rows(work.scale, instrument)
-        for row in rows:
+    for instrument in ("born-2d", *OTHER_INSTRUMENTS):
+        for row in successors.successor_rows(work.scale, instrument):
             try:
                 cells = successors.successor_cells(work.measured_by(instrument), work.store, work.scale, [row.name])
             except OutOfTimeError as error:
@@ -167,21 +151,20 @@ def summary(work: Reproduction) -> str:
     return json.dumps(out, indent=1)
 
 
-def _both(cells: Any, denoiser: str, step: float, views: int) -> list[dict[str, Any]]:
-    return [cells[denoiser, step, views, momentum] for momentum in table1.MOMENTA]
+def _both(cells: Any, step: float, views: int) -> list[Cell]:
+    """The basic and the accelerated run with BM3D."""
+    return [cells["bm3d", step, views, momentum] for momentum in table1.MOMENTA]
 
 
-def _draw_fig7(path: Path, work: Reproduction, cells: dict[str, dict[str, Any]]) -> None:
-    names = [name for name in work.problem.names if name in table2.SHOWN] or [work.problem.names[0]]
-    shown = ("PnP-FISTA(30)", "PnP-ADMM(30)", "PnP-SGD(10)", "PnP-SGD(30)")
+def _draw_fig7(path: Path, work: Reproduction, cells: dict[str, Cell]) -> None:
+    names = [name for name in work.problem.names if name in table2.FIG7_IMAGES] or [work.problem.names[0]]
     rows, boxes = [], []
     for name in names:
         place = work.problem.names.index(name)
         truth = work.problem.truth[place].cpu().numpy()
         row = [(name, truth)]
-        for method in shown:
-            slug = method.removesuffix(")").replace("(", "-").lower()
-            image = work.store.arrays(f"run-{slug}")[name]
+        for method in ("PnP-FISTA(30)", "PnP-ADMM(30)", "PnP-SGD(10)", "PnP-SGD(30)"):
+            image = work.store.arrays(f"run-{table2.slug(method)}")[name]
             row.append((f"{method}: {cells[method]['snr'][place]:.2f} dB", image))
         rows.append(row)
         top, left = _BOXES.get(name, (0.4, 0.4))

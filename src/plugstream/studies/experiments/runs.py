@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Sequence
@@ -15,61 +16,40 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.algorithms import Algorithm
-from plugstream.algorithms.sampling import Sampler
 from plugstream.base.errors import PlugstreamWarning
 from plugstream.base.schedules import Geometric, OverL
 from plugstream.denoisers import Denoiser, Opening
 from plugstream.denoisers.by_name import make
 from plugstream.denoisers.equivariant import Equivariant
-from plugstream.fidelity.least_squares import Fidelity
 from plugstream.runs.parts import build_algorithm
 from plugstream.settings import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
 from plugstream.solver.loop import solve
 from plugstream.solver.monitors import SNR, Distance, Monitor
 from plugstream.solver.result import Result
+from plugstream.studies.experiments.printed import IMAGES
 from plugstream.studies.experiments.setup import PerImage, Problem
 from plugstream.studies.tuning import golden_section
-
-__all__ = [
-    "Spec",
-    "TunedSpec",
-    "as_numpy",
-    "falling",
-    "make_algorithm",
-    "make_denoiser",
-    "make_sampler",
-    "outcome",
-    "run",
-    "tune",
-]
 
 
 @dataclass(frozen=True)
 class Spec:
-    """Everything about a run except sigma.
+    """Everything about a run except sigma."""
 
-    method: an algorithm by its name: pgm (FISTA, PnP-SGD), admm, hqs, ... views: of a step, all if None. step and
-    step_end: multiples of 1/L.
-    sigma_end: sigma at the end over sigma at the start. falling: steps in which both reach their end, all if None.
-    options: of the algorithm, by name. equivariant: how the denoiser is made so, if at all. opening: another denoiser
-    of the first steps, how many they are, and its sigma over that of the denoiser.
-    """
-
-    method: str = "pgm"
+    method: str = "pgm"  # an algorithm by its name: pgm (FISTA, PnP-SGD), admm, hqs, ...
     denoiser: str = "bm3d"
     sampler: str = "shifted"
-    views: int | None = 10
-    step: float = 1.0
+    views: int | None = 10  # of a step; all if None
+    step: float = 1.0  # a multiple of 1/L, and so is the next
     step_end: float | None = None
-    sigma_end: float | None = None
-    falling: int | None = None
-    momentum: str = "nesterov"
+    sigma_end: float | None = None  # over sigma at the start
+    falling: int | None = None  # steps until both reach their end; all if None
+    momentum: str = "nesterov"  # with an optional limit after a colon: bounded:8
     gradient: str = "plain"
     restart: str = "none"
     iterations: int = 150
-    options: tuple[tuple[str, float | str], ...] = ()
-    equivariant: str | None = None
-    opening: tuple[str, int, float] | None = None
+    options: tuple[tuple[str, float | str], ...] = ()  # of the algorithm, by name
+    equivariant: str | None = None  # how the denoiser is made equivariant
+    opening: tuple[str, int, float] | None = None  # a denoiser for the first steps, their number, its sigma over ours
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", tuple((name, value) for name, value in self.options))  # JSON has lists
@@ -77,10 +57,8 @@ class Spec:
 
     def about(self) -> dict[str, Any]:
         """As JSON, to tell cells apart; newer fields only if they are set, so that earlier cells stay valid."""
-        fields = asdict(self)
-        return {
-            name: value for name, value in fields.items() if value or name not in ("options", "equivariant", "opening")
-        }
+        newer = ("options", "equivariant", "opening")
+        return {name: value for name, value in asdict(self).items() if value or name not in newer}
 
 
 @dataclass(frozen=True)
@@ -91,6 +69,24 @@ class TunedSpec:
     sigma: list[float]
     snr: list[float]
     evaluations: int
+
+
+def known_settings(method: str, names: Sequence[str], iterations: int) -> TunedSpec | None:
+    """The settings that a full search gave for a method of Table 2 or a line of `beyond`, None if there was none.
+
+    They are in known.json, made from the cells of the run in docs/reproduction.md. A picture that is not the paper's
+    gets the geometric mean of the paper's sigmas.
+
+    Arguments: iterations, at most this many.
+    """
+    content = json.loads((Path(__file__).parent / "known.json").read_text(encoding="utf-8")).get(method)
+    if content is None:
+        return None
+    spec = Spec(**content["spec"])
+    sigma = dict(zip(IMAGES, content["sigma"], strict=True))
+    mean = float(np.exp(np.mean(np.log(content["sigma"]))))
+    sigmas = [sigma.get(name, mean) for name in names]
+    return TunedSpec(replace(spec, iterations=min(iterations, spec.iterations)), sigmas, [], 0)
 
 
 def make_denoiser(name: str, weights: Path | None = None, *, low: float = 0.0) -> Denoiser:
@@ -107,30 +103,15 @@ def make_denoiser(name: str, weights: Path | None = None, *, low: float = 0.0) -
 _OPTIONS: dict[str, dict[str, Any]] = {"tv": {"tol": 0.0, "max_iterations": 20}, "ridge": {"tol": 1e-3}}
 
 
-def _make_momentum(text: str) -> Any:
-    """The momentum of a run, by its name, with an optional limit after a colon: bounded:8."""
-    name, _, limit = text.partition(":")
-    return MomentumSettings.of(name=name, **({"momentum_limit": float(limit)} if limit else {})).build()
-
-
-def make_sampler(spec: Spec, fidelity: Fidelity) -> Sampler:
-    """The sampler of a run."""
-    name = "all" if spec.views is None else spec.sampler
-    sampler: Sampler = SamplerSettings.of(name=name, **({} if name == "all" else {"batch": spec.views})).build(fidelity)
-    return sampler
-
-
 def make_algorithm(
     problem: Problem, spec: Spec, sigma: Sequence[float] | NDArray[np.float64], weights: Path | None = None
 ) -> Algorithm[Any]:
     """The algorithm, with a sigma for each image."""
     levels = torch.as_tensor(np.asarray(sigma), dtype=problem.fidelity.dtype.to_real(), device=problem.device)
     falling = spec.falling or spec.iterations
-    common: dict[str, Any] = {
-        "sigma": 1.0 if spec.sigma_end is None else Geometric(1.0, spec.sigma_end, falling),
-        "step_size": OverL(spec.step if spec.step_end is None else Geometric(spec.step, spec.step_end, falling)),
-        "sampler": make_sampler(spec, problem.fidelity),
-    }
+    views = {"name": "all"} if spec.views is None else {"name": spec.sampler, "batch": spec.views}
+    momentum, _, limit = spec.momentum.partition(":")
+    limits = {"momentum_limit": float(limit)} if limit else {}
     low = -math.inf if problem.fidelity.dtype.is_complex else 0.0
     denoiser: Denoiser = PerImage(make_denoiser(spec.denoiser, weights, low=low), levels, problem.counted)
     if spec.equivariant is not None:
@@ -143,10 +124,12 @@ def make_algorithm(
         AlgorithmSettings.of(name=spec.method, **dict(spec.options)),
         problem.fidelity,
         denoiser,
-        momentum=_make_momentum(spec.momentum),
+        sigma=1.0 if spec.sigma_end is None else Geometric(1.0, spec.sigma_end, falling),
+        step_size=OverL(spec.step if spec.step_end is None else Geometric(spec.step, spec.step_end, falling)),
+        sampler=SamplerSettings.of(**views).build(problem.fidelity),
+        momentum=MomentumSettings.of(name=momentum, **limits).build(),
         restart=spec.restart,
         gradient=GradientSettings.of(name=spec.gradient).build(0),
-        **common,
     )
 
 
@@ -159,10 +142,9 @@ def run(
     every: int = 1,
     weights: Path | None = None,
 ) -> Result[Any]:
-    """Run it from zero on all images, and measure the SNR, and on request the distance, every so many steps.
+    """Run it from zero on all images; every this many steps measure the SNR, and on request the distance.
 
-    `problem.counted` then has the number of views and denoiser calls, also after each step, unless measuring the
-    distance took some of them.
+    `problem.counted` then has the visits of views and the denoiser calls after each step, those for the distance too.
     """
     counted = problem.counted
     counted.reset()
@@ -170,7 +152,7 @@ def run(
     if distance:
         monitors.append(Distance())
     with warnings.catch_warnings():
-        # Conjugate gradients that stop at their limit are part of the experiment, and told in the documentation.
+        # Conjugate gradients that stop at their limit are part of the experiment, as the documentation says.
         warnings.simplefilter("ignore", PlugstreamWarning)
         return solve(
             make_algorithm(problem, spec, sigma, weights),
@@ -220,7 +202,6 @@ def tune(
     *,
     grid: int = 5,
     evaluations: int = 11,
-    weights: Path | None = None,
 ) -> TunedSpec:
     """The settings and the sigma of each image that give the best SNR at the end of a run.
 
@@ -234,7 +215,7 @@ def tune(
         def score(sigma: NDArray[np.float64]) -> NDArray[np.float64]:
             key = tuple(np.round(sigma, 12))
             if key not in scores[spec]:
-                result = run(problem, spec, sigma / 255, every=spec.iterations, weights=weights)
+                result = run(problem, spec, sigma / 255, every=spec.iterations)
                 scores[spec][key] = result.history["snr"].value[-1]
             return scores[spec][key]
 
@@ -253,7 +234,7 @@ def tune(
 
 
 def falling(spec: Spec, end: float, steps: int) -> Spec:
-    """The spec with gamma falling to `end` / L in so many steps, and sigma with its square root."""
+    """The spec with gamma falling to `end` / L in this many steps, and sigma with its square root."""
     return replace(spec, step_end=end, sigma_end=math.sqrt(end / spec.step), falling=steps)
 
 

@@ -1,13 +1,14 @@
-"""The paper's experiment: its images, the scan of each, and a fidelity for all of them at once."""
+"""The paper's experiment: its images, the scan of each, and a fidelity for all of them; and two other instruments."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,10 +22,13 @@ from plugstream.models.born_geometry import BornGeometry
 from plugstream.models.views import Views
 from plugstream.studies.experiments.printed import IMAGES
 
-__all__ = ["CountingModel", "PerImage", "Pictures", "Problem", "load_pictures", "make_problem"]
-
 # Of scikit-image, and all of the paper's size or larger; they stand in where the paper's images are not at hand.
 _STAND_IN = ("camera", "moon", "coins", "page")
+# As many as in the paper's scans, so that a batch of 10 or 30 means the same.
+VIEWS = 60
+# Names of problems, and their input SNR in dB.
+OTHER_INSTRUMENTS = {"ct": 40.0, "mri": 30.0, "mri-density": 30.0}
+_COILS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +86,7 @@ class Problem:
         return self.fidelity.device
 
 
-def make_problem(pictures: Pictures, *, device: torch.device | str = "cpu", method: str = "auto") -> Problem:
+def make_problem(pictures: Pictures, *, device: torch.device | str = "cpu") -> Problem:
     """Measure every picture as the authors' code did: 60 views, 360 receivers, noise at exactly 40 dB.
 
     The i-th of the paper's images has noise of seed i, whichever others it comes with. The prox of PnP-ADMM is solved
@@ -90,16 +94,73 @@ def make_problem(pictures: Pictures, *, device: torch.device | str = "cpu", meth
     the SNR is the same (docs/reproduction.md).
     """
     begin = time.perf_counter()
-    size = pictures.truth.shape[-1]
-    model = BornModel(BornGeometry.paper(size), device=device, method=method)
+    model = BornModel(BornGeometry.paper(pictures.truth.shape[-1]), device=device)
     truth = pictures.truth.to(device=model.device, dtype=model.dtype)
-    clean = model.forward(truth).cpu()
     seeds = [IMAGES.index(name) if name in IMAGES else i for i, name in enumerate(pictures.names)]
-    data = torch.stack([add_noise(one, 40.0, seed=seed) for one, seed in zip(clean, seeds, strict=True)])
+    return pose(pictures, truth, model, model.forward(truth).cpu(), 40.0, seeds, begin)
+
+
+def pose(
+    pictures: Pictures,
+    truth: Tensor,
+    model: Model,
+    clean: Tensor,
+    snr: float,
+    seeds: Iterable[int],
+    begin: float,
+    instrument: str = "born-2d",
+) -> Problem:
+    """The problem of data without noise, with noise of this many dB and a seed for each picture; its L is known."""
+    data = torch.stack([add_noise(one, snr, seed=seed) for one, seed in zip(clean, seeds, strict=True)])
     counted = CountingModel(model)
     fidelity = LeastSquares(cast(Model, counted), data, prox_tol=1e-4, prox_iterations=12)
-    assert fidelity.lipschitz_max > 0  # found now, and not within the first run's time
-    return Problem(pictures, truth, fidelity, counted, time.perf_counter() - begin)
+    assert fidelity.lipschitz_max > 0  # computed now, and not within the first run's time
+    return Problem(pictures, truth, fidelity, counted, time.perf_counter() - begin, instrument)
+
+
+def make_other_problem(name: str, pictures: Pictures, *, device: torch.device | str = "cpu") -> Problem:
+    """Pictures measured by "ct" or "mri" from 60 views, with white noise whose seed is the picture's place.
+
+    ct: a parallel beam over half a turn, at 40 dB. mri: spokes turned by the golden angle, four coils on a ring, at
+    30 dB; the image is complex with a smooth phase. "mri-density" is the same data, with samples weighted by the part
+    of k-space that they represent. The prox is that of `make_problem`.
+    """
+    if name not in OTHER_INSTRUMENTS:
+        raise InputError(f"there is no problem {name!r}; choose one of {', '.join(OTHER_INSTRUMENTS)}")
+    begin = time.perf_counter()
+    size = int(pictures.truth.shape[-1])
+    model, phase = (_tomograph(size, device), None) if name == "ct" else _scanner(size, device, name == "mri-density")
+    truth = pictures.truth if phase is None else pictures.truth * phase
+    truth = truth.to(device=model.device, dtype=model.dtype)
+    clean = _scanner(size, device, False)[0].forward(truth).cpu() if phase is not None else model.forward(truth).cpu()
+    return pose(pictures, truth, model, clean, OTHER_INSTRUMENTS[name], range(len(clean)), begin, name)
+
+
+def _tomograph(size: int, device: torch.device | str) -> Any:
+    """A parallel beam; pixels and voxels have side 1."""
+    from plugstream.models.ct import CTModel
+    from plugstream.models.ct_beams import parallel_beam
+    from plugstream.models.ct_geometry import Voxels
+
+    angles = np.arange(VIEWS) * np.pi / VIEWS
+    return CTModel(parallel_beam(angles, int(1.45 * size), 1.0), Voxels((size, size), 1.0), device=device)
+
+
+def _scanner(size: int, device: torch.device | str, weighted: bool) -> tuple[Any, Tensor]:
+    """Spokes and coils, and the phase of an image."""
+    from plugstream.instruments.mri_simulation import ring_coils
+    from plugstream.models.density import sample_density
+    from plugstream.models.kspace import KSpace, centered_voxels, encoded_voxels
+    from plugstream.models.mri import MRIModel
+    from plugstream.models.trajectories import radial_spokes
+
+    voxels = centered_voxels((size, size), 1e-3)
+    path = radial_spokes(voxels, VIEWS)
+    density = sample_density(KSpace(path, encoded_voxels(voxels, 2), 1e-4)) if weighted else None
+    y, x = np.mgrid[-1 : 1 : size * 1j, -1 : 1 : size * 1j]
+    phase = torch.from_numpy(np.exp(0.5j * np.sin(2 * x + 0.5) * np.cos(1.5 * y - 0.3)).astype(np.complex64))
+    maps = ring_coils((size, size), _COILS)[:, 0]
+    return MRIModel(path, voxels, maps, density=density, device=device), phase
 
 
 class CountingModel:

@@ -1,7 +1,4 @@
-"""The methods that followed the paper, beside the best earlier ones, in one run and with one search for sigma.
-
-With diffraction tomography on all pictures, and with ct and MRI on a few of them.
-"""
+"""The methods that followed the paper, beside the best earlier ones: diffraction tomography, CT and MRI."""
 
 from __future__ import annotations
 
@@ -9,28 +6,46 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from plugstream.studies.experiments.beyond import Row, cells_of, rows
-from plugstream.studies.experiments.cells import Store
+from plugstream.studies.experiments.beyond import Row, cells_of, limit_choices, rows
+from plugstream.studies.experiments.cells import Cell, Scale, Store
 from plugstream.studies.experiments.runs import Spec
-from plugstream.studies.experiments.scale import Scale
 from plugstream.studies.experiments.setup import Problem
-
-__all__ = ["BEFORE", "FOUR_PICTURES", "other_rows", "successor_cells", "successor_rows"]
 
 # What they are compared with: the lines of `beyond` that were the best online, and the best of all.
 BEFORE = ("PnP-SGD(10), shifted", "PnP-ADMM(60)", "PnP-HQS(30), shifted, falling")
 # The pictures that the other instruments see.
 FOUR_PICTURES = ("house", "lenna", "monarch", "parrot")
-# Of other instruments: how often a sigma is tried, and of which methods two settings are.
+# For other instruments: how many values of sigma are tried, and the methods with two settings.
 _EVALUATIONS = 7
 _FEW = ("admm", "hqs", "ipa", "block-admm", "inexact-admm", "red", "snore")
 
 
-def successor_rows(scale: Scale) -> list[Row]:
-    """The table's lines, earlier methods first.
+def successor_rows(scale: Scale, instrument: str = "born-2d") -> list[Row]:
+    """The table's lines for an instrument, earlier methods first.
 
-    Methods with a gradient step get `scale.calls[0]` steps, of which ProxSkip's mostly call no denoiser, and those that
-    invert the data `scale.calls[1]`.
+    For instruments other than the paper's, sigma has a wider range, there are lines that weigh pixels or samples, and
+    only the first setting of each line is tried, or the first two for methods of `_FEW`, where the step matters most.
+    """
+    plain = Spec(iterations=scale.calls[0])
+    if instrument == "born-2d":
+        return _paper_rows(scale)
+    if instrument == "mri-density":
+        weighted = tuple(replace(plain, step=step) for step in (4.0, 8.0)[: scale.choices])
+        return [Row("PnP-SGD(10), shifted, density", weighted, 0.3, 30.0)]
+    lines = []
+    for line in _paper_rows(scale):
+        count = 2 if line.choices[0].method in _FEW else 1
+        lines.append(replace(line, choices=line.choices[:count], low=line.low / 3, high=3 * line.high))
+    if instrument == "ct":
+        each = replace(plain, gradient="diagonal")
+        lines.append(Row("PnP-SGD(10), shifted, a step for each pixel", (each,), 0.3, 30.0, "an image"))
+    return lines
+
+
+def _paper_rows(scale: Scale) -> list[Row]:
+    """Methods with a gradient step get `scale.calls[0]` steps, and those that invert the data `scale.calls[1]`.
+
+    Most of ProxSkip's steps call no denoiser.
     """
     many, few = scale.calls
     plain = Spec(iterations=many)
@@ -77,39 +92,15 @@ def successor_rows(scale: Scale) -> list[Row]:
         # The dearest last, since time may be short.
         Row("PnP-SGD(10), shifted, mean over turns", (replace(plain, equivariant="mean"),)),
     ]
-    limit = None if scale.choices > 1 else 1
-    return [replace(line, choices=line.choices[:limit]) for line in lines]
+    return limit_choices(lines, scale)
 
 
 def successor_cells(
     problem: Problem, store: Store, scale: Scale, names: Sequence[str] | None = None
-) -> dict[str, dict[str, Any]]:
-    """Each line, or those of these names, tuned for the best SNR at its end, and run with every step measured.
-
-    Of another instrument than the paper's with fewer trials.
-    """
-    if problem.instrument == "born-2d":
-        lines, prefix = successor_rows(scale), "successors"
-    else:
-        lines, prefix = other_rows(scale, problem.instrument), f"successors-{problem.instrument}"
+) -> dict[str, Cell]:
+    """The cells of all lines, or of those with these names; instruments other than the paper's get fewer trials."""
+    lines, prefix = successor_rows(scale, problem.instrument), "successors"
+    if problem.instrument != "born-2d":
+        prefix = f"successors-{problem.instrument}"
         scale = replace(scale, evaluations=min(scale.evaluations, _EVALUATIONS))
     return cells_of([line for line in lines if names is None or line.name in names], problem, store, scale, prefix)
-
-
-def other_rows(scale: Scale, instrument: str) -> list[Row]:
-    """The same lines for another instrument, sigma in a wider range, and what weighs its pixels or samples.
-
-    Where a line has many settings to try, one or two of them: those of `_FEW`, whose step says how far they come, two.
-    """
-    plain = Spec(iterations=scale.calls[0])
-    if instrument == "mri-density":
-        weighted = tuple(replace(plain, step=step) for step in (4.0, 8.0)[: scale.choices])
-        return [Row("PnP-SGD(10), shifted, density", weighted, 0.3, 30.0)]
-    lines = []
-    for line in successor_rows(scale):
-        count = 2 if line.choices[0].method in _FEW else 1
-        lines.append(replace(line, choices=line.choices[:count], low=line.low / 3, high=3 * line.high))
-    if instrument == "ct":
-        each = replace(plain, gradient="diagonal")
-        lines.append(Row("PnP-SGD(10), shifted, a step for each pixel", (each,), 0.3, 30.0, "an image"))
-    return lines

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from plugstream.studies.experiments.cells import Store
+from plugstream.studies.experiments.cells import Arrays, Cell, Scale, Store
 from plugstream.studies.experiments.printed import BM3D_SIGMA, IMAGES, TNRD_SIGMA, TV_LAMBDA
 from plugstream.studies.experiments.runs import Spec, outcome, run
-from plugstream.studies.experiments.scale import Scale
 from plugstream.studies.experiments.setup import Problem
-
-__all__ = ["COLUMNS", "DENOISERS", "MOMENTA", "distance_cell", "smallest", "strengths", "table1_cells"]
 
 DENOISERS = ("tv", "bm3d", "tnrd")
 # (step as a multiple of 1/L, views a step), in the order of the paper's columns; the last is the first again.
@@ -48,39 +45,7 @@ def _authors_strengths(problem: Problem, denoiser: str) -> list[float]:
     return [table[IMAGES.index(name)] if name in IMAGES else float(np.mean(table)) for name in problem.names]
 
 
-def distance_cell(
-    problem: Problem,
-    store: Store,
-    scale: Scale,
-    denoiser: str,
-    step: float,
-    views: int,
-    momentum: str,
-    weights: Path | None = None,
-) -> dict[str, Any]:
-    """One run from x^0 = 0 with the distance to a fixed point measured on the way.
-
-    With momentum a step that is a quarter as long needs twice the iterations, so that is what it gets.
-    """
-    iterations = round(scale.distance_steps / math.sqrt(step))
-    spec = Spec(denoiser=denoiser, sampler="shifted", views=views, step=step, momentum=momentum, iterations=iterations)
-    sigma = strengths(problem, denoiser, step)
-    about = {
-        "images": list(problem.names),
-        "spec": spec.about(),
-        "chosen": _authors_strengths(problem, denoiser),
-        "every": scale.distance_every,
-    }
-
-    def compute() -> tuple[dict[str, Any], dict[str, Any]]:
-        result = run(problem, spec, sigma, distance=True, every=scale.distance_every, weights=weights)
-        return outcome(problem, result, spec=spec.about()), {}
-
-    name = f"distance-{denoiser}-step{1 / step:g}-views{views}-{momentum}"
-    return store.cell(name, about, compute)
-
-
-def smallest(cell: dict[str, Any]) -> float:
+def smallest(cell: Cell) -> float:
     """The smallest distance of a run, averaged over the images: an entry of the table."""
     values = np.asarray(cell["history"]["distance"]["value"], dtype=float)
     return float(np.nanmin(values, axis=0).mean())
@@ -92,13 +57,27 @@ def table1_cells(
     scale: Scale,
     denoisers: Sequence[str] = DENOISERS,
     weights: Path | None = None,
-) -> dict[tuple[str, float, int, str], dict[str, Any]]:
-    """All runs of the table, by denoiser, step, views and momentum."""
-    return {
-        (denoiser, step, views, momentum): distance_cell(
-            problem, store, scale, denoiser, step, views, momentum, weights
-        )
-        for denoiser in denoisers
-        for step, views in COLUMNS[:5]
-        for momentum in MOMENTA
-    }
+) -> dict[tuple[str, float, int, str], Cell]:
+    """All runs of the table, from x^0 = 0, by denoiser, step, views and momentum.
+
+    With momentum a step that is a quarter as long needs twice the iterations, and gets them.
+    """
+    cells = {}
+    for denoiser, (step, views), momentum in itertools.product(denoisers, COLUMNS[:5], MOMENTA):
+        iterations = round(scale.distance_steps / math.sqrt(step))
+        spec = Spec(denoiser=denoiser, views=views, step=step, momentum=momentum, iterations=iterations)
+        about = {
+            "images": list(problem.names),
+            "spec": spec.about(),
+            "chosen": _authors_strengths(problem, denoiser),
+            "every": scale.distance_every,
+        }
+
+        def compute(spec: Spec = spec) -> tuple[Cell, Arrays]:
+            sigma = strengths(problem, spec.denoiser, spec.step)
+            result = run(problem, spec, sigma, distance=True, every=scale.distance_every, weights=weights)
+            return outcome(problem, result, spec=spec.about()), {}
+
+        name = f"distance-{denoiser}-step{1 / step:g}-views{views}-{momentum}"
+        cells[denoiser, step, views, momentum] = store.cell(name, about, compute)
+    return cells

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from plugstream.studies.experiments.cells import Store
-from plugstream.studies.experiments.known import known_settings
-from plugstream.studies.experiments.printed import METHODS
-from plugstream.studies.experiments.runs import Spec, TunedSpec, as_numpy, outcome, run, tune
-from plugstream.studies.experiments.scale import Scale
+from plugstream.studies.experiments.cells import Arrays, Cell, Scale, Store
+from plugstream.studies.experiments.runs import Spec, as_numpy, known_settings, outcome, run, tune
 from plugstream.studies.experiments.setup import Problem
 
-__all__ = ["BATCH", "SHOWN", "choices", "fig5_cells", "method_cells", "table2_cells"]
-
-# The batch methods of Fig. 5, on all views.
-BATCH = ("PnP-FISTA(60)", "PnP-ADMM(60)")
 # The images of Fig. 7.
-SHOWN = ("monarch", "parrot")
+FIG7_IMAGES = ("monarch", "parrot")
 
 # (step, momentum), and gamma of PnP-ADMM as a multiple of 1/L: three of each, so that no method is tuned harder.
 _GRADIENT = ((1.0, "nesterov"), (1.3, "nesterov"), (1.0, "chambolle-dossal"))
@@ -41,9 +35,17 @@ def choices(method: str, scale: Scale) -> list[Spec]:
     ]
 
 
-def method_cells(problem: Problem, store: Store, scale: Scale, method: str) -> dict[str, Any]:
-    """Tune a method, run it again with every step measured, and store both; returns the run."""
-    slug = method.removesuffix(")").replace("(", "-").lower()
+def method_cells(problem: Problem, store: Store, scale: Scale, methods: Iterable[str]) -> dict[str, Cell]:
+    """Each method tuned, and run again with every step measured; both are stored, and the runs returned."""
+    return {method: _method_cell(problem, store, scale, method) for method in methods}
+
+
+def slug(method: str) -> str:
+    """A method as part of a file name."""
+    return method.removesuffix(")").replace("(", "-").lower()
+
+
+def _method_cell(problem: Problem, store: Store, scale: Scale, method: str) -> Cell:
     specs = choices(method, scale)
     about: dict[str, Any] = {
         "images": list(problem.names),
@@ -52,40 +54,24 @@ def method_cells(problem: Problem, store: Store, scale: Scale, method: str) -> d
         "evaluations": scale.evaluations,
     }
 
-    def search() -> tuple[dict[str, Any], dict[str, Any]]:
+    def search() -> tuple[Cell, Arrays]:
         if scale.evaluations == 0:
-            settings = known_settings(method, problem.names, specs[0].iterations)
-            assert settings is not None
-            return _describe_tuning(settings), {}
-        low, high = _RANGE[specs[0].method]
-        tuned = tune(problem, specs, low, high, grid=scale.grid, evaluations=scale.evaluations)
-        return _describe_tuning(tuned), {}
+            best = known_settings(method, problem.names, specs[0].iterations)
+            assert best is not None
+        else:
+            low, high = _RANGE[specs[0].method]
+            best = tune(problem, specs, low, high, grid=scale.grid, evaluations=scale.evaluations)
+        return {**vars(best), "spec": best.spec.about()}, {}
 
-    tuned = store.cell(f"tune-{slug}", about, search)
+    tuned = store.cell(f"tune-{slug(method)}", about, search)
     spec = Spec(**tuned["spec"])
+    settings = {"spec": spec.about(), "sigma": tuned["sigma"]}
 
-    def final() -> tuple[dict[str, Any], dict[str, Any]]:
+    def final() -> tuple[Cell, Arrays]:
         result = run(problem, spec, tuned["sigma"])
-        pictures = {name: as_numpy(result.image[i]) for i, name in enumerate(problem.names) if name in SHOWN or i == 0}
-        return outcome(problem, result, sigma=tuned["sigma"], spec=spec.about()), pictures
+        pictures = {
+            name: as_numpy(result.image[i]) for i, name in enumerate(problem.names) if name in FIG7_IMAGES or i == 0
+        }
+        return outcome(problem, result, **settings), pictures
 
-    return store.cell(f"run-{slug}", {**about, "spec": spec.about(), "sigma": tuned["sigma"]}, final)
-
-
-def table2_cells(problem: Problem, store: Store, scale: Scale) -> dict[str, dict[str, Any]]:
-    """All of Table 2: a run for each method, our methods first."""
-    return {method: method_cells(problem, store, scale, method) for method in reversed(METHODS)}
-
-
-def fig5_cells(problem: Problem, store: Store, scale: Scale) -> dict[str, dict[str, Any]]:
-    """SNR against time: PnP-SGD with 10 views a step against the batch methods with all 60."""
-    return {method: method_cells(problem, store, scale, method) for method in ("PnP-SGD(10)", *BATCH)}
-
-
-def _describe_tuning(tuned: TunedSpec) -> dict[str, Any]:
-    return {
-        "spec": tuned.spec.about(),
-        "sigma": tuned.sigma,
-        "snr": tuned.snr,
-        "evaluations": tuned.evaluations,
-    }
+    return store.cell(f"run-{slug(method)}", {**about, **settings}, final)

@@ -14,8 +14,6 @@ from torch import Tensor
 from plugstream.base.errors import InputError, StorageError
 from plugstream.base.tensors import load_tensors, save_tensors
 
-__all__ = ["Training", "fit"]
-
 _FORMAT = "plugstream-training"
 _TOGETHER = 50  # losses read from a GPU at a time
 
@@ -116,8 +114,8 @@ def fit(
         due = checkpoint is not None and (step + 1) % every == 0
         last = step + 1 == steps
         losses: list[float] = []
-        if due or last or len(unread) == _TOGETHER or not _far(unread[-1]):
-            losses, unread = _read(unread), []
+        if due or last or len(unread) == _TOGETHER or not _on_gpu(unread[-1]):
+            losses, unread = torch.stack([torch.as_tensor(loss) for loss in unread]).tolist(), []  # one copy for all
         for number, loss in enumerate(losses, step + 1 - len(losses)):
             if not math.isfinite(loss):
                 hint = f"; the last checkpoint is {checkpoint}" if checkpoint and checkpoint.exists() else ""
@@ -132,10 +130,5 @@ def fit(
             return
 
 
-def _far(loss: float | Tensor) -> bool:
+def _on_gpu(loss: float | Tensor) -> bool:
     return isinstance(loss, Tensor) and loss.is_cuda
-
-
-def _read(losses: list[float | Tensor]) -> list[float]:
-    """All losses, with one copy from the device."""
-    return torch.stack([torch.as_tensor(loss) for loss in losses]).tolist()

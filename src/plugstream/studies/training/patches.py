@@ -11,8 +11,6 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError
 
-__all__ = ["Patches"]
-
 _PICTURES = {".png", ".tif", ".tiff", ".jpg", ".jpeg", ".bmp"}
 
 

@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from plugstream.base.circulant import preconditioned_steps
 from plugstream.denoisers import ridge_triton
 from plugstream.denoisers.ridge_prior import RidgePotential, Ridges, prox
 from plugstream.studies.training.fit import Training, fit
 from plugstream.studies.training.patches import Patches
-
-__all__ = ["ridge_gradients", "train_ridge"]
 
 
 def ridge_gradients(
@@ -46,35 +45,19 @@ def ridge_gradients(
         )
         error = (denoised - x) / level
         loss = error.square().mean()
-        v = _solve(_hessian_at(fixed, denoised, fast), 2 * error / level / error.numel(), solves)
+        hessian, slope = _hessian_at(fixed, denoised, fast), 2 * error / level / error.numel()
+        # (I + Hess R)^{-1} slope; without a preconditioner.
+        v = preconditioned_steps(lambda p: p + hessian(p), lambda r: r, torch.zeros_like(slope), slope, solves, 3)
     torch.autograd.backward(learned.gradient_along(denoised, v), torch.full_like(loss, -1))
     return loss
 
 
-def _hessian_at(potential: RidgePotential, at: Tensor, fast: bool) -> Callable[[Tensor], Tensor]:
+def _hessian_at(potential: RidgePotential, image: Tensor, fast: bool) -> Callable[[Tensor], Tensor]:
     if fast:
         tables = ridge_triton.Tables.of(potential)
-        return lambda v: ridge_triton.hessian(potential, at, v, tables)
-    curvature = potential.curvature(at)
+        return lambda v: ridge_triton.hessian(potential, image, v, tables)
+    curvature = potential.curvature(image)
     return lambda v: potential.hessian(curvature, v)
-
-
-def _solve(hessian: Callable[[Tensor], Tensor], b: Tensor, count: int) -> Tensor:
-    """(I + Hess R)^{-1} b by `count` conjugate gradients, each image on its own."""
-    least = torch.finfo(b.dtype).tiny
-
-    def dot(a: Tensor, b: Tensor) -> Tensor:
-        return (a * b).sum((1, 2, 3), keepdim=True)
-
-    v, r = torch.zeros_like(b), b
-    p, energy = r, dot(r, r)
-    for _ in range(count):
-        q = p + hessian(p)
-        step = energy / dot(p, q).clamp_min(least)
-        v, r = v + step * p, r - step * q
-        before, energy = energy, dot(r, r)
-        p = r + energy / before.clamp_min(least) * p
-    return v
 
 
 def train_ridge(

@@ -18,8 +18,6 @@ from plugstream.denoisers.tnrd.tables import BUMPS, PRECISION, SPACING
 from plugstream.studies.training.fit import Training, fit
 from plugstream.studies.training.patches import Patches
 
-__all__ = ["initial_weights", "train_tnrd"]
-
 # Adam moves every number by about its rate: the numbers of filters are of size 1, and so are the others in these units.
 _RATES = {"coefficients": 1.0, "log_reaction": 1.0, "weights": 0.2}
 _NOISE = 15.0  # that a model meets inside: the bumps are then two thirds of the noise wide and reach to 20 times it
@@ -60,9 +58,9 @@ class _Stages:
     @classmethod
     def joined(cls, parts: list[_Stages]) -> _Stages:
         """The stages of all, one after the other, as leaves of their own."""
-        return cls(*(torch.cat([part.named()[name] for part in parts]) for name in _RATES))
+        return cls(*(torch.cat([part.parameters()[name] for part in parts]) for name in _RATES))
 
-    def named(self) -> dict[str, Tensor]:
+    def parameters(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in _RATES}
 
     def __call__(self, u: Tensor, noisy: Tensor) -> Tensor:
@@ -76,14 +74,14 @@ class _Stages:
 
 
 class _Step:
-    """The loss of some patches and its gradients, left in the learning stages; on a GPU as one CUDA graph.
+    """The loss of some patches, with its gradients left in the learning stages; on a GPU as one CUDA graph.
 
-    Arguments: fixed: stages before, not trained. learning: those that are. sigma: of the noise.
+    Arguments: fixed: earlier stages, not trained. learning: the trained ones. sigma: of the noise.
     """
 
     def __init__(self, fixed: _Stages | None, learning: _Stages, sigma: float) -> None:
         self.fixed, self.learning, self.sigma = fixed, learning, sigma
-        self.leaves = list(learning.named().values())
+        self.leaves = list(learning.parameters().values())
         self.calls = 0
 
     def __call__(self, clean: Tensor, noise: Tensor) -> Tensor:
@@ -136,10 +134,10 @@ def train_tnrd(
     """Learn the filters, influence functions and reactions of a TNRD model for one noise level.
 
     The loss is the mean of (u_T - x)^2 / sigma^2 over pixels: 1 for the noisy image itself. Stage t is first trained on
-    its own output with the stages before it fixed, starting as a copy of the one before; then all are trained together.
-    Images are scaled so that the noise inside is 15 whatever sigma is, which the model keeps as its `scale`. A model
-    for another noise level, scaled, is thus a start from which all stages are trained together at once.
-    The authors used L-BFGS on all crops at once, unscaled; this is Adam on random patches.
+    its own, starting as a copy of the one before, with the earlier stages fixed; then all are trained together. Images
+    are scaled so that the noise inside is 15 whatever sigma is (`scale` of the model), so a model for another noise
+    level is a start for training all stages together. The authors used L-BFGS on all crops at once, unscaled; this is
+    Adam on random patches.
 
     Arguments:
         sigma: the noise on the scale 0 .. 255; patches have values from 0 to 1. stages, size: of the model.
@@ -147,7 +145,7 @@ def train_tnrd(
         start: a model to start from; then stages, size and stage_steps do not matter.
         device: the patches' own is best.
         checkpoint: a folder with a file for each phase, from which a stopped training goes on to the bit.
-        progress: told the phase, the step, the phase's steps and the loss; something true ends the phase there.
+        progress: called with the phase, the step, the phase's steps and the loss; if it returns true, the phase ends.
     Reference: Chen and Pock, IEEE Trans. Pattern Anal. Mach. Intell. 39(6), 2017.
     """
     if not sigma > 0 or stages < 1 or size < 3 or size % 2 == 0:
@@ -166,15 +164,15 @@ def train_tnrd(
         compute = _Step(fixed, learning, scale * sigma)
 
         def gradients(step: int) -> Tensor:
-            at = step + number * 1_000_000  # so that no two phases draw the same patches
-            clean, noise = patches.draw(at, batch), patches.noise(at, batch)[0]
+            unique = step + number * 1_000_000  # so that no two phases draw the same patches
+            clean, noise = patches.draw(unique, batch), patches.noise(unique, batch)[0]
             return compute(255 * scale * clean.to(device), noise.to(device))
 
         def tell(step: int, loss: float) -> Any:
             return None if progress is None else progress(name, step, steps, loss)
 
         file = None if checkpoint is None else checkpoint / f"{name.replace(' ', '-')}.safetensors"
-        training = Training(learning.named(), {**about, "phase": name}, _RATES)
+        training = Training(learning.parameters(), {**about, "phase": name}, _RATES)
         fit(training, gradients, steps=steps, rate=rate, checkpoint=file, progress=tell)
 
     if start is None:
@@ -187,7 +185,7 @@ def train_tnrd(
     else:
         every = _Stages(*(getattr(start, name).to(device, torch.float32) for name in _RATES))
     phase("joint", stages, None, every, joint_steps)
-    c, p, w = (leaf.detach().cpu() for leaf in every.named().values())
+    c, p, w = (leaf.detach().cpu() for leaf in every.parameters().values())
     return ReactionDiffusion(c, p, w, sigma, scale).requires_grad_(False)
 
 

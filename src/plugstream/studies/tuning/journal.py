@@ -14,8 +14,6 @@ from plugstream.base.errors import InputError, StorageError
 from plugstream.base.files import NEW_FILE
 from plugstream.studies.tuning.search import worst_if_nan
 
-__all__ = ["Journal"]
-
 
 class Journal:
     """The evaluations of a search, one JSON line each, so that a stopped search can continue.
@@ -29,7 +27,7 @@ class Journal:
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self.path = path
-        self._known: dict[str, float] = {}
+        self._scores: dict[str, float] = {}
         self._remarks: set[str] = set()
         if path.is_symlink() or (path.exists() and not path.is_file()):
             raise InputError(f"{path} is not a plain file, so it cannot be a journal; choose another --out")
@@ -37,35 +35,35 @@ class Journal:
             text = path.read_bytes() if path.exists() else b""
         except OSError as error:
             raise StorageError(f"cannot read the journal {path}: {error.strerror}") from error
-        whole = text[: text.rfind(b"\n") + 1]
+        complete = text[: text.rfind(b"\n") + 1]
         try:
-            first, *lines = [json.loads(line) for line in whole.splitlines()] or [None]
+            first, *lines = [json.loads(line) for line in complete.splitlines()] or [None]
             if first is not None and first != json.loads(json.dumps({"about": about})):
                 raise InputError(f"{path} is the journal of another search; remove it, or choose another --out")
             for entry in lines:
-                self._known[json.dumps(entry["try"], sort_keys=True)] = float(entry["score"])
+                self._scores[json.dumps(entry["try"], sort_keys=True)] = float(entry["score"])
                 self._remarks.add(str(entry.get("remark", "")))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"{path} cannot be read as a journal: {error}") from error
-        if len(whole) < len(text):
+        if len(complete) < len(text):
             try:
-                os.truncate(path, len(whole))  # a line that followed would be lost with what is left of this one
+                os.truncate(path, len(complete))  # the next line would be lost with the rest of this one
             except OSError as error:
                 raise StorageError(f"cannot write the journal {path}: {error.strerror}") from error
-        if not whole:
+        if not complete:
             self._add({"about": about})
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._scores)
 
     def ask(self, setting: Mapping[str, Any], evaluate: Callable[[], float]) -> float:
         """The score of a setting: from the file, or evaluated now and written to it."""
         key = json.dumps(setting, sort_keys=True)
-        if key not in self._known:
+        if key not in self._scores:
             score = worst_if_nan(evaluate())
             self._add({"try": dict(setting), "score": score})
-            self._known[key] = score
-        return self._known[key]
+            self._scores[key] = score
+        return self._scores[key]
 
     def conclude(self, setting: Mapping[str, Any], remark: str) -> None:
         """Write a remark about the result, once: its line again, with the remark."""

@@ -1,4 +1,4 @@
-"""The best settings for one scan: the algorithm settings and sigma that reconstruct it best, truth or no truth."""
+"""The best settings for one scan: sigma, and on request step and momentum, with or without a truth."""
 
 from __future__ import annotations
 
@@ -23,16 +23,14 @@ from plugstream.scans.scan import Scan, fingerprint
 from plugstream.settings import MomentumSettings, Settings, resolve
 from plugstream.solver.loop import solve
 from plugstream.solver.monitors import snr
+from plugstream.solver.result import Result, Stop
 from plugstream.studies.tuning.journal import Journal
 from plugstream.studies.tuning.scores import held_out_score, residual_excess, split_views
 from plugstream.studies.tuning.search import golden_section, largest_crossing, successive_halving
 
-__all__ = ["Search", "tune_scan"]
-
-# Multiples of the step that was asked for. Twice 1/L is where the gradient step stops being nonexpansive.
+# Multiples of the requested step. Beyond twice 1/L the gradient step is not nonexpansive.
 _STEPS = (1.0, 0.5, 1.5)
-# Values of sigma that successive halving starts from, besides the other settings.
-_SIGMAS = 4
+_SIGMAS = 4  # that successive halving combines with the other settings
 
 
 @dataclass(frozen=True)
@@ -75,17 +73,15 @@ class Search:
 def tune_scan(
     scan: Scan, settings: Settings, search: Search, journal: Path, say: Callable[[str], None] = lambda text: None
 ) -> tuple[Settings, float]:
-    """The settings with which a scan is reconstructed best, and their score (dB; larger is better).
+    """The settings that reconstruct a scan best, and their score (dB; larger is better).
 
-    With only sigma to find: a grid of five and golden section or, by discrepancy, bisection of where the residual last
-    passes the noise's energy. With step or momentum besides: successive halving over their combinations with four
-    values of sigma, then the search of sigma for the winner. Each evaluation is a reconstruction of
-    `settings.algorithm.iterations` steps (fewer in the first rounds of halving), whose score at the last step counts,
-    and is written to the journal; a search that was stopped goes on from there.
+    For sigma alone: a grid of five and golden section or, by discrepancy, bisection of where the residual last crosses
+    the noise's energy. With step or momentum: first successive halving over their combinations with four values of
+    sigma. Each evaluation is a reconstruction of `settings.algorithm.iterations` steps (fewer in the first rounds of
+    halving), scored at its last step and written to the journal, from which a stopped search continues.
 
-    If the best sigma is at an end of the range, the range is widened, and the search says so. If the result is still at
-    the end of the values tried, or the residual never crosses the noise's energy, there is a warning and a remark in
-    the journal.
+    If the best sigma is at an end of the range, the range is widened. If it is still at the end of the values tried, or
+    the residual never crosses the noise's energy, there is a warning and a remark in the journal.
 
     Arguments: settings, everything that is not searched; their sigma, if any, is only used to check them.
     """
@@ -106,7 +102,7 @@ def tune_scan(
         "scan": fingerprint(scan),
         "views": scan.n_views,
         "plan": [search.by, list(search.over), search.low, search.high, search.held, search.noise],
-        # A score of zero is best here; files of before held its distance from zero.
+        # Zero is best here; older journals had the distance from zero.
         **({"scores": "dB above the noise"} if search.by == "discrepancy" else {}),
         "settings": _change_settings(settings, sigma=1.0).model_dump(
             mode="json", exclude={"simulate", "monitor", "run", "scan"}
@@ -121,13 +117,13 @@ def tune_scan(
         nonlocal count
         count += 1
         fresh = len(book)
-        done = count - before - 1
-        with within("evaluation", done, expected if done < expected else 0):
+        number = count - before - 1
+        with within("evaluation", number, expected if number < expected else 0):
             value = book.ask({**changes, "iterations": iterations}, lambda: judge(changes, iterations))
         if len(book) > fresh:
-            named = ", ".join(f"{k} {v:.5g}" if isinstance(v, float) else f"{k} {v}" for k, v in changes.items())
+            setting = ", ".join(f"{k} {v:.5g}" if isinstance(v, float) else f"{k} {v}" for k, v in changes.items())
             unit = "dB above the noise" if search.by == "discrepancy" else "dB"
-            say(f"{count}: {named}, {iterations} steps: {value:.3f} {unit}")
+            say(f"{count}: {setting}, {iterations} steps: {value:.3f} {unit}")
         return value
 
     steps = settings.algorithm.iterations
@@ -230,13 +226,13 @@ class _Range:
 
 
 class _Judge:
-    """Reconstructs with some settings and scores the image; with discrepancy the score has a sign, and zero is best."""
+    """Reconstructs with some settings and scores the image; by discrepancy the score has a sign, and zero is best."""
 
     def __init__(self, scan: Scan, planned: Plan, search: Search) -> None:
         self.planned, self.search, self.columns = planned, search, scan.columns
         model, settings = planned.model(scan.columns, scan.n_views), planned.settings
         data = scan.read()
-        self.whole = LeastSquares(model, data)
+        self.complete = LeastSquares(model, data)
         self.truth = None if scan.truth is None else torch.from_numpy(scan.truth).to(model.device)
         self.fidelity, self.held_out = planned.parts.fidelity(model, data), torch.arange(0)
         if search.by in ("held-out", "race"):
@@ -250,8 +246,8 @@ class _Judge:
         self.sampler = planned.parts.sampler(self.fidelity)
 
     def settle_bounds(self, say: Callable[[str], None]) -> Settings:
-        """The settings with the bounds that follow from all of the data, which every image is judged with."""
-        bounds = self.planned.settle_bounds(self.whole, self.columns)
+        """The settings with the bounds that follow from all of the data."""
+        bounds = self.planned.settle_bounds(self.complete, self.columns)
         self.planned = self.planned.with_bounds(bounds)
         for reason in bounds.reasons:
             say(reason)
@@ -259,34 +255,34 @@ class _Judge:
 
     def __call__(self, changes: dict[str, Any], iterations: int) -> float:
         planned = self.planned.revise(_change_settings(self.planned.settings, **changes))
-        algorithm = planned.algorithm(self.fidelity, self.sampler)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PlugstreamWarning)  # a step that is too long shows in the score
-            result = solve(algorithm, iterations=iterations)
+        result = self._solve(planned.algorithm(self.fidelity, self.sampler), iterations)
         if result.reason.failed:
             return -math.inf
-        if result.reason.name == "INTERRUPTED":
-            raise KeyboardInterrupt
         if self.search.by == "snr":
             assert self.truth is not None
             return float(snr(result.image, self.truth, self.truth.ndim, phase=self.planned.instrument.image.phase))
         if self.search.by in ("held-out", "race"):
-            return float(held_out_score(self.whole, result.image, self.held_out))
+            return float(held_out_score(self.complete, result.image, self.held_out))
         assert self.search.noise is not None
-        return float(residual_excess(self.whole, result.image, self.search.noise))
+        return float(residual_excess(self.complete, result.image, self.search.noise))
 
     def race(self, start: float, steps: int) -> float:
         """The sigma at which a race from this one ends."""
         planned = self.planned.revise(_change_settings(self.planned.settings, sigma=start))
         race = SigmaRace(planned.algorithm(self.fidelity, self.sampler), self.held_out, steps, patient=False)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PlugstreamWarning)
-            result = solve(race, iterations=steps, callbacks=[lambda progress: progress.state.ended])
-        if result.reason.name == "INTERRUPTED":
-            raise KeyboardInterrupt
+        result = self._solve(race, steps, callbacks=[lambda progress: progress.state.ended])
         if result.reason.failed:
             raise InputError(f"the race was lost: {result.reason.value}")
-        return result.state.sigma
+        return float(result.state.sigma)
+
+    @staticmethod
+    def _solve(algorithm: Any, iterations: int, **more: Any) -> Result[Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PlugstreamWarning)  # a step that is too long shows in the score
+            result = solve(algorithm, iterations=iterations, **more)
+        if result.reason is Stop.INTERRUPTED:
+            raise KeyboardInterrupt
+        return result
 
 
 def _combinations(settings: Settings, over: Sequence[str]) -> list[dict[str, Any]]:
@@ -297,13 +293,9 @@ def _combinations(settings: Settings, over: Sequence[str]) -> list[dict[str, Any
         options["step_size"] = [_times(step, factor) for factor in _STEPS]
     if "momentum" in over and "momentum" in settings.algorithm.entry.facts.get("uses", ()):
         current, momenta = settings.momentum.name, entries("momentum")
-        others = [name for name, entry in momenta.items() if entry.facts.get("tuned") and name != current]
-        options["momentum"] = [current, *others]
+        rivals = [name for name, entry in momenta.items() if entry.facts.get("tuned") and name != current]
+        options["momentum"] = [current, *rivals]
     return [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
-
-
-def _setting(key: str, value: Any) -> tuple[str, str, Any]:
-    return ("momentum", "name", value) if key == "momentum" else ("algorithm", key, value)
 
 
 def _times(step: float | str, factor: float) -> float | str:
@@ -315,13 +307,14 @@ def _times(step: float | str, factor: float) -> float | str:
 
 
 def _change_settings(settings: Settings, **changes: Any) -> Settings:
-    """The settings with some changes, checked again; another momentum has its own options."""
+    """The settings with some changes, checked again; another momentum gets its own options."""
     tables = settings.model_dump(exclude={"simulate"} if settings.simulate is None else None)
     if changes.get("momentum", settings.momentum.name) != settings.momentum.name:
         tables["momentum"] = {key: tables["momentum"][key] for key in MomentumSettings.model_fields}
     used = tables.keys() if settings.simulate is None else None
-    # Nobody types the seed here, and a sampler may have no use for it.
+    # The seed is not typed here, and a sampler may not use it.
     seed = ("sampler", "seed", tables["sampler"].pop("seed"))
     values = [(section, key, value) for section, table in tables.items() for key, value in table.items()]
-    values += [_setting(key, value) for key, value in changes.items()]
+    for key, value in changes.items():
+        values.append(("momentum", "name", value) if key == "momentum" else ("algorithm", key, value))
     return resolve(None, values, presets=[seed], used=used)

@@ -1,4 +1,4 @@
-"""How good an image is without a truth: by views that were not used for it, or by the noise in the data."""
+"""How good an image is without a truth: by held-out views, or by the noise in the data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError
 from plugstream.fidelity.least_squares import LeastSquares
-
-__all__ = ["discrepancy_score", "held_out_score", "residual_excess", "split_views"]
 
 _BLOCK_VIEWS = 64  # whose data is in memory at a time
 
@@ -41,10 +39,9 @@ def residual_excess(fidelity: LeastSquares, image: Tensor, snr: float) -> Tensor
     """How much more is left of the data than its noise, in dB: (..., H, W) to (...); below zero, noise is fitted too.
 
     10 log10 (||Hx - y||^2 / ||e||^2) for noise e at an input SNR of `snr` = 20 log10 (||y - e|| / ||e||) dB, white and
-    over all data. The noise is part of the data: ||y||^2 = ||y - e||^2 + ||e||^2 in the mean, so ||e||^2 =
-    ||y||^2 / (1 + 10^(snr/10)). Zero is the discrepancy principle, and what the true image has, up to the chance
-    correlation of noise and data. An image that is fitted absorbs some of the noise besides, so the best one is a
-    little below zero, and zero smooths a little more than is best.
+    over all data. On average ||y||^2 = ||y - e||^2 + ||e||^2, so ||e||^2 = ||y||^2 / (1 + 10^(snr/10)). Zero is the
+    discrepancy principle, and what the true image has on average. A fitted image absorbs some of the noise, so the best
+    one is a little below zero, and zero smooths a little too much.
     Reference: Morozov, Soviet Math. Dokl. 7, 1966.
     """
     ratio = fidelity.value(image) / _data_energy(fidelity, image, None)
@@ -54,9 +51,8 @@ def residual_excess(fidelity: LeastSquares, image: Tensor, snr: float) -> Tensor
 def discrepancy_score(fidelity: LeastSquares, image: Tensor, snr: float) -> Tensor:
     """Whether the data are fitted as well as their noise allows, and no better: (..., H, W) to (...), at most zero.
 
-    -|residual_excess|. It has a peak wherever the residual passes the noise's energy, which it may do twice: at small
-    sigma the noise of small batches adds to the residual of an image that fits too well. So to find sigma look for the
-    sign change of `residual_excess`, with `largest_crossing`, not for the maximum of this.
+    -|residual_excess|. It may have two peaks: at small sigma the noise of small batches adds to the residual of an
+    image that fits too well. So find sigma by the sign change of `residual_excess`, with `largest_crossing`.
     """
     return -residual_excess(fidelity, image, snr).abs()
 

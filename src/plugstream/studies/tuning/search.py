@@ -13,8 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from plugstream.base.errors import InputError
 from plugstream.base.progress import within
 
-__all__ = ["Best", "Crossing", "golden_section", "largest_crossing", "successive_halving", "worst_if_nan"]
-
 Floats = NDArray[np.float64]
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -26,8 +24,8 @@ _FLAT = 0.01
 class Best:
     """The largest scores: value and score of each of n problems, (n,), and the number of evaluations.
 
-    edge: -1 where the best value is the least that was tried, 1 where it is the largest, and 0 between, (n,). At an
-    edge no maximum was found, only which way to go.
+    edge: -1 if the best value is the least that was tried, 1 if it is the largest, and otherwise 0, (n,). At an edge
+    the maximum may lie beyond.
     """
 
     value: Floats
@@ -40,8 +38,8 @@ class Best:
 class Crossing:
     """Where a function changes sign, and how far from zero it is there.
 
-    edge: 1 if it is negative up to the largest argument that was tried, -1 if it is positive at all of them; then
-    `value` is where it came nearest to zero, and there is no crossing. 0 otherwise.
+    edge: 1 if it is negative up to the largest argument that was tried, -1 if it is positive at all of them, and
+    otherwise 0. At an edge there is no crossing, and `value` is where it is nearest to zero.
     """
 
     value: float
@@ -62,12 +60,11 @@ def golden_section(
     r"""Find the argument > 0 that gives the largest score, for n independent problems at a time.
 
     First `grid` arguments from low to high, in equal ratios, and up to `widenings` more beyond an end that is best.
-    Then golden section between the neighbours of the best. Each evaluation asks for one argument of each problem, so
-    that all problems can be run as one batch.
+    Then golden section between the neighbours of the best. Each evaluation has one argument for each problem, so that
+    all problems can be run as one batch.
 
     If a score has a single maximum over log(argument), each evaluation after the first two of the second part divides
-    the interval that holds it by 1.618; otherwise the result is the best that was seen, whatever the shape, and
-    beyond that nothing is promised. NaN counts as the worst score.
+    its interval by 1.618; otherwise the result is the best value seen. NaN counts as the worst score.
 
     Arguments:
         objective: from n arguments, (n,), to n scores, (n,), larger being better.
@@ -144,11 +141,10 @@ def largest_crossing(
 ) -> Crossing:
     r"""Find where a function changes from below zero to above it: the last such place, if there are several.
 
-    First `grid` arguments from low to high, in equal ratios. Where the function is still negative at the largest, the
+    First `grid` arguments from low to high, in equal ratios. If the function is still negative at the largest, the
     range is widened upwards. Then bisection of log(argument) between the last negative one and its positive neighbour,
-    until `evaluations` are used up. Where none is negative, halfway between the lowest and a neighbour, or beyond the
-    range if it falls towards an end, until one is; where it does not depend on the argument, beyond the upper end. NaN
-    counts as positive.
+    until `evaluations` are used up. If none is negative, further arguments are tried beside the lowest value, beyond an
+    end towards which the function falls, or beyond the upper end if it is flat. NaN counts as positive.
 
     Each bisection halves the bracket. The result is the end of the last one at which the function is nearer to zero.
 
@@ -179,17 +175,17 @@ def largest_crossing(
         return Crossing(math.exp(max(excesses)), ask(max(excesses)), len(excesses), 1)
     while min(excesses.values()) >= 0:
         places = sorted(excesses)
-        at = min(range(len(places)), key=lambda k: excesses[places[k]])
+        lowest = min(range(len(places)), key=lambda k: excesses[places[k]])
         falling = excesses[places[0]] < excesses[places[1]] - _FLAT
-        flat = max(excesses.values()) - excesses[places[at]] < _FLAT
-        if beyond < widenings and (flat or at == len(places) - 1 or (at == 0 and falling)):
+        flat = max(excesses.values()) - excesses[places[lowest]] < _FLAT
+        if beyond < widenings and (flat or lowest == len(places) - 1 or (lowest == 0 and falling)):
             beyond += 1
-            ask(places[0] - width if at == 0 and falling else places[-1] + width)
-        elif len(excesses) - beyond < evaluations:  # halfway to the neighbour that is further off
-            beside = places[max(at - 1, 0)], places[min(at + 1, len(places) - 1)]
-            ask((places[at] + max(beside, key=lambda place: abs(place - places[at]))) / 2)
+            ask(places[0] - width if lowest == 0 and falling else places[-1] + width)
+        elif len(excesses) - beyond < evaluations:  # halfway to the farther neighbour
+            neighbours = places[max(lowest - 1, 0)], places[min(lowest + 1, len(places) - 1)]
+            ask((places[lowest] + max(neighbours, key=lambda place: abs(place - places[lowest]))) / 2)
         else:
-            return Crossing(math.exp(places[at]), excesses[places[at]], len(excesses), -1)
+            return Crossing(math.exp(places[lowest]), excesses[places[lowest]], len(excesses), -1)
     below = max(place for place, value in excesses.items() if value < 0)
     above = min(place for place in excesses if place > below)
     while len(excesses) - beyond < evaluations:
@@ -209,9 +205,8 @@ def successive_halving(
 ) -> list[tuple[float, Any]]:
     """Find a good one among many settings without running each to its end.
 
-    All candidates are scored with a small budget, the best 1/eta of them with eta times as much, and so on until few
-    are left, which are scored with the full budget. Finds the best one if a candidate that is among the best at the
-    end is not among the worst at the beginning.
+    All candidates are scored with a small budget, the best 1/eta of them with eta times as much, and so on; the last
+    few are scored with the full budget. Finds the best one if the best at the end are not the worst at the beginning.
 
     Arguments:
         objective: from a candidate and a budget (iterations, say) to a score, larger being better.
