@@ -1,4 +1,7 @@
-"""The house: nine floors of rooms; no import leads up, in any form, and no files import each other in a circle."""
+"""The house: nine floors of rooms; no import leads up, in any form, and no files import each other in a circle.
+
+`python tests/test_structure.py` prints what is counted here.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import ast
 import functools
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import plugstream
@@ -28,6 +32,29 @@ FLOORS: list[list[str]] = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS, 1) for room in rooms}
 
+# At most this many lines of Python in all of it, and in a file. The first only ever goes down.
+CEILING = 72_200
+LONGEST = 400
+
+# This many lines of code in a row stand in one place only, but for those that begin with:
+REPEATED = 10
+STANDS_TWICE = {
+    "def build_model(",  # the signature of each instrument's
+    "def derivative(self, image: Tensor, direction: Tensor, views: Views = None) -> Tensor:",
+}
+
+
+@functools.cache
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@functools.cache
+def _nodes(path: Path) -> list[ast.AST]:
+    """The nodes of a file that the tests here look at."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Call, ast.Expr)
+    return [node for node in ast.walk(ast.parse(_text(path))) if isinstance(node, kinds)]
+
 
 @functools.cache
 def _modules() -> dict[str, Path]:
@@ -40,7 +67,7 @@ def _modules() -> dict[str, Path]:
 
 def _find_imports(path: Path, modules: dict[str, Path]) -> Iterator[str]:
     """What a file imports of ours, at any depth and for types as well; "" is the package itself."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _nodes(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -129,8 +156,55 @@ def test_a_circle_and_an_arrow_are_seen(tmp_path: Path) -> None:
     assert set(_find_imports(tmp_path / "file.py", _modules())) == {"base.errors", "runs.plan", "cli.common", ""}
 
 
-def test_no_file_is_longer_than_400_lines() -> None:
-    assert [name for name, path in _modules().items() if len(path.read_text(encoding="utf-8").splitlines()) > 400] == []
+def _count_lines() -> dict[str, int]:
+    return {name: len(_text(path).splitlines()) for name, path in _modules().items()}
+
+
+def test_no_file_is_too_long_and_all_of_them_are_within_the_ceiling() -> None:
+    lines = _count_lines()
+    assert {name: count for name, count in lines.items() if count > LONGEST} == {}
+    assert 10_000 < sum(lines.values()) <= CEILING
+
+
+def _code_lines(path: Path) -> list[tuple[int, str]]:
+    """Lines with their numbers and without their indent; no blank ones, imports, comments and docstrings."""
+    skipped: set[int] = set()
+    for node in _nodes(path):
+        text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if text or isinstance(node, ast.Import | ast.ImportFrom):
+            skipped.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = [(number, line.strip()) for number, line in enumerate(_text(path).splitlines(), 1)]
+    return [(number, line) for number, line in lines if number not in skipped and line and not line.startswith("#")]
+
+
+def _find_repeats(paths: Iterable[Path]) -> dict[str, list[str]]:
+    """Where the same REPEATED lines of code begin, by the first of them; of a longer run only its beginning."""
+    places: defaultdict[tuple[str, ...], list[tuple[Path, int, int]]] = defaultdict(list)
+    for path in paths:
+        lines = _code_lines(path)
+        for index in range(len(lines) - REPEATED + 1):
+            window = tuple(line for _, line in lines[index : index + REPEATED])
+            places[window].append((path, index, lines[index][0]))
+    repeats: dict[str, list[str]] = {}
+    within: set[tuple[Path, int]] = set()
+    for window, starts in places.items():
+        if len(starts) > 1:
+            if not all((path, index - 1) in within for path, index, _ in starts):
+                repeats[window[0]] = [f"{path.name}:{line}" for path, _, line in starts]
+            within.update((path, index) for path, index, _ in starts)
+    return repeats
+
+
+def test_no_ten_lines_stand_twice(tmp_path: Path) -> None:
+    repeats = _find_repeats(_modules().values())
+    assert {first: places for first, places in repeats.items() if first not in STANDS_TWICE} == {}
+    body = "".join(f"    value = step(value, {number})\n" for number in range(REPEATED))
+    (tmp_path / "a.py").write_text(f"import math\ndef a(value):\n{body}")
+    (tmp_path / "b.py").write_text("def b(value):\n    'Other words.'\n" + body.replace("\n", "\n\n    # why\n"))
+    (tmp_path / "c.py").write_text(f"def c(value):\n{body}".replace("step(value, 5)", "jump(value)"))
+    paths = [tmp_path / name for name in ("a.py", "b.py", "c.py")]
+    assert _find_repeats(paths) == {"value = step(value, 0)": ["a.py:3", "b.py:3"]}
+    assert _find_repeats([paths[0], paths[2]]) == {}
 
 
 # Kinds that state every ability with a default: nobody looks by name whether one is there.
@@ -139,7 +213,7 @@ DECLARED = ("model", "fidelity", "algorithm", "denoiser", "loss")
 
 def _find_probes(path: Path) -> Iterator[str]:
     """`getattr(x, "name")` and `hasattr` of what is called by one of these kinds, such as `self.model`."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _nodes(path):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
             continue
         if node.func.id in ("getattr", "hasattr") and isinstance(node.args[1], ast.Constant):
@@ -148,11 +222,41 @@ def _find_probes(path: Path) -> Iterator[str]:
                 yield f"{path.name}:{node.lineno} {ast.unparse(node)}"
 
 
+def _probes() -> list[str]:
+    return [probe for path in _modules().values() for probe in _find_probes(path)]
+
+
 def test_abilities_are_declared_not_looked_for(tmp_path: Path) -> None:
-    probes = [probe for path in _modules().values() for probe in _find_probes(path)]
-    assert probes == []
+    assert _probes() == []
     (tmp_path / "file.py").write_text("getattr(self.model, 'channels', False) or hasattr(fidelity, 'loss')\n")
     assert len(list(_find_probes(tmp_path / "file.py"))) == 2
+
+
+def measure() -> dict[str, int]:
+    """What the house is counted by."""
+    modules, lines = _modules(), _count_lines()
+    return {
+        "rooms": len(FLOOR),
+        "floors": len(FLOORS),
+        "modules at the root": len([name for name in modules if name and "." not in name and name not in FLOOR]),
+        "circles of imports, lazy ones and types included": len(_circles(_edges())),
+        "probes of models, fidelities, algorithms, denoisers and losses": len(_probes()),
+        "repeats of ten lines": len(_find_repeats(modules.values())),
+        "files": len(modules),
+        "files of at most 60 lines": len([name for name, count in lines.items() if count <= 60]),
+        "lines in the longest file": max(lines.values()),
+        "lines": sum(lines.values()),
+    }
+
+
+def test_the_counts_of_the_house() -> None:
+    """As the script prints them, and of the whole house."""
+    counts = measure()
+    assert counts["floors"] == max(FLOOR.values()) == 9
+    assert counts["modules at the root"] == 1, "only __main__"
+    assert counts["repeats of ten lines"] <= len(STANDS_TWICE)
+    assert counts["files"] > 200
+    assert set(FLOOR) == {_room(name) for name in _modules()} - {"", "__main__"}
 
 
 def test_names_are_known_without_torch() -> None:
@@ -171,3 +275,8 @@ def test_tests_mirror_the_house() -> None:
     at_the_top = {path.name for path in home.glob("*.py") if not path.name.startswith("test_")}
     assert at_the_top == {"conftest.py"}
     assert [path.name for path in home.rglob("test_*.py") if "helpers" in path.relative_to(home).parts] == []
+
+
+if __name__ == "__main__":
+    for label, count in measure().items():
+        print(f"{count:7,d}  {label}")

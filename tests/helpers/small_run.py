@@ -26,7 +26,7 @@ RUN = [
     "--threads",
     "1",
     "--iterations",
-    "60",
+    "30",
     "--checkpoint",
     "0",
 ]

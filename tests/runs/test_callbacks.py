@@ -1,4 +1,4 @@
-"""What acts while a run iterates acts in one order and saves before checkpoints."""
+"""What acts while a run iterates acts in one order, saves before checkpoints, and is restored from the log."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import pytest
 import torch
 
 from plugstream import TV, FunctionModel, LeastSquares, ProximalGradient, solve
-from plugstream.runs.callbacks import Callback, MeasurementLog
+from plugstream.runs.callbacks import Callback, MeasurementLog, Watcher
 from plugstream.runs.checkpoints import Checkpoints, CheckpointWriter
 from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Measurement, Note
 from plugstream.runs.folder import open_run
-from plugstream.runs.parts import describe_step
-from plugstream.runs.replay import replay
+from plugstream.runs.parts import describe_step, prepare
+from plugstream.runs.plan import plan
+from plugstream.runs.replay import History, replay
+from plugstream.runs.run import reconstruct
+from plugstream.scans.store import open_scan
 from plugstream.settings import resolve
 from small_run import RUN, main
 
@@ -70,6 +73,75 @@ def test_measurements_are_logged_before_their_progress_counts(tmp_path: Path) ->
     log.close()
     assert measurements.last is fine
     assert [e.values for e in read_events(log.path) if isinstance(e, Measurement)] == [{"snr": 3.0}]
+
+
+class Observer(Watcher):
+    """Takes part in a run as its terminal does, and fails after a step if it is asked to."""
+
+    def __init__(self, fails_after: int | None = None) -> None:
+        self.fails_after = fails_after
+        self.histories: list[History] = []
+        self.heard: list[Any] = []
+
+    def after_step(self, progress: Any) -> None:
+        self.heard.append(progress)
+        if progress.state.k == self.fails_after:
+            raise ArithmeticError("out of paper")
+
+    def restore(self, history: History) -> None:
+        assert not self.heard, "restored before its first step"
+        self.histories.append(history)
+
+
+def run_with(observer: Observer, scan: Path, folder: Path, steps: int, *, go_on: bool = False) -> Any:
+    """A run that writes checkpoints only at its end."""
+    chosen = {"algorithm": {"sigma": 0.02, "iterations": steps}, "monitor": {"every": 2}, "run": {"checkpoint": 1e6}}
+    flags = [(section, name, value) for section, values in chosen.items() for name, value in values.items()]
+    settings = resolve(folder / "settings.toml" if go_on else None, [*flags, ("run", "report", "none")])
+    opened = open_scan(scan)
+    planned = plan(prepare(settings), opened)
+    return reconstruct(opened, planned, folder, command="", source=scan, go_on=go_on, terminal=observer)
+
+
+def test_where_a_run_goes_on_they_are_restored_once_from_all_that_counts(scan: Path, tmp_path: Path) -> None:
+    first, second = Observer(), Observer()
+    run_with(first, scan, tmp_path / "run", 4)
+    assert first.histories == []  # at the start there is nothing to restore
+    run_with(second, scan, tmp_path / "run", 6, go_on=True)
+    (history,) = second.histories
+    assert history.step == 4
+    assert [event.step for event in history.measured] == [0, 2, 4]
+    assert [progress.state.k for progress in second.heard if progress.state.k > 4] == [5, 6]
+
+
+def test_the_last_progress_is_the_one_that_they_heard_last(scan: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Whichever of them fails, the end of the run tells its step; a checkpoint has it once its measurements are logged.
+
+    The observer acts after the measurements were logged. Where logging them fails, nobody hears of the step, and no
+    checkpoint tells of it: a run that goes on from there would not measure it again."""
+    observer = Observer(fails_after=4)
+    with pytest.raises(ArithmeticError, match="out of paper"):
+        run_with(observer, scan, tmp_path / "a", 6)
+    end = replay(tmp_path / "a" / "events.jsonl").stop
+    assert end is not None
+    assert (end.step, end.failed) == (observer.heard[-1].state.k, True) == (4, True)
+    assert [path.name for path in (tmp_path / "a" / "checkpoints").iterdir()] == ["step-00000004.safetensors"]
+
+    log_measurements = MeasurementLog.after_step
+
+    def fail_at_four(measurements: MeasurementLog, progress: Any) -> None:
+        if progress.state.k == 4:
+            raise ArithmeticError("no room in the log")
+        log_measurements(measurements, progress)
+
+    monkeypatch.setattr(MeasurementLog, "after_step", fail_at_four)
+    observer = Observer()
+    with pytest.raises(ArithmeticError, match="no room in the log"):
+        run_with(observer, scan, tmp_path / "b", 6)
+    end = replay(tmp_path / "b" / "events.jsonl").stop
+    assert end is not None
+    assert (end.step, observer.heard[-1].state.k) == (4, 3)
+    assert not (tmp_path / "b" / "checkpoints").exists()
 
 
 def test_the_run_says_which_step_was_chosen_and_why(scan: Path, tmp_path: Path, capsys: Any) -> None:

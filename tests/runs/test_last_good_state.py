@@ -120,15 +120,16 @@ class Stumble:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("where", "error", "said"),
     [
-        (OSError(5, "Input/output error"), "Input/output error"),
-        (MemoryError(), "not enough memory"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "not enough memory"),
-        (InputError("the denoiser was given nonsense"), "nonsense"),
+        ("step", OSError(5, "Input/output error"), "Input/output error"),
+        ("step", MemoryError(), "not enough memory"),
+        ("step", RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "not enough memory"),
+        ("step", InputError("the denoiser was given nonsense"), "nonsense"),
+        ("monitor", OSError(5, "Input/output error"), "Input/output error"),
+        ("monitor", InputError("the denoiser was given nonsense"), "nonsense"),
     ],
-)  # fmt: skip
-@pytest.mark.parametrize("where", ["step", "monitor"])
+)
 def test_any_error_after_some_steps_keeps_them(scan, whole, tmp_path, monkeypatch, capsys, error, said, where):
     if where == "step":
         method = ProximalGradient.step

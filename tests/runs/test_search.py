@@ -236,9 +236,9 @@ def test_an_instrument_may_advise_not_to_search(tmp_path):
 
 def test_a_volume_that_goes_by_blocks_takes_what_is_advised(tmp_path, monkeypatch):
     place, out = str(tmp_path / "scan.zarr"), tmp_path / "run"
-    words = ["--size", "8", "--slices", "4", "--views", "12"]
+    words = ["--size", "8", "--slices", "2", "--views", "12"]
     assert main(["simulate", place, "--instrument", "ct", *words]) == 0
-    monkeypatch.setattr("plugstream.runs.plan.choose_partition", lambda *_: Partition((0, 2, 4), note="cut"))
+    monkeypatch.setattr("plugstream.runs.plan.choose_partition", lambda *_: Partition((0, 1, 2), note="cut"))
     assert main(["reconstruct", place, "--out", str(out), "--report-format", "none", "--threads", "1"]) == 0
     found = settings_of(out)["algorithm"]
     assert (found["search"], found["iterations"], found["arrive"]) == ("none", 500, 0.01)
@@ -261,7 +261,7 @@ def test_a_tenth_of_views_judges_and_of_many_as_many_as_two_steps_use():
 
 def test_one_view_is_enough_to_search_by_and_ten_data_are_not(tmp_path, capsys):
     place, words = str(tmp_path / "scan.zarr"), ["--iterations", "48", "--threads", "1"]
-    assert main(["simulate", place, *SMALL, "--views", "1", "--receivers", "400"]) == 0
+    assert main(["simulate", place, *SMALL, "--views", "1", "--receivers", "200"]) == 0
     assert main(["reconstruct", place, "--out", str(tmp_path / "run"), *words]) == 0
     assert "by a tenth of the data of 1 view that no step uses" in capsys.readouterr().err
     assert replay(tmp_path / "run" / "events.jsonl").trials[-1].ended

@@ -22,7 +22,7 @@ GIGA = LIGHT / 1e9
 WAVES = np.repeat(GIGA / np.array([2.0, 3.0, 4.0]), 4)
 SCAN = ["--size", "16", "--views", "4", "--receivers", "16", "--radius", "0.4", "--frequencies", "6,9,12GHz"]
 _HOP = ["--hop", "auto"]
-STAGES = "6GHz: 10, sigma=0.05; 6-9GHz: 15; all: 15, sigma=0.02"
+STAGES = "6GHz: 6, sigma=0.05; 6-9GHz: 7; all: 8, sigma=0.02"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def scan(tmp_path_factory):
 
 
 def run(scan, out, *words):
-    few = [*RUN, "--iterations", "40", "--every", "5"]
+    few = [*RUN, "--iterations", "21", "--every", "3"]
     return main(["reconstruct", str(scan), "--out", str(out), *few, *words])
 
 
@@ -96,7 +96,7 @@ def test_each_stage_is_a_run_of_its_own_from_the_image_before(scan, tmp_path):
     stored = open_scan(scan)
     model = stored.instrument.build_model(stored.columns, 12, device=torch.device("cpu"), dtype=torch.float64)
     whole, state = LeastSquares(model, stored.read()), None
-    for begin, end, views, sigma in ((0, 10, 4, 0.05), (10, 25, 8, 0.02), (25, 40, 12, 0.02)):
+    for begin, end, views, sigma in ((0, 6, 4, 0.05), (6, 13, 8, 0.02), (13, 21, 12, 0.02)):
         algorithm = ProximalGradient(
             whole.with_views(model, list(range(views))),
             TV(low=0.0),
@@ -112,8 +112,8 @@ def test_each_stage_is_a_run_of_its_own_from_the_image_before(scan, tmp_path):
     told = replay(tmp_path / "run" / "events.jsonl").stages
     assert [(stage.step, stage.number, stage.views, stage.sigma) for stage in told] == [
         (0, 1, 4, 0.05),
-        (10, 2, 8, 0.02),
-        (25, 3, 12, 0.02),
+        (6, 2, 8, 0.02),
+        (13, 3, 12, 0.02),
     ]
     # L is that of the stage's views, and so is the step.
     norms = whole.lipschitz_views
@@ -125,32 +125,32 @@ def test_each_stage_is_a_run_of_its_own_from_the_image_before(scan, tmp_path):
 def test_a_run_that_was_stopped_goes_on_to_the_bit(scan, tmp_path, in_memory):
     words = ["--hop", "auto", "--in-memory", in_memory, "--checkpoint", "0"]
     assert run(scan, tmp_path / "whole", *words) == 0
-    for stop in effort((13,), (7, 13, 14, 26, 39)):  # at the end of a stage, and within one
+    for stop in effort((7,), (4, 7, 8, 14, 20)):  # at the end of a stage, and within one
         folder = tmp_path / f"stopped{stop}"
         assert run(scan, folder, *words, "--changes", f"{stop}: stop") == 0
         assert main(["resume", str(folder)]) == 0
         one, other = (replay(place / "events.jsonl").measured for place in (folder, tmp_path / "whole"))
         assert {e.step: e.values for e in other}.items() <= {e.step: e.values for e in one}.items()
         assert np.array_equal(*(np.load(place / "result.npy") for place in (folder, tmp_path / "whole")))
-        assert [s.step for s in replay(folder / "events.jsonl").stages] == [0, 13, 26]
+        assert [s.step for s in replay(folder / "events.jsonl").stages] == [0, 7, 14]
     told = tomllib.loads((tmp_path / "whole" / "settings.toml").read_text())["algorithm"]
     assert told["hop"] == "auto"
 
 
-@pytest.mark.parametrize("how", effort([_HOP], [_HOP, ["--stages", "6GHz: 10; 9-12GHz: 30"]]), ids=str)
+@pytest.mark.parametrize("how", effort([_HOP], [_HOP, ["--stages", "6GHz: 6; 9-12GHz: 15"]]), ids=str)
 def test_more_iterations_are_of_the_last_stage(scan, tmp_path, capsys, how):
     folder = tmp_path / "run"
     assert run(scan, folder, *how) == 0
     before = [stage.step for stage in replay(folder / "events.jsonl").stages]
     assert main(["info", str(folder)]) == 0
     assert f"stage       {len(before)} of {len(before)}, from step {before[-1] + 1} on: " in capsys.readouterr().out
-    assert main(["resume", str(folder), "--iterations", "50"]) == 0
+    assert main(["resume", str(folder), "--iterations", "26"]) == 0
     after = replay(folder / "events.jsonl")
     assert [stage.step for stage in after.stages] == before
-    assert after.stop.step == 50
+    assert after.stop.step == 26
     toml = folder / "settings.toml"
-    toml.write_text(toml.read_text().replace("hop_steps = 13", "hop_steps = 12").replace("6GHz: 10", "6GHz: 9"))
-    assert main(["resume", str(folder), "--iterations", "60"]) == 2
+    toml.write_text(toml.read_text().replace("hop_steps = 7", "hop_steps = 6").replace("6GHz: 6", "6GHz: 5"))
+    assert main(["resume", str(folder), "--iterations", "30"]) == 2
     assert "stage" in capsys.readouterr().err
 
 

@@ -26,7 +26,7 @@ from plugstream.settings import parse_changes, resolve
 from small_run import RUN, main, same_run
 from steering_numbers import HUGE, NINES
 
-STEPS = ["--iterations", "60", "--checkpoint", "1000", "--every", "5"]
+STEPS = ["--iterations", "30", "--checkpoint", "1000", "--every", "5"]
 SIGMA, HALF = Command("change", sigma=0.05), Command("change", step_size="0.5/L")
 Pilot = Callable[[dict[int, Any]], None]
 
@@ -55,7 +55,7 @@ def pilot(monkeypatch: pytest.MonkeyPatch) -> Pilot:
 def planned(scan: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nobody touched, with the changes in its settings that others are asked for."""
     folder = tmp_path_factory.mktemp("planned") / "run"
-    words = [*RUN, *STEPS, "--changes", "20: sigma=0.05; 40: step=0.5/L"]
+    words = [*RUN, *STEPS, "--changes", "10: sigma=0.05; 20: step=0.5/L"]
     assert main(["reconstruct", str(scan), "--out", str(folder), *words]) == 0
     return folder
 
@@ -96,11 +96,11 @@ def kill(folder: Path) -> None:
 
 
 def test_what_is_asked_for_counts_from_the_next_step_on_and_repeats(scan, planned, pilot, tmp_path):
-    pilot({20: SIGMA, 40: HALF})
+    pilot({10: SIGMA, 20: HALF})
     assert reconstruct(scan, tmp_path / "run") == 0
-    assert steering(tmp_path / "run") == [Steering(20, "change", 0.05), Steering(40, "change", None, "0.5/L")]
+    assert steering(tmp_path / "run") == [Steering(10, "change", 0.05), Steering(20, "change", None, "0.5/L")]
     same_run(tmp_path / "run", planned)
-    assert resolve(tmp_path / "run" / "settings.toml").algorithm.changes == "20: sigma=0.05; 40: step=0.5/L"
+    assert resolve(tmp_path / "run" / "settings.toml").algorithm.changes == "10: sigma=0.05; 20: step=0.5/L"
     again = ["reconstruct", str(scan), "--settings", str(tmp_path / "run" / "settings.toml")]
     assert main([*again, "--out", str(tmp_path / "again")]) == 0
     same_run(tmp_path / "again", planned)
@@ -111,18 +111,18 @@ def test_what_is_asked_for_counts_from_the_next_step_on_and_repeats(scan, planne
 def test_a_steered_run_that_was_killed_goes_on_with_the_same_changes(scan, planned, pilot, tmp_path):
     """Also with those that came after its checkpoint, here that of the pause."""
     folder = tmp_path / "run"
-    pilot({15: (Command("pause"), go_on_soon), 20: SIGMA, 40: HALF, 50: kill})
+    pilot({5: (Command("pause"), go_on_soon), 10: SIGMA, 20: HALF, 25: kill})
     with pytest.raises(SystemExit):
         reconstruct(scan, folder)
-    assert [path.stem for path in (folder / "checkpoints").iterdir()] == ["step-00000015"]
+    assert [path.stem for path in (folder / "checkpoints").iterdir()] == ["step-00000005"]
     assert main(["resume", str(folder)]) == 0
     same_run(folder, planned)
     told = replay(folder / "events.jsonl").steering
     assert [(event.step, event.action) for event in told] == [
-        (15, "pause"),
-        (15, "resume"),
+        (5, "pause"),
+        (5, "resume"),
+        (10, "change"),
         (20, "change"),
-        (40, "change"),
     ]
 
 
@@ -143,12 +143,12 @@ def test_a_steered_run_that_was_killed_goes_on_with_the_same_changes(scan, plann
 )
 def test_steering_repeats_whatever_is_iterated(scan, pilot, tmp_path, words):
     half = "450.0" if "--step 900" in words else "0.5/L"
-    given = [*words.split(), "--changes", f"20: sigma=0.05; 40: step={half}"]
+    given = [*words.split(), "--changes", f"10: sigma=0.05; 20: step={half}"]
     kept = [word for word in RUN if "--sampler all" not in words or word not in ("--batch", "4")]
     base = ["reconstruct", str(scan), *kept, *STEPS]
     assert main([*base, *given, "--out", str(tmp_path / "planned")]) == 0
     size = float(half) if half.endswith("0") else half
-    pilot({15: (Command("pause"), go_on_soon), 20: SIGMA, 40: Command("change", step_size=size), 50: kill})
+    pilot({5: (Command("pause"), go_on_soon), 10: SIGMA, 20: Command("change", step_size=size), 25: kill})
     with pytest.raises(SystemExit):
         main([*base, *given[:-2], "--out", str(tmp_path / "run")])
     assert main(["resume", str(tmp_path / "run")]) == 0
@@ -179,26 +179,26 @@ def test_a_run_that_waits_gives_signs_of_life(tmp_path, monkeypatch):
 
 def test_a_new_change_takes_the_place_of_those_that_were_to_come(scan, planned, pilot, tmp_path):
     folder = tmp_path / "run"
-    pilot({15: (SIGMA, Command("change", sigma=0.01), SIGMA)})
-    assert reconstruct(scan, folder, "--changes", "10: step=0.5/L; 30: sigma=0.9") == 0
-    text = "10: step=0.5/L; 15: sigma=0.05; 15: sigma=0.01; 15: sigma=0.05"
+    pilot({10: (SIGMA, Command("change", sigma=0.01), SIGMA)})
+    assert reconstruct(scan, folder, "--changes", "5: step=0.5/L; 25: sigma=0.9") == 0
+    text = "5: step=0.5/L; 10: sigma=0.05; 10: sigma=0.01; 10: sigma=0.05"
     assert resolve(folder / "settings.toml").algorithm.changes == text
     assert "; ".join(map(str, replay(folder / "events.jsonl").changes)) == text
-    assert reconstruct(scan, tmp_path / "again", "--changes", "10: step=0.5/L; 15: sigma=0.05") == 0
+    assert reconstruct(scan, tmp_path / "again", "--changes", "5: step=0.5/L; 10: sigma=0.05") == 0
     same_run(tmp_path / "again", folder)
 
 
 def test_stop_and_keep_repeats_and_goes_on(scan, planned, pilot, tmp_path):
     folder = tmp_path / "run"
-    pilot({20: SIGMA, 40: HALF, 45: Command("stop")})
+    pilot({10: SIGMA, 20: HALF, 25: Command("stop")})
     assert reconstruct(scan, folder) == 0
-    assert (end(folder).step, end(folder).failed) == (45, False)
+    assert (end(folder).step, end(folder).failed) == (25, False)
     assert "asked it to stop" in end(folder).reason
     kept = np.load(folder / "result.npy")
     again = ["reconstruct", str(scan), "--settings", str(folder / "settings.toml"), "--out", str(tmp_path / "again")]
     assert main(again) == 0
     same_run(tmp_path / "again", folder)
-    assert end(tmp_path / "again").step == 45
+    assert end(tmp_path / "again").step == 25
     assert main(["resume", str(folder)]) == 0
     same_run(folder, planned)
     assert not np.array_equal(np.load(folder / "result.npy"), kept)
@@ -214,13 +214,13 @@ def test_a_pause_is_no_time_of_the_run(scan, planned, pilot, tmp_path):
         threading.Thread(target=change_and_go_on, args=[folder], daemon=True).start()
 
     def change_and_go_on(folder: Path) -> None:
-        wait_for((folder / "checkpoints" / "step-00000020.safetensors").exists)  # of the pause, which has begun by now
+        wait_for((folder / "checkpoints" / "step-00000010.safetensors").exists)  # of the pause, which has begun by now
         send_command(folder, SIGMA)
         wait_for(lambda: replay(folder / "events.jsonl").changes)
         time.sleep(0.6)
         send_command(folder, Command("resume"))
 
-    pilot({20: wait, 40: HALF})
+    pilot({10: wait, 20: HALF})
     assert reconstruct(scan, folder) == 0
     same_run(folder, planned)  # the change that was asked for while it waited counts, too
     pause, resumed = (next(e for e in steering(folder) if e.action == action) for action in ("pause", "resume"))

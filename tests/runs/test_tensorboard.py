@@ -106,7 +106,7 @@ def test_scalars_are_what_was_measured(run, whole):
 def test_the_last_picture_is_the_result(run):
     pictures = [(step, fields) for step, tag, fields in summaries(board(run)[0]) if tag == "image/image"]
     step, fields = pictures[-1]
-    assert step == 60
+    assert step == 30
     image = message(fields[4][0])
     assert (image[1], image[2], image[3]) == ([24], [24], [1])
     with Image.open(io.BytesIO(image[4][0])) as picture:
@@ -124,18 +124,18 @@ def test_the_settings_are_a_text(run):
     assert message(message(fields[9][0])[1][0])[1] == [b"text"]
     tensor = message(fields[8][0])
     assert tensor[1] == [7]  # a string
-    assert b'"iterations": 60' in tensor[8][0]
+    assert b'"iterations": 30' in tensor[8][0]
 
 
 def test_a_run_that_goes_on_has_a_file_more_which_takes_back_what_is_repeated(run, tmp_path):
     run = shutil.copytree(run, tmp_path / "run")  # the others look at it as it is
-    assert main(["resume", str(run), "--iterations", "80", "--tensorboard"]) == 0
+    assert main(["resume", str(run), "--iterations", "40", "--tensorboard"]) == 0
     first, second = board(run)
-    assert max(step for step, *_ in summaries(first)) == 60
+    assert max(step for step, *_ in summaries(first)) == 30
     events = [message(record) for record in records(second)]
-    assert [(event[2], message(event[7][0])) for event in events if 7 in event] == [([61], {1: [1]})]
+    assert [(event[2], message(event[7][0])) for event in events if 7 in event] == [([31], {1: [1]})]
     steps = [step for step, tag, _ in summaries(second) if tag == "snr"]
-    assert (steps[0] > 60, steps[-1]) == (True, 80)
+    assert (steps[0] > 30, steps[-1]) == (True, 40)
 
 
 def test_a_disk_that_does_not_take_it_is_told_once(tmp_path):

@@ -53,9 +53,9 @@ def counted(region, frame):
 def paced(algorithm, state):
     global begun
     begun = begun or time.monotonic()
-    if state.k == 400:
+    if state.k == 100:
         time.sleep(max(0.0, begun + 0.6 - time.monotonic()))
-    elif state.k == 600:
+    elif state.k == 200:
         before = drawn
         while drawn < before + 3:
             time.sleep(0.01)
@@ -69,19 +69,19 @@ def test_a_terminal_of_letters_alone_shows_a_run(scan: Path, tmp_path: Path) -> 
     """In a process and pseudo-terminal of its own, whose locale is C."""
     words = ["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--report-format", "none", *RUN]
     frames: list[list[str]] = []
-    words += ["--iterations", "800"]
+    words += ["--iterations", "300"]
     status, shown = run_in_terminal(60, words, lambda screen: frames.append(screen.shown[-2:]), DRAWN_TWICE, LC_ALL="C")
     assert status == 0, shown.written
     assert shown.written.isascii()
     assert "\\u" not in shown.written
     bars = [rows for rows in frames if rows[0].startswith("#")]
     assert len(bars) > 2
-    assert any(re.match(r"#+-+  .*\d+/800 +\d+ s left", rows[0]) for rows in bars)
+    assert any(re.match(r"#+-+  .*\d+/300 +\d+ s left", rows[0]) for rows in bars)
     assert all(len(row) < 60 for rows in bars for row in rows)
     assert all(rows[1].startswith("SNR") for rows in bars)
     assert not any(row.startswith("#") for row in shown.shown)  # it is gone in the end, and the lines are there
-    assert any(row.startswith("stopped after 800 steps") for row in shown.shown)
-    assert any(re.match(r"step 800/800 .*distance", row) for row in shown.shown)
+    assert any(row.startswith("stopped after 300 steps") for row in shown.shown)
+    assert any(re.match(r"step 300/300 .*distance", row) for row in shown.shown)
 
 
 def test_a_run_in_this_process_shows_its_bar_and_leaves_lines_alone(

@@ -21,7 +21,7 @@ from plugstream.runs.event_log import EventLog
 from plugstream.runs.pages.report import compare_reports, write_report
 from plugstream.runs.preview import Previews
 
-WIDE = {"width": 1280, "height": 900}
+CONTEXT = {"viewport": {"width": 1280, "height": 900}, "permissions": ["clipboard-read", "clipboard-write"]}
 # `window.copied` becomes true when the page says so.
 NOTE_COPIED = """() => {
     window.copied = new Promise((done) => new MutationObserver(
@@ -52,8 +52,8 @@ def reports(tmp_path_factory) -> dict[str, Path]:
     return {name: write_report(folder) for name, folder in folders.items()}
 
 
-def visit(browser: Any, report: Path, **context: Any) -> Visit:
-    opened = Visit(browser, report.as_uri(), **({"viewport": WIDE} | context))
+def visit(browser: Any, report: Path) -> Visit:
+    opened = Visit(browser, report.as_uri(), **CONTEXT)
     opened.page.wait_for_selector("canvas.ps-view[aria-label]")  # which it has once it is drawn
     return opened
 
@@ -266,8 +266,7 @@ def test_curves_have_log_axes_hover_and_downloads(browser, reports, tmp_path):
 
 
 def test_the_page_says_how_the_run_ended_and_copies_its_command(browser, reports):
-    context = {"permissions": ["clipboard-read", "clipboard-write"]}
-    with visit(browser, reports["flat"], **context) as opened:
+    with visit(browser, reports["flat"]) as opened:
         page = opened.page
         text = page.locator("main").inner_text()
         for words in (
@@ -366,7 +365,7 @@ def test_a_run_without_images_or_measurements_has_a_page(browser, tmp_path):
         (folder / name).unlink()
     lines = (folder / "events.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "events.jsonl").write_bytes(b"".join(lines[:3]))
-    with Visit(browser, write_report(folder).as_uri()) as opened:
+    with Visit(browser, write_report(folder).as_uri(), **CONTEXT) as opened:
         opened.page.get_by_text("There is no image yet.").wait_for()
         opened.page.get_by_text("Nothing has been measured yet.").wait_for()
         clean(opened)
