@@ -19,6 +19,7 @@ SHIM = r"""
 using std::max; using std::min;
 #define __global__
 #define __device__
+#define __launch_bounds__(...)
 struct dim3 { unsigned x, y, z; };
 static dim3 blockIdx, threadIdx, blockDim, gridDim;
 struct alignas(16) float4 { float x, y, z, w; };

@@ -110,7 +110,7 @@ __device__ static void project_slices(const Problem& p, const T* volume, T* out)
     out[((long long)view * p.columns + column) * deep + z] = (float)line.step * sum;
 }
 
-extern "C" __global__ void project_four_slices(Problem p, const float* volume, float* out) {
+extern "C" __global__ void __launch_bounds__(256, 4) project_four_slices(Problem p, const float* volume, float* out) {
     project_slices(p, (const float4*)volume, (float4*)out);
 }
 
@@ -311,7 +311,7 @@ __device__ static void gather_slices(const Problem& p, const T* data, T* out) {
     }
 }
 
-extern "C" __global__ void gather_four_slices(Problem p, const float* data, float* out) {
+extern "C" __global__ void __launch_bounds__(256, 5) gather_four_slices(Problem p, const float* data, float* out) {
     gather_slices(p, (const float4*)data, (float4*)out);
 }
 
@@ -396,9 +396,14 @@ __device__ static void gather_cone(const Problem& p, const float* data, float* o
         }
 }
 
-extern "C" __global__ void gather_cone_inside(Problem p, const float* data, float* out) { gather_cone<false>(p, data, out); }
+// With more registers fewer warps run at once, and more of what they share is still in the cache.
+extern "C" __global__ void __launch_bounds__(128, 8) gather_cone_inside(Problem p, const float* data, float* out) {
+    gather_cone<false>(p, data, out);
+}
 
-extern "C" __global__ void gather_cone_beyond(Problem p, const float* data, float* out) { gather_cone<true>(p, data, out); }
+extern "C" __global__ void __launch_bounds__(128, 8) gather_cone_beyond(Problem p, const float* data, float* out) {
+    gather_cone<true>(p, data, out);
+}
 
 constexpr int PACKED = 4;  // lines that a thread moves
 

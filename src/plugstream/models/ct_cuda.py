@@ -42,7 +42,7 @@ _Z_MARGIN = 4  # along z, for rays that cross slices: a whole number of 16 bytes
 _PACKED = 4  # numbers that a thread moves when axes change places
 _ACROSS = 4  # voxels that a thread of an adjoint adds up
 _DEEP = 128  # along z, that a warp of a cone's adjoint adds up
-_AT_ONCE = 1 << 28  # numbers of data that are copied at a time
+_AT_ONCE = 1 << 24  # numbers of data of one launch, which the L2 cache can hold most of
 
 
 class Problem(ctypes.Structure):
