@@ -139,8 +139,8 @@ class CudaProjector:
         out = torch.empty((*lead, len(index), *self.rays.detector), dtype=torch.float32, device=self.device)
         if not out.numel():
             return out
-        flat = out.reshape(-1, len(index), self.rows, self.columns)
-        image = image.reshape(-1, *solid_shape(self.voxels))
+        flat = out.reshape(math.prod(lead), len(index), self.rows, self.columns)
+        image = image.reshape(math.prod(lead), *solid_shape(self.voxels))
         if self.in_slices:
             if self.blend is not None:
                 image = torch.einsum("rd,ldij->lrij", self.blend, image)
@@ -153,14 +153,14 @@ class CudaProjector:
     def back_project(self, data: Tensor, index: NDArray[np.int64]) -> Tensor:
         """The adjoint: (..., views, *detector) to (..., *image_shape), summed over views."""
         lead = data.shape[: data.ndim - self.rays.ndim]
-        flat = data.reshape(-1, len(index), self.rows, self.columns)
+        flat = data.reshape(math.prod(lead), len(index), self.rows, self.columns)
         if not self.in_slices:
             volumes = [self._back_project(part[None], index) for part in flat]
         else:
             volumes = [self._back_project(flat, index)]
         image = torch.cat(volumes) if len(volumes) != 1 else volumes[0]
         if self.in_slices:
-            image = image.reshape(len(flat), -1, *image.shape[1:])
+            image = image.reshape(len(flat), self.rows, *image.shape[1:])
             if self.blend is not None:
                 image = torch.einsum("rd,lrij->ldij", self.blend, image)
         return image.reshape(*lead, *self.voxels.shape)
