@@ -2,7 +2,7 @@
 
     python benchmarks/ct.py                  this machine's CPU; peers where `make bench-peers` installed them
     python benchmarks/ct.py --threads 1
-    python benchmarks/ct.py --gpu            volumes of 512^3 and 256^3 on CUDA, beside ASTRA's kernels if it can be imported
+    python benchmarks/ct.py --gpu            512^3 and 256^3 on CUDA, beside ASTRA's kernels if it can be imported
 
 Peers have a Python of their own, build/peers: ASTRA (one thread), scikit-image, grid_sample of torch and diffct's CPU
 path. Times are medians. What is promised has a line of its own, with pass or fail, and the exit status is 1 where one
