@@ -1,4 +1,4 @@
-"""The Triton form of Joseph's projector: in Triton's interpreter here, on a GPU where there is one."""
+"""The Triton form of Joseph's adjoint: in Triton's interpreter here, on a GPU where there is one."""
 
 from __future__ import annotations
 
@@ -8,40 +8,32 @@ import numpy as np
 import pytest
 import torch
 
-from ct_scans import FLAT, SOLID, mismatch, random
+from ct_scans import FLAT, SOLID, random
 from effort import effort, thorough
-from plugstream.models import CTModel, ct_joseph, ct_triton
-from plugstream.models.ct_beams import cone_beam
+from plugstream.models import ct_joseph, ct_triton
 from plugstream.models.ct_geometry import Rays, Voxels
 from triton_interpreter import DEVICE, interpret, needs_triton
 
-CURVED = ("curved fan", "curved cone")
+CURVED = {"curved fan", "curved cone"}
 PIXELS, VIEWS = effort(((0.7,), [8]), ((0.7, 2.0), [0, 1, 8]))
 
 
-def compare(rays: Rays, voxels: Voxels, count: int) -> dict[str, float]:
-    """How far the kernels are from the torch form, and forward and adjoint from each other."""
-    image, data = random(count, *voxels.shape), random(count, len(rays), *rays.detector, seed=1)
-    forward = ct_triton.project(image.to(DEVICE), rays, voxels).cpu()
-    exact = ct_joseph.project(image.double(), rays, voxels)
-    found = {"forward": float((forward - exact).abs().max() / exact.abs().max().clamp_min(1e-30))}
-    if ct_triton.find_maps(rays, voxels) is not None:
-        adjoint = ct_triton.back_project(data.to(DEVICE), rays, voxels).cpu()
-        exact = ct_joseph.back_project(data.double(), rays, voxels)
-        found["adjoint"] = float((adjoint - exact).abs().max() / exact.abs().max().clamp_min(1e-30))
-        found["mismatch"] = 10 * mismatch(forward, data, image, adjoint)
-    return found
+def compare(rays: Rays, voxels: Voxels, count: int) -> float:
+    """How far the kernels are from the torch form."""
+    data = random(count, len(rays), *rays.detector, seed=1)
+    adjoint = ct_triton.back_project(data.to(DEVICE), rays, voxels).cpu()
+    exact = ct_joseph.back_project(data.double(), rays, voxels)
+    return float((adjoint - exact).abs().max() / exact.abs().max().clamp_min(1e-30))
 
 
-def check() -> dict[str, dict[str, float]]:
+def check() -> dict[str, float]:
     answer = {}
-    for name in FLAT:
+    for name in FLAT.keys() - CURVED:
         for pixel in PIXELS:
             answer[f"{name} {pixel}"] = compare(FLAT[name](pixel, 19).select(VIEWS), Voxels((9, 11), (1.0, 0.8)), 2)
-    for name in SOLID:
-        answer[name] = compare(
-            SOLID[name](1.0, (5, 13)).select(effort([8], [1, 8])), Voxels((4, 5, 6), (0.9, 1.0, 1.1)), 1
-        )
+    for name in SOLID.keys() - CURVED:
+        rays = SOLID[name](1.0, (5, 13)).select(effort([8], [1, 8]))
+        answer[name] = compare(rays, Voxels((4, 5, 6), (0.9, 1.0, 1.1)), 1)
     return answer
 
 
@@ -49,9 +41,10 @@ def check() -> dict[str, dict[str, float]]:
 @needs_triton
 def test_the_kernels_are_the_torch_form_in_the_interpreter() -> None:
     answer = json.loads(interpret(__file__))
-    assert set(answer) == {f"{name} {pixel}" for name in FLAT for pixel in PIXELS} | set(SOLID)
-    assert all(("adjoint" in found) == (not name.startswith("curved")) for name, found in answer.items())
-    assert max(value for found in answer.values() for value in found.values()) <= 1e-5, answer
+    assert (
+        set(answer) == {f"{name} {pixel}" for name in FLAT.keys() - CURVED for pixel in PIXELS} | SOLID.keys() - CURVED
+    )
+    assert max(answer.values()) <= 1e-5, answer
 
 
 def test_maps_are_for_flat_detectors_that_are_not_far_too_fine() -> None:
@@ -86,18 +79,7 @@ def test_rays_with_a_weight_are_among_those_that_a_map_finds(name: str) -> None:
 @needs_triton
 def test_on_a_gpu() -> None:
     answer = check()
-    assert max(value for found in answer.values() for value in found.values()) <= 1e-5, answer
-    rays, voxels = cone_beam(np.linspace(0, 6, 9), (70, 90), 2.0, source=300, detector=300), Voxels((61, 64, 67), 1.0)
-    model, there = CTModel(rays, voxels), CTModel(rays, voxels, device="cuda")
-    image, data = random(61, 64, 67).abs(), random(9, 70, 90).abs()
-    for got, want in (
-        (there.forward(image.cuda()), model.forward(image)),
-        (there.adjoint(data.cuda()), model.adjoint(data)),
-    ):
-        assert float((got.cpu() - want).abs().max() / want.abs().max()) <= 1e-5
-    assert torch.equal(there.adjoint(data.cuda()), there.adjoint(data.cuda()))
-    bounds, expected = (one.squared_norm_bounds(torch.arange(9)) for one in (there, model))
-    torch.testing.assert_close(bounds, expected, rtol=1e-4, atol=0)
+    assert max(answer.values()) <= 1e-5, answer
 
 
 if __name__ == "__main__":

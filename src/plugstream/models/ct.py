@@ -8,7 +8,7 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError
 from plugstream.base.rows import Rows
-from plugstream.models import ct_joseph, ct_native, ct_triton
+from plugstream.models import ct_cuda, ct_joseph, ct_native, ct_triton
 from plugstream.models.base import ModelBase
 from plugstream.models.ct_counts import RawCounts
 from plugstream.models.ct_geometry import Rays, Voxels
@@ -69,8 +69,9 @@ class CTModel(ModelBase):
         x, rays = image.to(self.dtype), self._rays(index)
         if ct_native.serves(x, rays, self.voxels):
             out = ct_native.project(x, rays, self.voxels)
-        elif ct_triton.serves(x, rays, self.voxels):
-            out = ct_triton.project(x, rays, self.voxels)
+        elif ct_cuda.serves(x):
+            projector = ct_cuda.find_projector(self.rays, self.voxels, x.device)
+            out = projector.project(x, all_views(index, self.n_views).numpy())
         else:
             out = ct_joseph.project(x, rays, self.voxels)
         return self._restrict(out, index)
@@ -83,7 +84,11 @@ class CTModel(ModelBase):
         z = self._restrict(data.to(self.dtype), index)
         if ct_native.serves(z, rays, self.voxels):
             return ct_native.back_project(z, rays, self.voxels)
-        if ct_triton.serves(z, rays, self.voxels, adjoint=True):
+        if ct_cuda.serves(z):
+            projector = ct_cuda.find_projector(self.rays, self.voxels, z.device)
+            if projector.gathers:
+                return projector.back_project(z, all_views(index, self.n_views).numpy())
+        if ct_triton.serves(z, rays, self.voxels):
             return ct_triton.back_project(z, rays, self.voxels)
         return ct_joseph.back_project(z, rays, self.voxels)
 

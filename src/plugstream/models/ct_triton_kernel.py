@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-__all__ = ["back_project_rays", "find_lines", "project_rays"]
+__all__ = ["back_project_rays", "find_lines"]
 
 
 @triton.jit
@@ -51,44 +51,6 @@ def find_lines(
     tl.store(to + 3 * count, two.to(tl.float32), mask=inside)
     tl.store(to + 4 * count, (length / tl.abs(fast)).to(tl.float32), mask=inside)
     tl.store(to + 5 * count, tl.where(along_z, 0.0, tl.where(along_y, 1.0, 2.0)).to(tl.float32), mask=inside)
-
-
-@triton.jit
-def project_rays(volumes, lines, out, rays, count, depth, height, width, BLOCK: tl.constexpr):
-    # One program a block of a view's rays, which go from plane to plane.
-    image, view = tl.program_id(2).to(tl.int64), tl.program_id(1).to(tl.int64)
-    volumes += image * (depth * (height * width + 0 * image))
-    ray = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = ray < rays
-    at = lines + view * rays + ray
-    start_one, one = tl.load(at, mask=inside, other=-9.0), tl.load(at + count, mask=inside, other=0.0)
-    start_two, two = tl.load(at + 2 * count, mask=inside, other=-9.0), tl.load(at + 3 * count, mask=inside, other=0.0)
-    step, axis = tl.load(at + 4 * count, mask=inside, other=0.0), tl.load(at + 5 * count, mask=inside, other=2.0)
-    planes = tl.where(axis == 0, depth, tl.where(axis == 1, height, width))
-    size_one = tl.where(axis == 0, height, depth)
-    size_two = tl.where(axis == 2, height, width)
-    stride = tl.where(axis == 0, height * width, tl.where(axis == 1, width, 1)).to(tl.int64)
-    stride_one = tl.where(axis == 0, width, height * width).to(tl.int64)
-    stride_two = tl.where(axis == 2, width, 1).to(tl.int64)
-    total = tl.zeros([BLOCK], dtype=tl.float32)
-    for plane in range(tl.max(planes)):
-        place_one, place_two = start_one + plane * one, start_two + plane * two
-        there = inside & (plane < planes) & (place_one > -1) & (place_one < size_one)
-        there = there & (place_two > -1) & (place_two < size_two)
-        below_one, below_two = tl.floor(place_one), tl.floor(place_two)
-        part_one, part_two = place_one - below_one, place_two - below_two
-        # Rays that miss may be anywhere, also where no integer is.
-        first, second = tl.where(there, below_one, 0.0).to(tl.int32), tl.where(there, below_two, 0.0).to(tl.int32)
-        voxel = volumes + plane * stride + first * stride_one + second * stride_two
-        low_one, high_one = there & (first >= 0), there & (first + 1 < size_one)
-        low_two, high_two = second >= 0, second + 1 < size_two
-        a = tl.load(voxel, mask=low_one & low_two, other=0.0)
-        b = tl.load(voxel + stride_two, mask=low_one & high_two, other=0.0)
-        c = tl.load(voxel + stride_one, mask=high_one & low_two, other=0.0)
-        d = tl.load(voxel + stride_one + stride_two, mask=high_one & high_two, other=0.0)
-        near, far = a + part_two * (b - a), c + part_two * (d - c)
-        total += tl.where(there, near + part_one * (far - near), 0.0)
-    tl.store(out + (image * tl.num_programs(1) + view) * rays + ray, total * step, mask=inside)
 
 
 @triton.jit

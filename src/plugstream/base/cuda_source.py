@@ -1,0 +1,105 @@
+"""CUDA C++ compiled when it is first used, with the compiler that torch brings (NVRTC), and launched by the driver."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import torch
+
+from plugstream.base.cuda_graphs import stream_handle
+
+__all__ = ["CudaKernels", "compile_kernels"]
+
+
+class CudaKernels:
+    """The kernels of one source on one device, each called with a structure and two addresses.
+
+    Arguments: binary for the device's architecture; device.
+    """
+
+    def __init__(self, binary: bytes, device: torch.device) -> None:
+        self.device = device
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        self._functions: dict[str, ctypes.c_void_p] = {}
+        self._module = ctypes.c_void_p()
+        self._enter()
+        self._check(self._driver.cuModuleLoadData(ctypes.byref(self._module), binary))
+
+    def launch(
+        self,
+        name: str,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        problem: ctypes.Structure,
+        source: torch.Tensor | None,
+        target: torch.Tensor | None,
+    ) -> None:
+        """Start a kernel on torch's current stream; the tensors must stay until it has been launched."""
+        self._enter()
+        function = self._functions.get(name)
+        if function is None:
+            function = ctypes.c_void_p()
+            self._check(self._driver.cuModuleGetFunction(ctypes.byref(function), self._module, name.encode()))
+            self._functions[name] = function
+        addresses = [ctypes.c_void_p(0 if tensor is None else tensor.data_ptr()) for tensor in (source, target)]
+        arguments = (ctypes.c_void_p * 3)(
+            ctypes.addressof(problem), *(ctypes.addressof(address) for address in addresses)
+        )
+        stream = ctypes.c_void_p(stream_handle(self.device))
+        self._check(self._driver.cuLaunchKernel(function, *grid, *block, 0, stream, arguments, None))
+
+    def _enter(self) -> None:
+        """A thread that has not used the device yet has no context."""
+        context = ctypes.c_void_p()
+        self._check(self._driver.cuCtxGetCurrent(ctypes.byref(context)))
+        if not context.value:
+            self._check(self._driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), self.device.index or 0))
+            self._check(self._driver.cuCtxSetCurrent(context))
+
+    def _check(self, code: int) -> None:
+        if code:
+            message = ctypes.c_char_p()
+            self._driver.cuGetErrorString(code, ctypes.byref(message))
+            raise RuntimeError(f"CUDA: {(message.value or b'unknown error').decode()}")
+
+
+@cache
+def compile_kernels(source: str, device: torch.device) -> CudaKernels | None:
+    """Kernels of a source text; None where torch has no CUDA compiler. What does not compile is a RuntimeError.
+
+    Nothing is fused that the source does not fuse (`--fmad=false`), so that two kernels which find the same number find
+    the same bits.
+    """
+    compiler = _find_compiler()
+    if compiler is None:
+        return None
+    major, minor = torch.cuda.get_device_capability(device)
+    options = [f"--gpu-architecture=sm_{major}{minor}".encode(), b"--fmad=false", b"--ftz=true", b"--std=c++17"]
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    compiler.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"plugstream.cu", 0, None, None)
+    failed = compiler.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+    what = "ProgramLog" if failed else "CUBIN"
+    getattr(compiler, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(size.value)
+    getattr(compiler, f"nvrtcGet{what}")(program, text)
+    compiler.nvrtcDestroyProgram(ctypes.byref(program))
+    if failed:
+        raise RuntimeError(f"NVRTC: {text.value.decode(errors='replace')}")
+    with torch.cuda.device(device):
+        torch.cuda.current_stream().synchronize()  # makes the device's context
+        return CudaKernels(text.raw, device)
+
+
+@cache
+def _find_compiler() -> Any:
+    """The library of NVRTC, which torch has loaded; None for a torch without CUDA."""
+    if torch.version.cuda is None:
+        return None
+    for name in (f"libnvrtc.so.{torch.version.cuda.partition('.')[0]}", "libnvrtc.so"):
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None

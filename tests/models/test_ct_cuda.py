@@ -1,0 +1,115 @@
+"""The CUDA form of Joseph's projector: its very text on the CPU here, on a GPU where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ct_scans import FLAT, SOLID, mismatch, random
+from cuda_on_cpu import CpuKernels, needs_compiler
+from plugstream.models import CTModel, ct_cuda, ct_joseph
+from plugstream.models.ct_beams import cone_beam, parallel_beam
+from plugstream.models.ct_geometry import Rays, Voxels
+
+CURVED = ("curved fan", "curved cone")
+NOT_GATHERED = {"curved fan", "curved cone", "rolled", "tilted", "steep", "tilted cone"}
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> CpuKernels:
+    return CpuKernels(ct_cuda.read_source(), tmp_path_factory.mktemp("kernels"))
+
+
+def compare(projector: ct_cuda.CudaProjector, lead: tuple[int, ...], views: list[int]) -> float:
+    """How far the kernels are from the torch form in float64, and forward and adjoint from each other."""
+    rays, voxels, device = projector.rays.select(views), projector.voxels, projector.device
+    image, data = random(*lead, *voxels.shape), random(*lead, len(rays), *rays.detector, seed=1)
+    forward = projector.project(image.to(device), np.array(views)).cpu()
+    exact = ct_joseph.project(image.double(), rays, voxels)
+    worst = float((forward - exact).abs().max() / exact.abs().max().clamp_min(1e-30))
+    if projector.gathers:
+        adjoint = projector.back_project(data.to(device), np.array(views)).cpu()
+        exact = ct_joseph.back_project(data.double(), rays, voxels)
+        worst = max(worst, float((adjoint - exact).abs().max() / exact.abs().max().clamp_min(1e-30)))
+        worst = max(worst, 10 * mismatch(forward, data, image, adjoint))
+    return worst
+
+
+def cases() -> Iterator[tuple[str, Rays, Voxels, tuple[int, ...]]]:
+    """Beams, with detectors finer and coarser than the voxels, and one, two or many images."""
+    for name, make in FLAT.items():
+        for pixel, lead in ((0.3, (9,)), (0.7, (2,)), (2.0, ())):
+            yield name, make(pixel, 19), Voxels((9, 11), (1.0, 0.8)), lead
+    for name, make in SOLID.items():
+        yield name, make(1.0, (5, 13)), Voxels((4, 5, 6), (0.9, 1.0, 1.1)), (2,)
+        yield name, make(0.6, (9, 14)), Voxels((4, 6, 5), (0.9, 1.0, 1.1)), ()
+        yield name, make(0.9, (36, 12)), Voxels((40, 9, 8), (0.9, 1.0, 0.9)), ()
+
+
+@needs_compiler
+def test_the_kernels_are_the_torch_form(kernels: CpuKernels) -> None:
+    for name, rays, voxels, lead in cases():
+        projector = ct_cuda.CudaProjector(rays, voxels, torch.device("cpu"), kernels)
+        assert projector.gathers == (name not in NOT_GATHERED), name
+        assert compare(projector, lead, [1, 8, 3]) <= 1e-5, (name, rays.detector)
+
+
+@needs_compiler
+def test_views_may_repeat_and_be_none(kernels: CpuKernels) -> None:
+    for rays, voxels in (
+        (parallel_beam(np.arange(5.0), (4, 9), 1.0), Voxels((4, 6, 6), 1.0)),
+        (cone_beam(np.arange(5.0), (4, 9), 2.0, source=30, detector=30), Voxels((4, 6, 6), 1.0)),
+    ):
+        projector = ct_cuda.CudaProjector(rays, voxels, torch.device("cpu"), kernels)
+        assert compare(projector, (), [2, 2, 4]) <= 1e-5
+        nothing = np.array([], dtype=np.int64)
+        assert projector.project(random(4, 6, 6), nothing).shape == (0, 4, 9)
+        assert not projector.back_project(torch.zeros(0, 4, 9), nothing).any()
+
+
+@needs_compiler
+def test_launches_of_few_views_add_up(kernels: CpuKernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ct_cuda, "_AT_ONCE", 1)  # a view a launch
+    for rays in (parallel_beam(np.arange(6.0), (5, 9), 1.0), SOLID["helical"](1.0, (5, 9))):
+        projector = ct_cuda.CudaProjector(rays, Voxels((5, 6, 7), 1.0), torch.device("cpu"), kernels)
+        assert compare(projector, (), [0, 1, 2, 3, 4]) <= 1e-5
+
+
+@pytest.mark.gpu
+def test_on_a_gpu() -> None:
+    device = torch.device("cuda", 0)
+    for name, rays, voxels, lead in cases():
+        assert compare(ct_cuda.find_projector(rays, voxels, device), lead, [1, 8, 3]) <= 1e-5, (name, rays.detector)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "rays",
+    [
+        cone_beam(np.linspace(0, 6, 9), (70, 90), 2.0, source=300, detector=300),
+        cone_beam(np.linspace(0, 6, 9), (70, 90), 2.0, source=300, detector=300).roll_detector(0.05),
+        parallel_beam(np.linspace(0, 3, 9), (61, 90), 1.0),
+    ],
+    ids=["cone", "rolled", "stack"],
+)
+def test_a_model_on_a_gpu_is_that_on_the_cpu(rays: Rays) -> None:
+    voxels = Voxels((61, 64, 67), 1.0)
+    model, there = CTModel(rays, voxels), CTModel(rays, voxels, device="cuda")
+    image, data = random(*voxels.shape).abs(), random(9, *rays.detector).abs()
+    for got, want in (
+        (there.forward(image.cuda()), model.forward(image)),
+        (there.adjoint(data.cuda()), model.adjoint(data)),
+    ):
+        assert float((got.cpu() - want).abs().max() / want.abs().max()) <= 1e-5
+    assert torch.equal(there.adjoint(data.cuda()), there.adjoint(data.cuda()))
+    bounds, expected = (one.squared_norm_bounds(torch.arange(9)) for one in (there, model))
+    torch.testing.assert_close(bounds, expected, rtol=1e-4, atol=0)
+
+
+def test_the_source_travels_with_the_package() -> None:
+    assert Path(ct_cuda.__file__).with_suffix(".cu").is_file()
+    assert "gather_cone_inside" in ct_cuda.read_source()
