@@ -173,8 +173,9 @@ def gpu_cases() -> dict[str, tuple[str, int, int, Rays]]:
 def compare_gpu() -> bool:
     """Forward and adjoint on the GPU beside ASTRA's kernels; whether every bar is met that could be looked at."""
     peer: Callable[[str, int, int], tuple[float, float]] | None = None
+    sys.path.insert(0, str(Path(__file__).parent / "peers"))
     try:
-        from peers.astra_gpu import astra_seconds as peer
+        from astra_gpu import astra_seconds as peer
     except ImportError as error:
         print(f"  ASTRA is not here: {error}")
     good, card = True, torch.cuda.get_device_name()
