@@ -155,7 +155,7 @@ class ChunkReader:
         firsts: list[int] = []  # the view that each piece begins with, below zero for one without a mark
         indices = self._find(shards)
         for shard, chunks in shards.items():
-            index, _ = indices[shard]
+            file, (index, _) = self._file(shard), indices[shard]
             # A shard with marks begins with one, not with a chunk.
             marked = self.marks is not None and index is not None and int(index[:, 0].min()) >= _MARK
             if index is not None and not marked:
@@ -167,7 +167,7 @@ class ChunkReader:
                     continue
                 # A chunk of one view is read into its place in the result; one of several has a row of its own.
                 row = rows[0] if layout.chunk == 1 else len(pieces)
-                pieces.append(Piece(self._file(shard), offset - _MARK * marked, row))
+                pieces.append(Piece(file, offset - _MARK * marked, row))
                 targets.append(rows)
                 firsts.append(shard * layout.shard + number * layout.chunk if marked else -1)
         count = len(views) if layout.chunk == 1 else len(pieces)
