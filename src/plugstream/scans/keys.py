@@ -52,7 +52,7 @@ class ServerKeys:
 
     @classmethod
     def load(cls, folder: str | Path) -> ServerKeys:
-        """Read a folder that `make_keys` made; without a client that could send it is refused."""
+        """Read a folder that `make_keys` made; one without a client is refused."""
         folder = Path(folder)
         pair = _read(folder / "server.key", "public-key", "secret-key")
         paths = sorted((folder / "clients").glob("*.pub"))

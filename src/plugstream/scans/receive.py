@@ -1,4 +1,4 @@
-"""Receive a scan from an instrument over ZeroMQ, and have every view on disk before it is acknowledged."""
+"""Receive a scan from an instrument over ZeroMQ; every view is on disk before it is acknowledged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Send a scan over ZeroMQ while it is measured, until every view is acknowledged by who receives it."""
+"""Send a scan over ZeroMQ while it is measured, until the receiver has acknowledged every view."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class ScanSender:
 
     @property
     def appended(self) -> int:
-        """Views, with those that are not acknowledged yet."""
+        """Views, including those that are not acknowledged yet."""
         return self._appended
 
     @property
@@ -124,10 +124,7 @@ class ScanSender:
         return self._link.again
 
     def append(self, data: ArrayLike, *rows: ArrayLike | None, **columns: ArrayLike | None) -> None:
-        """Add views after those that were sent; waits where too many are not acknowledged.
-
-        Arguments: as of `ScanWriter.append`. A bad view is refused with nothing sent.
-        """
+        """Add views after the last, as `ScanWriter.append`; waits if too many are not acknowledged."""
         if self._ended:
             raise InputError(f"the scan {self.name} is finished; no view can be added")
         self._check_usable()
