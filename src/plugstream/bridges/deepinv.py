@@ -8,15 +8,24 @@ import torch
 from torch import Tensor, nn
 
 from plugstream.base.errors import InputError
-from plugstream.bridges.likelihoods import Likelihood, read_noise, use_loss
-from plugstream.bridges.physics import Layout, Part, PhysicsModel, SingleView, is_deepinv, is_linear, split_views
+from plugstream.bridges.likelihoods import Likelihood, read_likelihood
+from plugstream.bridges.physics import (
+    Layout,
+    Part,
+    PhysicsModel,
+    SingleView,
+    is_deepinv,
+    is_linear,
+    list_physics,
+    split_views,
+)
 from plugstream.bridges.stack import warn_of_mismatch
 from plugstream.denoisers import adapters
 from plugstream.denoisers.base import Denoiser
 from plugstream.fidelity.by_loss import DataFidelity, make_fidelity
 from plugstream.fidelity.losses import Loss
 
-__all__ = ["from_deepinv", "make_deepinv_fidelity"]
+__all__ = ["from_deepinv"]
 
 
 @overload
@@ -26,7 +35,7 @@ def from_deepinv(
     physics: Any,
     y: Any,
     *,
-    loss: Loss | None = None,
+    loss: Loss | Likelihood | None = None,
     views: int | None = None,
     image_shape: tuple[int, ...] | None = None,
     dtype: torch.dtype | None = None,
@@ -36,7 +45,7 @@ def from_deepinv(
     physics: Any,
     y: Any = None,
     *,
-    loss: Loss | None = None,
+    loss: Loss | Likelihood | None = None,
     views: int | None = None,
     image_shape: tuple[int, ...] | None = None,
     dtype: torch.dtype | None = None,
@@ -70,7 +79,8 @@ def from_deepinv(
     Arguments:
         physics: a `deepinv.physics.Physics`, a list of them, or anything with `A` and `A_adjoint`.
         y: its data, (B, ...), or a list or TensorList for several.
-        loss: how to compare; by the physics' noise model if not given (`plugstream.bridges.likelihoods`).
+        loss: how to compare, a loss or a `Likelihood`; by the physics' noise model if not given
+            (`plugstream.bridges.likelihoods`).
         views: how many to make: 1 for all together; for tomography a number that divides that of the angles, each view
             then having interleaved ones.
         image_shape: (C, H, W) where the physics does not tell, as some that are not linear. dtype: of images.
@@ -81,23 +91,7 @@ def from_deepinv(
         if isinstance(physics, nn.Module) and not callable(getattr(physics, "A", None)):
             return adapters.from_deepinv(physics)
         raise InputError("give the data too: from_deepinv(physics, y)")
-    likelihood = read_noise(physics) if loss is None else use_loss(physics, loss)
-    return make_deepinv_fidelity(
-        physics, y, likelihood, views=views, image_shape=image_shape, dtype=dtype, complex_images=complex_images
-    )
-
-
-def make_deepinv_fidelity(
-    physics: Any,
-    y: Any,
-    likelihood: Likelihood,
-    *,
-    views: int | None = None,
-    image_shape: tuple[int, ...] | None = None,
-    dtype: torch.dtype | None = None,
-    complex_images: bool | None = None,
-) -> DataFidelity:
-    """As `from_deepinv`, with a likelihood that may come with a scale of predictions and data."""
+    likelihood = read_likelihood(physics, loss)
     parts, data = split_views(physics, y, views)
     first = parts[0].physics if isinstance(parts[0], SingleView) else physics
     shape, kind = _image_of(first, y if first is physics else data[0], image_shape, dtype)
@@ -120,12 +114,9 @@ def make_deepinv_fidelity(
     packed = model.pack([one.unsqueeze(1) for one in rows] if layout == "grey" else rows)
     if model.linear:
         warn_of_mismatch(model, lead=(model.images,) if model.images else ())
-    loss = likelihood.loss
-    if likelihood.variance is not None:
-        if len(data[0]) > 1:
-            raise InputError("the weights of this noise are of one image; take several one by one, or give loss=")
-        loss = likelihood.weigh(packed.reshape(model.n_views, *model.data_shape))
-    return make_fidelity(model, packed, loss)
+    if likelihood.variance is not None and len(data[0]) > 1:
+        raise InputError("the weights of this noise are of one image; take several one by one, or give loss=")
+    return make_fidelity(model, packed, likelihood.weigh(packed, (model.n_views, *model.data_shape)))
 
 
 def _image_of(
@@ -166,9 +157,9 @@ def _own_images(part: Part, shape: tuple[int, ...], kind: torch.dtype, y: Tensor
 
 def _layout(physics: Any, shape: tuple[int, ...], kind: torch.dtype, complex_images: bool | None) -> Layout:
     """How deepinv's channels are read."""
-    every = physics if isinstance(physics, list | tuple) else getattr(physics, "physics_list", [physics])
     if complex_images is None:
-        complex_images = shape[0] == 2 and not kind.is_complex and all(is_deepinv(one, "MRIMixin") for one in every)
+        mri = all(is_deepinv(one, "MRIMixin") for one in list_physics(physics))
+        complex_images = shape[0] == 2 and not kind.is_complex and mri
     if complex_images:
         if shape[0] != 2 or kind.is_complex:
             raise InputError(f"complex images are two real channels of deepinv's, but there are {shape[0]} of {kind}")

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from plugstream.base.errors import InputError
-from plugstream.bridges.physics import is_deepinv
+from plugstream.bridges.physics import is_deepinv, list_physics
 from plugstream.fidelity.losses import Gaussian, Loss, Poisson, Transmission
 
-__all__ = ["Likelihood", "read_fidelity", "read_noise", "use_loss"]
+__all__ = ["Likelihood", "read_fidelity", "read_likelihood", "read_noise"]
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Likelihood:
     factor: float = 1.0
     variance: tuple[float, float] | None = None
 
-    def weigh(self, data: Tensor) -> Loss | None:
-        """The loss for this data, (views, *data_shape); with a variance its weights are 1 over that, at most 1."""
+    def weigh(self, data: Tensor, shape: tuple[int, ...]) -> Loss | None:
+        """The loss for data of this shape; with a variance its weights are 1 over that, at most 1."""
         if self.variance is None:
             return self.loss
         constant, slope = self.variance
-        variance = constant + slope * data.clamp_min(0)
+        variance = constant + slope * data.reshape(shape).clamp_min(0)
         least = float(variance.min())
         if not least > 0:
             raise InputError("data without counts has no variance under this noise model; give loss=ps.Poisson()")
@@ -54,16 +54,17 @@ def read_noise(physics: Any) -> Likelihood:
 
     Others, and several of different kinds, are refused.
     """
-    every = physics if isinstance(physics, list | tuple) else getattr(physics, "physics_list", [physics])
-    first, *others = [_noise(getattr(one, "noise_model", None)) for one in every]
+    first, *others = [_noise(getattr(one, "noise_model", None)) for one in list_physics(physics)]
     if any(other != first for other in others):
         raise InputError("the Physics have noise of different kinds; say by loss=... how to compare their data")
     return first
 
 
-def use_loss(physics: Any, loss: Loss) -> Likelihood:
-    """The likelihood of a loss. If it is of the noise's kind it is in the noise's units: a `Poisson` with a floor of
-    its own is of counts, A x / gain, as that of the noise is."""
+def read_likelihood(physics: Any, loss: Loss | Likelihood | None) -> Likelihood:
+    """The likelihood of a loss, by default of the noise. If both are of a kind it is in the noise's units: a `Poisson`
+    with a floor of its own is of counts, A x / gain, as that of the noise is."""
+    if loss is None or isinstance(loss, Likelihood):
+        return loss or read_noise(physics)
     try:
         noise = read_noise(physics)
     except InputError:

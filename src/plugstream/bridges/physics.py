@@ -21,7 +21,7 @@ from plugstream.bridges.stack import StackedModel
 from plugstream.models.function import FunctionModel
 from plugstream.models.views import Views, all_views
 
-__all__ = ["Layout", "Part", "PhysicsModel", "SingleView", "is_deepinv", "is_linear", "split_views"]
+__all__ = ["Layout", "Part", "PhysicsModel", "SingleView", "is_deepinv", "is_linear", "list_physics", "split_views"]
 
 Layout = Literal["channels", "grey", "complex"]
 """How an image of ours is one of deepinv's, (N, C, *spatial): "channels", (C, *spatial) as it is; "grey", (*spatial)
@@ -304,6 +304,11 @@ def _tensor(y: Any) -> Tensor:
     if not isinstance(y, Tensor) or y.ndim < 2:
         raise InputError("the data of a Physics is a tensor whose first axis is of images, (B, ...)")
     return y
+
+
+def list_physics(physics: Any) -> Sequence[Any]:
+    """The Physics of a list or of a `StackedPhysics`; one alone is a list of one."""
+    return physics if isinstance(physics, list | tuple) else getattr(physics, "physics_list", [physics])
 
 
 def is_linear(physics: Any) -> bool:

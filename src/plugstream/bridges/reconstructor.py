@@ -13,8 +13,8 @@ from plugstream.algorithms import ProximalGradient
 from plugstream.algorithms.sampling import All, Epochs, Sampler, as_sampler
 from plugstream.base.errors import InputError
 from plugstream.base.schedules import Number, OverL, Overlap
-from plugstream.bridges.deepinv import make_deepinv_fidelity
-from plugstream.bridges.likelihoods import Likelihood, read_fidelity, read_noise, use_loss
+from plugstream.bridges.deepinv import from_deepinv
+from plugstream.bridges.likelihoods import Likelihood, read_fidelity, read_likelihood
 from plugstream.bridges.physics import PhysicsModel
 from plugstream.bridges.priors import read_prior
 from plugstream.fidelity.losses import Loss
@@ -148,8 +148,9 @@ class PnPSGD(_Base):  # type: ignore[misc]
 
         Arguments: y and physics, deepinv's; init, a first image or a function of both; x_gt, the truth, for the PSNR.
         """
-        likelihood = self._likelihood(physics)
-        fidelity = make_deepinv_fidelity(physics, y, likelihood, views=self.views)
+        loss = self.loss if self.data_fidelity is None else read_fidelity(self.data_fidelity)
+        likelihood = read_likelihood(physics, loss)
+        fidelity = from_deepinv(physics, y, loss=likelihood, views=self.views)
         model: Any = fidelity.model
         algorithm = self._algorithm(fidelity, likelihood)
         watch = _Watch(model, x_gt, self.thres_conv if self.early_stop else None, compute_metrics)
@@ -164,11 +165,6 @@ class PnPSGD(_Base):  # type: ignore[misc]
         )
         image = model.to_deepinv(self.result.image)
         return (image, watch.metrics) if compute_metrics else image
-
-    def _likelihood(self, physics: Any) -> Likelihood:
-        if self.loss is not None:
-            return use_loss(physics, self.loss)
-        return read_noise(physics) if self.data_fidelity is None else read_fidelity(self.data_fidelity)
 
     def _algorithm(self, fidelity: Any, likelihood: Likelihood) -> ProximalGradient:
         """The algorithm for this data. With I views and the factor c of deepinv's f, f = c I d: its step gamma is

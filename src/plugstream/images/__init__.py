@@ -1,7 +1,4 @@
-"""Images: their space, pixels, planes and phases, and how they are drawn, stored and compared.
-
-Simulated objects are here, too.
-"""
+"""Images: their space, pixels, planes and phases, how they are drawn, stored and compared, and simulated objects."""
 
 from typing import TYPE_CHECKING
 

@@ -34,7 +34,7 @@ def psnr(image: Array, truth: Array, peak: float | None = None, ndim: int = 2, *
     x, target = _matching(image, truth, ndim)
     if phase == "free":
         x = align_phase(x, target, ndim)
-    top = value_range(target, ndim) if peak is None else torch.as_tensor(_check_peak(peak)).to(target.real)
+    top = _peak_value(peak, target, ndim).to(target.real)
     pixels = target[(0,) * (target.ndim - ndim)].numel()
     return 10 * torch.log10(top.square() / (squared_norm(x - target, ndim) / pixels))
 
@@ -56,9 +56,8 @@ def ssim(image: Array, truth: Array, peak: float | None = None) -> Tensor:
         raise InputError("SSIM is defined for real images; compare magnitudes or real parts")
     if min(x.shape[-2:]) < WINDOW:
         raise InputError(f"SSIM needs images of at least {WINDOW} x {WINDOW} pixels, not {tuple(x.shape[-2:])}")
-    top = value_range(y) if peak is None else torch.as_tensor(_check_peak(peak))
+    top = _peak_value(peak, y).double()[..., None, None]
     x, y = torch.broadcast_tensors(x.double(), y.double())
-    top = top.to(x)[..., None, None]
     c1, c2 = (_K1 * top).square(), (_K2 * top).square()
     mx, my = _blur(x), _blur(y)
     vx, vy, vxy = _blur(x * x) - mx * mx, _blur(y * y) - my * my, _blur(x * y) - mx * my
@@ -85,7 +84,9 @@ def _matching(image: Array, truth: Array, ndim: int) -> tuple[Tensor, Tensor]:
     return x, target
 
 
-def _check_peak(peak: float) -> float:
+def _peak_value(peak: float | None, truth: Tensor, ndim: int = 2) -> Tensor:
+    if peak is None:
+        return value_range(truth, ndim)
     if not isinstance(peak, int | float | np.number) or not peak > 0:
         raise InputError(f"the peak must be a number > 0, not {peak!r}")
-    return float(peak)
+    return torch.as_tensor(float(peak), device=truth.device)

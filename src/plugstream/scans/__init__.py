@@ -1,6 +1,6 @@
 """Scans of any instrument: measurements with their columns, in memory, on disk and still arriving.
 
-Importers make them of the files of others, baselines form the usual images of them.
+Importers make them from the files of other programs, and baselines form the usual images from them.
 """
 
 from typing import TYPE_CHECKING

@@ -101,10 +101,12 @@ def encode_shard(layout: Layout, rows: NDArray[Any], marks: Marks | None = None,
 
 
 class ChunkReader:
-    """Reads rows of an array, checking every byte that it reads. Threads may share one."""
+    """Reads rows of an array, checking every byte that it reads; errors name the scan. Threads may share one."""
 
-    def __init__(self, files: Files, name: str, layout: Layout, marks: Marks | None = None) -> None:
-        self.files, self.name, self.layout = files, name, layout
+    def __init__(
+        self, files: Files, name: str, layout: Layout, marks: Marks | None = None, scan: str | None = None
+    ) -> None:
+        self.files, self.name, self.layout, self.scan = files, name, layout, scan or name
         self.marks = marks if layout.sharded else None
         self.unmarked: set[int] = set()  # shards without marks
         self._indices: dict[int, NDArray[np.uint64]] = {}
@@ -138,7 +140,7 @@ class ChunkReader:
             except DamagedError as error:
                 bad.update(error.views)
         if bad:
-            raise DamagedError(self.name, bad)
+            raise DamagedError(self.scan, bad)
         return out
 
     def _read(self, views: NDArray[np.int64]) -> NDArray[Any]:
@@ -153,7 +155,7 @@ class ChunkReader:
         firsts: list[int] = []  # the view that each piece begins with, below zero for one without a mark
         indices = self._find(shards)
         for shard, chunks in shards.items():
-            index, _ = indices[shard]
+            file, (index, _) = self._file(shard), indices[shard]
             # A shard with marks begins with one, not with a chunk.
             marked = self.marks is not None and index is not None and int(index[:, 0].min()) >= _MARK
             if index is not None and not marked:
@@ -165,7 +167,7 @@ class ChunkReader:
                     continue
                 # A chunk of one view is read into its place in the result; one of several has a row of its own.
                 row = rows[0] if layout.chunk == 1 else len(pieces)
-                pieces.append(Piece(self._file(shard), offset - _MARK * marked, row))
+                pieces.append(Piece(file, offset - _MARK * marked, row))
                 targets.append(rows)
                 firsts.append(shard * layout.shard + number * layout.chunk if marked else -1)
         count = len(views) if layout.chunk == 1 else len(pieces)
@@ -180,7 +182,7 @@ class ChunkReader:
             elif layout.chunk > 1 or len(rows) > 1:
                 out[rows] = chunks_read[piece.row, views[rows] % layout.chunk]
         if bad:
-            raise DamagedError(self.name, bad)
+            raise DamagedError(self.scan, bad)
         return out
 
     def read_part(self, views: NDArray[np.int64], rows: slice, sums: NDArray[np.uint32]) -> NDArray[Any]:
@@ -209,7 +211,7 @@ class ChunkReader:
             else:
                 out[number] = np.frombuffer(content, out.dtype).reshape(out.shape[1:])
         if bad:
-            raise DamagedError(self.name, bad)
+            raise DamagedError(self.scan, bad)
         return out.astype(layout.dtype, copy=False)
 
     def _fill(self, pieces: list[Piece], firsts: list[int], out: NDArray[np.uint8]) -> list[str]:

@@ -52,7 +52,7 @@ class ServerKeys:
 
     @classmethod
     def load(cls, folder: str | Path) -> ServerKeys:
-        """Read a folder that `make_keys` made; without a client that could send it is refused."""
+        """Read a folder that `make_keys` made; one without a client is refused."""
         folder = Path(folder)
         pair = _read(folder / "server.key", "public-key", "secret-key")
         paths = sorted((folder / "clients").glob("*.pub"))
@@ -120,30 +120,21 @@ class Gate:
     """Answers ZeroMQ's question whether a connection is let in (ZAP): by its public key, and by nothing else."""
 
     def __init__(self, context: Any, keys: ServerKeys) -> None:
-        self._zmq = _curve()
-        self._keys = keys
-        self.socket = context.socket(self._zmq.ROUTER)
-        self.socket.setsockopt(self._zmq.LINGER, 0)
+        self._zmq, self._keys = _curve(), keys
+        self.socket = context.socket(self._zmq.REP)
+        self.socket.linger = 0
         self.socket.bind("inproc://zeromq.zap.01")
 
     def answer(self) -> None:
         """Answer all pending questions."""
         while self.socket.poll(0):
-            frames = self.socket.recv_multipart()
-            cut = frames.index(b"") + 1 if b"" in frames else len(frames)
-            envelope, question = frames[:cut], frames[cut:]
-            if len(question) < 6:
-                continue
-            version, number, _domain, _address, _identity, mechanism, *credentials = question
+            version, number, _domain, _address, _identity, mechanism, *credentials = self.socket.recv_multipart()
             status = [b"400", b"unknown key", b""]
             if version == b"1.0" and mechanism == b"CURVE" and len(credentials) == 1 and len(credentials[0]) == 32:
                 public = self._zmq.utils.z85.encode(credentials[0])
                 if public.decode() in self._keys.clients:
                     status = [b"200", b"", public]  # what messages of this connection carry as "User-Id"
-            self.socket.send_multipart([*envelope, b"1.0", number, *status, b""], self._zmq.NOBLOCK)
-
-    def close(self) -> None:
-        self.socket.close()
+            self.socket.send_multipart([b"1.0", number, *status, b""], self._zmq.NOBLOCK)
 
 
 def _curve() -> Any:

@@ -46,9 +46,10 @@ class Link:
         self.safe = -1  # the last sequence that was acknowledged
         self.complete = False  # whether the receiver has the end
         self._begin = begin
-        self._waiting: deque[list[bytes]] = deque()  # messages safe + 1, safe + 2, ..., not acknowledged yet
+        self.waiting: deque[list[bytes]] = deque()  # messages safe + 1, safe + 2, ..., not acknowledged yet
         self._sums = Sums()
-        self._before = (0, 0)  # the views that the receiver had at first, and the total of their checksums
+        # The views that the receiver had at first, and the total of their checksums, None if it could not read one.
+        self.before: tuple[int, int | None] = (0, 0)
         self._acked = -1  # as `safe`, but -1 until the receiver has said where it is since the last begin
         self._next = 0  # the sequence to send next
         self._beyond = 0  # the first sequence that was never sent
@@ -79,23 +80,13 @@ class Link:
     @property
     def last(self) -> int:
         """The sequence of the last message."""
-        return max(self.safe, 0) + len(self._waiting)
-
-    @property
-    def waiting(self) -> int:
-        """Messages that are not acknowledged."""
-        return len(self._waiting)
-
-    @property
-    def total(self) -> int | None:
-        """The checksum of the views that the receiver had at first, None if it could not read one."""
-        return None if self._before[1] < 0 else self._before[1]
+        return max(self.safe, 0) + len(self.waiting)
 
     def push(self, frames: list[bytes], checksum: int | None = None) -> None:
         """Add the next message, and send it if it may be sent; `checksum` is that of a view."""
-        if not self._waiting:
+        if not self.waiting:
             self._news = self._tried = time.monotonic()
-        self._waiting.append(frames)
+        self.waiting.append(frames)
         if checksum is not None:
             self._sums.append(checksum)
         self._send_due()
@@ -106,7 +97,7 @@ class Link:
         It gives up only after listening: if this process was stopped for long, the answers may be here already.
         """
         now = time.monotonic()
-        if self.greeted and not self._waiting:
+        if self.greeted and not self.waiting:
             self._news = self._tried = now
         late = now - self._news > self.timeout
         if now - self._tried > _RETRY:
@@ -137,12 +128,12 @@ class Link:
 
     def _may_send(self) -> bool:
         if self._next == 0:
-            return not self.greeted or bool(self._waiting)
+            return not self.greeted or bool(self.waiting)
         return self._acked >= 0 and self._next <= self.last and self._next - self._acked <= self.window
 
     def _send_due(self) -> None:
         while self._may_send():
-            frames = self._begin if self._next == 0 else self._waiting[self._next - self.safe - 1]
+            frames = self._begin if self._next == 0 else self.waiting[self._next - self.safe - 1]
             try:
                 self._socket.send_multipart(frames, self._zmq.NOBLOCK)
             except self._zmq.Again:  # not connected, or the receiver is behind
@@ -179,7 +170,7 @@ class Link:
         views, complete, total = (answer.get(name) for name in ("views", "complete", "crc32c"))
         if type(views) is int and type(complete) is bool and sequence == views + complete:
             if not self.greeted:
-                self._before = (views, total if type(total) is int else -1 if views else 0)
+                self.before = (views, total if type(total) is int else None if views else 0)
             self._check(views, total)
             if sequence < self.safe:
                 raise BehindError(
@@ -195,15 +186,16 @@ class Link:
             raise InputError(f"{self.address} has {sequence} views of this scan, more than were sent to it")
         if sequence >= self.safe and sequence > self._acked:
             for _ in range(sequence - self.safe):
-                self._waiting.popleft()
+                self.waiting.popleft()
             self.safe = self._acked = sequence
             self._next = max(self._next, sequence + 1)
 
     def _check(self, views: int, total: object) -> None:
         """Refuse a receiver whose views are not those that were sent to it."""
-        first, before = self._before
-        comparable = type(total) is int and before >= 0 and first <= views <= first + len(self._sums)
-        if comparable and self._sums.total(views, first, before) != total:
+        first, before = self.before
+        if type(total) is not int or before is None or not first <= views <= first + len(self._sums):
+            return
+        if self._sums.total(views, first, before) != total:
             raise InputError(
                 f"{self.address} has other views than were sent to it under the name of this scan; choose another name"
             )

@@ -140,19 +140,20 @@ class LocalFiles:
     def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8], edges: Edges = None) -> list[str]:
         if self._native is None:
             return _read_pieces(self, pieces, out, edges)
-        unreachable = {}
+        paths, unreachable = {}, {}
         for name in {piece.name for piece in pieces}:
             try:
                 self._check_folders(name)
+                paths[name] = os.fsencode(f"{self._root}/{name}")
             except OSError as error:
                 unreachable[name] = _failure(name, error)
         faults = [unreachable.get(piece.name, "") for piece in pieces]
         numbers = [number for number, fault in enumerate(faults) if not fault]
-        paths = [os.fsencode(f"{self._root}/{pieces[number].name}") for number in numbers]
         offsets, rows = (np.array([pieces[n][field] for n in numbers], dtype=np.int64) for field in (1, 2))
         fates = np.empty(len(numbers), dtype=np.int32)
         margins = np.empty((len(numbers), CRC if edges is None else edges.shape[1]), dtype=np.uint8)
-        self._native(paths, offsets, rows, out, margins, fates, direct=self.direct)
+        files = [paths[pieces[number].name] for number in numbers]
+        self._native(files, offsets, rows, out, margins, fates, direct=self.direct)
         if edges is not None:
             edges[numbers] = margins
         for number, fate in zip(numbers, fates.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""Receive a scan from an instrument over ZeroMQ, and have every view on disk before it is acknowledged."""
+"""Receive a scan from an instrument over ZeroMQ; every view is on disk before it is acknowledged."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Receiver:
             closing.callback(context.term)
             self._gate = None if server_keys is None else Gate(context, server_keys)
             if self._gate is not None:
-                closing.callback(self._gate.close)
+                closing.callback(self._gate.socket.close)
             self._socket = context.socket(zmq.ROUTER)
             closing.callback(self._socket.close)
             self._set_options(listen, server_keys)

@@ -26,8 +26,8 @@ class StoredRows:
     `ahead` reads the rows of a batch before they are asked for, with its data, and the last few batches stay in memory.
     """
 
-    def __init__(self, reader: ChunkReader, scan: str, views: int) -> None:
-        self.reader, self.scan = reader, scan
+    def __init__(self, reader: ChunkReader, views: int) -> None:
+        self.reader = reader
         self._views = views
         self._chosen: NDArray[np.int64] | None = None  # the views it is limited to; None for all
         self._batches: OrderedDict[bytes, NDArray[Any]] = OrderedDict()
@@ -76,10 +76,10 @@ class StoredRows:
             rows = read(views)
         except DamagedError as error:
             bad = {view: name_damage(self.reader.name, fault) for view, fault in error.views.items()}
-            raise DamagedError(self.scan, bad) from None
+            raise DamagedError(self.reader.scan, bad) from None
         if rows.dtype.kind == "c" and (bad_rows := not_finite(rows, None)):
             fault = f"its {_singular(self.reader.name)} holds NaN or infinity"
-            raise DamagedError(self.scan, dict.fromkeys(views[bad_rows].tolist(), fault))
+            raise DamagedError(self.reader.scan, dict.fromkeys(views[bad_rows].tolist(), fault))
         return rows
 
 

@@ -1,4 +1,4 @@
-"""Send a scan over ZeroMQ while it is measured, until every view is acknowledged by who receives it."""
+"""Send a scan over ZeroMQ while it is measured, until the receiver has acknowledged every view."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class ScanSender:
 
     @property
     def appended(self) -> int:
-        """Views, with those that are not acknowledged yet."""
+        """Views, including those that are not acknowledged yet."""
         return self._appended
 
     @property
@@ -124,17 +124,14 @@ class ScanSender:
         return self._link.again
 
     def append(self, data: ArrayLike, *rows: ArrayLike | None, **columns: ArrayLike | None) -> None:
-        """Add views after those that were sent; waits where too many are not acknowledged.
-
-        Arguments: as of `ScanWriter.append`. A bad view is refused with nothing sent.
-        """
+        """Add views after the last, as `ScanWriter.append`; waits if too many are not acknowledged."""
         if self._ended:
             raise InputError(f"the scan {self.name} is finished; no view can be added")
         self._check_usable()
         values = check_views(self.instrument, data, rows, columns, self._appended, self.dtype)
         self._check_columns(values)
         for index in range(len(values["data"])):
-            while self._link.waiting >= self._most:
+            while len(self._link.waiting) >= self._most:
                 self._pump(_PUMP)
             self._push({name: column[index] for name, column in values.items()})
         self._pump(0.0)
@@ -225,7 +222,7 @@ class ScanSender:
         """Send again and listen while the program does something else."""
         with suppress(InputError):  # which the next call raises
             while not self._closed:
-                self._news.wait(None if self._link.waiting == 0 else _PUMP)
+                self._news.wait(_PUMP if self._link.waiting else None)
                 self._news.clear()
                 while self._link.waiting and not self._closed:
                     self._pump(0.0)
@@ -295,14 +292,14 @@ def _send_rest(scan: Scan, sender: ScanSender, rate: float | None, progress: Cal
 
     if first > scan.n_views or (link.complete and first != scan.n_views):
         raise InputError(f"{link.address} has {first} views of scan {sender.name}, more than are sent")
-    if first and read_sums(scan, first).total(first) != link.total is not None:
+    if first and read_sums(scan, first).total(first) != link.before[1] is not None:
         raise InputError(f"{link.address} has other views of scan {sender.name}; send this one under another name")
     start = time.monotonic()
     for number in range(first, scan.n_views):
         while rate is not None and (left := start + (number - first) / rate - time.monotonic()) > 0:
             pump(min(left, _PUMP))
         columns = view_of(scan, number)
-        while link.waiting >= sender._most:
+        while len(link.waiting) >= sender._most:
             pump(_PUMP)
         sender._push(columns)
         if rate is not None:

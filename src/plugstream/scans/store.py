@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +106,9 @@ class StoredScan:
             raise InputError(f"marks must be true or false, not {str(marks)[:40]!r}")
         self.marked = marks
         kind = find_instrument(attributes)
-        arrays = {array.name: self._array(array.name) for array in kind.arrays if self._has(array.name)}
+        arrays = {array.name: self._array(array.name) for array in kind.arrays if array.name in self._commit.arrays}
         self.instrument = kind.from_parts(arrays, attributes.get("attributes", {}))
-        self.truth: NDArray[Any] | None = self._array("truth") if self._has("truth") else None
+        self.truth: NDArray[Any] | None = self._array("truth") if "truth" in self._commit.arrays else None
         if self.truth is not None:
             check_truth(self.truth, self.instrument.image)
         layout, _ = self.layout("data")
@@ -164,8 +163,7 @@ class StoredScan:
         if views is not None:
             for rows in self._on_disk():
                 rows.ahead(numbers)
-        with self._naming_scan():
-            return torch.from_numpy(self._data.read(numbers) if views is None else self._data.read_batch(numbers))
+        return torch.from_numpy(self._data.read(numbers) if views is None else self._data.read_batch(numbers))
 
     def read_rows(self, views: Tensor, rows: slice, sums: NDArray[np.uint32]) -> Tensor:
         """Rows of the measurements of these views, (B, rows, ...), reading only their bytes where that is possible.
@@ -174,15 +172,7 @@ class StoredScan:
         """
         if not self._files.seekable:
             return self.read(views)[:, rows].clone()
-        with self._naming_scan():
-            return torch.from_numpy(self._data.read_part(views.numpy(), rows, sums))
-
-    @contextmanager
-    def _naming_scan(self) -> Iterator[None]:
-        try:
-            yield
-        except DamagedError as error:
-            raise DamagedError(self.path, error.views) from None
+        return torch.from_numpy(self._data.read_part(views.numpy(), rows, sums))
 
     def load(self) -> MemoryScan:
         """The whole scan in memory, checked for NaN and infinity."""
@@ -238,7 +228,7 @@ class StoredScan:
         rows: dict[str, Rows] = {}
         for column in self.instrument.columns:
             name = column.name
-            if not self._has(name):
+            if name not in self._commit.arrays:
                 continue
             layout, length = self.layout(name)
             if layout.dtype != np.dtype(column.dtype):
@@ -249,7 +239,7 @@ class StoredScan:
             if isinstance(before, StoredRows):
                 rows[name] = before.grown(count)
             elif large:
-                rows[name] = StoredRows(self._reader(name, layout), self.path, count)
+                rows[name] = StoredRows(self._reader(name, layout), count)
             else:
                 old = np.empty((0, *layout.row), dtype=layout.dtype) if before is None else before[:]
                 new = self._new_rows(self._reader(name, layout), np.arange(len(old), count), old, column)
@@ -306,11 +296,8 @@ class StoredScan:
             out[np.searchsorted(views, good)] = rows
             return out
 
-    def _has(self, name: str) -> bool:
-        return name in self._commit.arrays
-
     def _reader(self, name: str, layout: Layout) -> ChunkReader:
-        return ChunkReader(self._files, name, layout, Marks(self.id, name) if self.marked else None)
+        return ChunkReader(self._files, name, layout, Marks(self.id, name) if self.marked else None, self.path)
 
     def layout(self, name: str) -> tuple[Layout, int]:
         """How an array lies in files, and how many views it has."""
@@ -372,21 +359,17 @@ def _read_good(
 def _files(path: str | Path) -> tuple[str, Files]:
     """Where a scan lies, for messages, and its files."""
     if isinstance(path, str) and "://" in path:
-        return path, _remote(path)
+        from zarr.storage import FsspecStore
+
+        try:
+            return path, ZarrFiles(FsspecStore.from_url(path, read_only=True))
+        except ImportError as error:
+            raise InputError(f"{path} needs a package that is not installed: {error}".splitlines()[0]) from error
+        except Exception as error:
+            raise InputError(f"there is no scan at {path}: {error}".splitlines()[0]) from error
     folder = Path(path)
     if not folder.exists():
         raise InputError(f"there is no scan at {folder}")
     if not folder.is_dir() and not folder.is_file():
         raise InputError(f"{folder} is not a scan: neither a folder nor a zip file, but a pipe or a device")
     return str(folder), LocalFiles(folder) if folder.is_dir() else ZipFiles(folder)
-
-
-def _remote(address: str) -> Files:
-    from zarr.storage import FsspecStore
-
-    try:
-        return ZarrFiles(FsspecStore.from_url(address, read_only=True))
-    except ImportError as error:
-        raise InputError(f"{address} needs a package that is not installed: {error}".splitlines()[0]) from error
-    except Exception as error:
-        raise InputError(f"there is no scan at {address}: {error}".splitlines()[0]) from error
