@@ -36,6 +36,17 @@ from plugstream.cli.version import ShowVersion
 
 __all__ = ["COMMANDS", "command_parser", "main"]
 
+_LISTS = {
+    "denoisers": "list the denoisers, with what is known of each",
+    "algorithms": "list the algorithms",
+    "samplers": "list the samplers: which views a step uses",
+    "momenta": "list the momenta",
+    "gradients": "list the gradients: plain, or with less variance",
+    "losses": "list the losses: how predictions are compared with data",
+    "monitors": "list the monitors: what is measured while a run goes on",
+    "instruments": "list the instruments whose scans can be read",
+    "importers": "list the importers: what files scans can be made from",
+}
 COMMANDS = {
     "demo": "simulate a scan of a picture and reconstruct it online",
     "simulate": "make a scan of a picture, with noise, as a Zarr folder",
@@ -53,15 +64,7 @@ COMMANDS = {
     "info": "describe a scan, or the folder of a run",
     "verify": "read every byte of a scan, and name the views that are damaged",
     "denoise": "remove noise from a picture: PNG, TIFF or NPY, grey or colour",
-    "denoisers": "list the denoisers, with what is known of each",
-    "algorithms": "list the algorithms",
-    "samplers": "list the samplers: which views a step uses",
-    "momenta": "list the momenta",
-    "gradients": "list the gradients: plain, or with less variance",
-    "losses": "list the losses: how predictions are compared with data",
-    "monitors": "list the monitors: what is measured while a run goes on",
-    "instruments": "list the instruments whose scans can be read",
-    "importers": "list the importers: what files scans can be made from",
+    **_LISTS,
     "train": "train a denoiser on a folder of pictures",
     "tune": "find the best sigma, step and momentum for a scan",
     "reproduce": "compute the paper's tables and figures anew, beside the printed values",
@@ -71,17 +74,6 @@ COMMANDS = {
 
 _STARTED = time.monotonic()
 # What these write in a file or pipe is theirs alone: some wait for others, and some take no time.
-_LISTS = (
-    "denoisers",
-    "algorithms",
-    "samplers",
-    "momenta",
-    "gradients",
-    "losses",
-    "monitors",
-    "instruments",
-    "importers",
-)
 _OWN_OUTPUT = ("acquire", "serve", "watch", "info", "completion", *_LISTS)
 _AT_ONCE = ("info", "keys", "completion", *_LISTS)
 _PROGRESS = "how progress is shown: rich, plain, json (lines on standard output), none, or auto (auto)"
@@ -102,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stderr = sys.stderr
     with _end_by_exception(alone), steady_streams(), _one_voice(alone), warnings.catch_warnings():
         warnings.simplefilter("always", PlugstreamWarning)
-        warnings.showwarning = _show_once(_show_warning)
+        warnings.showwarning = _warning_printer()
         display, failure = None, {}
         try:
             _forget_consents()
@@ -184,22 +176,17 @@ def _forget_consents() -> None:
         own_code.forget()
 
 
-def _show_once(show: Callable[..., None]) -> Callable[..., None]:
-    """Show each warning the first time that it is given."""
+def _warning_printer() -> Callable[..., None]:
+    """Prints each warning once, as one line; those of other packages are for whoever works on this one."""
     shown: set[str] = set()
 
-    def show_new(message: Warning | str, *rest: Any, **more: Any) -> None:
-        if str(message) not in shown:
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        ours = issubclass(category, PlugstreamWarning) or os.environ.get("PLUGSTREAM_DEBUG")
+        if ours and str(message) not in shown:
             shown.add(str(message))
-            show(message, *rest, **more)
+            print(f"warning: {one_line(str(message))}", file=sys.stderr)
 
-    return show_new
-
-
-def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-    """A warning as one line; those of other packages are for whoever works on this one."""
-    if issubclass(category, PlugstreamWarning) or os.environ.get("PLUGSTREAM_DEBUG"):
-        print(f"warning: {one_line(str(message))}", file=sys.stderr)
+    return show
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
