@@ -73,11 +73,11 @@ COMMANDS = {
 }
 
 _STARTED = time.monotonic()
-# What these write in a file or pipe is theirs alone: some wait for others, and some take no time.
+# The output of these holds nothing but their results: some wait for others, and some take no time.
 _OWN_OUTPUT = ("acquire", "serve", "watch", "info", "completion", *_LISTS)
 _AT_ONCE = ("info", "keys", "completion", *_LISTS)
 _PROGRESS = "how progress is shown: rich, plain, json (lines on standard output), none, or auto (auto)"
-# What several processes can do together, under torchrun.
+# The commands that several processes can share, under torchrun.
 _SHARED = ("reconstruct", "resume")
 
 
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()
             except OSError:
                 give_up(sys.stdout)
-        if display is not None:  # so that whoever reads JSON lines need not ask for the status
+        if display is not None:  # so that readers of JSON lines see the status
             display.event({"event": "exit", "at": round(time.time(), 3), "status": status, **failure})
         sys.stderr.flush()
         return status
@@ -170,7 +170,7 @@ def _end_by_exception(process: bool) -> Iterator[None]:
 
 
 def _forget_consents() -> None:
-    """Take back what an earlier call in this process was allowed to run: nothing, where the module was never needed."""
+    """Take back what an earlier call in this process was allowed to run, if any was."""
     own_code = sys.modules.get("plugstream.base.user_code")
     if own_code is not None:
         own_code.forget()
@@ -203,7 +203,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--version", action=ShowVersion, help="show what is installed here and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
-    # Behind a command nothing asks for the others, and thirty parsers take longer than most mistakes to find.
+    # After a command the others are not needed, and thirty parsers take longer to build than most mistakes to find.
     for name in [typed] if typed is not None and arguments[0] == typed else COMMANDS:
         text = COMMANDS[name]
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
@@ -236,11 +236,11 @@ def _describe(command: argparse.ArgumentParser, name: str, arguments: list[str])
 
 
 def _check_words(arguments: list[str]) -> None:
-    """Refuse what argparse takes for something else, or no file can be named."""
+    """Refuse words that argparse would misread, and those that no file can be called."""
     for word in arguments:
         if word == "--":
             return
-        if word.startswith("--") and word.endswith("=--"):  # argparse would take it for no value at all
+        if word.startswith("--") and word.endswith("=--"):  # which argparse would read as no value at all
             raise InputError(f"argument {word.removesuffix('=--')}: '--' is not a value")
         if "\0" in word:
             raise InputError(f"the argument {word!r} holds a null character, which nothing can be named by")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from plugstream.denoisers import Denoiser
     from plugstream.settings import Settings
 
-# The denoiser itself, without a projection before it; and TV as exactly as its constants need to be known.
+# The denoiser itself, without a projection before it, and TV as exact as its constants require.
 PRESETS = (
     ("denoiser", "low", None),
     ("denoiser", "tol", 1e-5),
@@ -112,7 +112,7 @@ def _denoiser(settings: Settings, size: int) -> Denoiser:
 
 
 def _note(key: str, info: FieldInfo, value: Any) -> str:
-    """An option of a denoiser that is not its default, in words; of a file its name."""
+    """An option of a denoiser in words; for a file, its name."""
     from plugstream.settings.choices import is_marked
 
     extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
@@ -122,7 +122,7 @@ def _note(key: str, info: FieldInfo, value: Any) -> str:
 
 
 def _title(settings: Settings) -> str:
-    """A denoiser as its certificate names it: with whatever makes it another than its name alone."""
+    """The name of a denoiser in its certificate, with every option that makes it differ from the default one."""
     from plugstream.settings.choices import is_marked
 
     s = settings.denoiser

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from plugstream.scans.store import StoredScan
 
 SECTIONS = ("instrument", "compute")
-# Bytes of a volume from which on it is not read whole.
+# Larger volumes, in bytes, are not read whole.
 _LARGE = 256 << 20
 
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Print ||y - H x|| / ||y|| of each image over all views of the scan, the best one first.
 
-    Of a run that refined its model along with the image, predictions are of what it found.
+    For a run that refined its model along with the image, predictions are by the refined model.
     """
     settings = settings_of(parsed)
     import torch
@@ -75,7 +75,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def refined_model(model: Any, path: Path) -> Any:
-    """The model with what the run in a folder found of it beside the image; itself of a file, or where that is none."""
+    """The model with the parameters that the run in a folder refined, if any."""
     from plugstream.runs.refined import read_refined
 
     refined = read_refined(path) if path.is_dir() else {}
@@ -83,7 +83,7 @@ def refined_model(model: Any, path: Path) -> Any:
 
 
 def _is_large(scan: StoredScan) -> bool:
-    """Whether images are volumes that are looked at some slices at a time."""
+    """Whether images are volumes that are read a few slices at a time."""
     space = scan.instrument.image
     large = 4 * math.prod(space.shape) > _LARGE and len(space.shape) == 3 and not space.is_complex
     return large and scan.instrument.block(scan.columns, 0, 1) is not None

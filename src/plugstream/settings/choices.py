@@ -23,23 +23,6 @@ from plugstream.base.errors import InputError
 from plugstream.base.registry import Entry, Options, entries, find, refuse_foreign
 from plugstream.settings.fields import Section
 
-__all__ = [
-    "Choice",
-    "Selection",
-    "every_field",
-    "fields_of",
-    "is_marked",
-    "label_of",
-    "marked_fields",
-    "pick",
-    "refuse_other",
-    "refuse_unselected",
-    "section_class",
-    "selected_fields",
-    "selected_names",
-    "switch_fields",
-]
-
 
 class Choice(Section):
     """A section that chooses an entry: a subclass declares the kind, and what all its entries have in common.
@@ -54,7 +37,7 @@ class Choice(Section):
 
     @property
     def entry(self) -> Entry:
-        """The entry that is chosen; a file's is that of the pattern."""
+        """The entry that is chosen; for a file that was not run, the entry of the pattern."""
         return find(self.kind, self.name)
 
     @property
@@ -139,7 +122,7 @@ def _pick_several(base: type[Selection], table: Mapping[str, Any]) -> Selection:
 
 
 def section_class(base: type[Choice], name: Any) -> type[Choice]:
-    """The model of a section with this entry: the common fields, and its options behind them."""
+    """The class of a section with this entry: the common fields and its options."""
     if not isinstance(name, str):
         raise InputError(f"the name of a {base.kind} is text")
     return _combine(base, base.options_of(find(base.kind, name)))
@@ -189,7 +172,7 @@ def marked_fields(section: Choice, mark: str) -> list[str]:
 
 
 def label_of(name: str) -> str:
-    """What the options of an entry begin with: its name, of FILE.py:NAME the name in the file."""
+    """The prefix of the options of an entry: its name, or NAME of FILE.py:NAME."""
     return name.rpartition(":")[2].replace("-", "_")
 
 
@@ -223,7 +206,7 @@ def selected_fields(base: type[Selection], names: Sequence[str]) -> dict[str, Fi
 
 
 def switch_fields(base: type[Selection], names: Sequence[str] = ()) -> dict[str, FieldInfo]:
-    """For each entry, and for these besides, what turns it on and off: no field of the section, but read like one."""
+    """What turns each entry on and off, and these besides: not fields of the section, but read like them."""
     usual = base.model_fields["names"].default
     chosen = {name: find(base.kind, name) for name in names}
     ours = {name: entry for name, entry in entries(base.kind).items() if not entry.is_pattern}

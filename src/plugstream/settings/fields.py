@@ -6,19 +6,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = [
-    "LARGE",
-    "MOST_COUNT",
-    "SMALL",
-    "Count",
-    "Part",
-    "Positive",
-    "Section",
-    "Value",
-    "setting",
-    "split_words",
-]
-
 # Nothing that is measured or computed here comes near these; beyond them squares and products leave the range of double
 # precision, and counters that of 64 bits.
 LARGE, SMALL = 1e100, 1e-100  # of images and what they are compared with

@@ -30,15 +30,13 @@ from plugstream.settings.sections import DenoiserSettings, Settings, section_of
 from plugstream.settings.toml import SettingsFile
 from plugstream.settings.values import check_name, is_own, leaves, needs_sigma, owner_of, parse_share
 
-__all__ = ["Draft", "resolve"]
-
 Assignment = tuple[str, str, Any]
 Place = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Draft:
-    """Settings that are checked, and to which what nobody gave may still be added: advice, and the image's range.
+    """Checked settings to which more may be added where nobody gave any: advice, and the image's range.
 
     Attributes: file, that they come from, which says everything; trust, in that file; used, the sections from which
     something is built; typed, preset and from_file, the settings of each origin, as (section, key); tables, what is
