@@ -76,13 +76,12 @@ class Draft:
         if instrument is not None:
             tables.setdefault("instrument", {}).setdefault("name", instrument)
         tables.setdefault("simulate", {})  # whose options are those of the instrument
-        by_hand = frozenset((section, key) for section, key, _ in typed)
-        before = frozenset((section, key) for section, key, _ in preset) - by_hand
-        sections = Settings.model_fields if used is None else used
-        draft = cls(file, trust, frozenset(sections), by_hand, before, frozenset(in_file - by_hand))
+        by_hand, by_command = (frozenset((s, key) for s, key, _ in origin) for origin in (typed, preset))
+        origins = (by_hand, by_command - by_hand, frozenset(in_file - by_hand))
+        draft = cls(file, trust, frozenset(Settings.model_fields if used is None else used), *origins)
         draft = draft._with_tables(tables)
         _refuse_momentum(draft.settings, by_hand)
-        if ("sampler", "name") not in before:
+        if ("sampler", "name") not in draft.preset:
             _refuse_seed(draft.settings, by_hand)
         return draft
 
@@ -92,9 +91,9 @@ class Draft:
         tables: dict[str, dict[str, Any]] = {}
         for section, key, value in added:
             tables.setdefault(section, dict(self.tables.get(section, {})))[key] = value
-        preset = self.preset.union((section, key) for section, key, _ in added)
-        shares = {place: text for place, text in self.shares.items() if place not in preset - self.preset}
-        return replace(self, preset=preset, shares=shares)._with_tables(tables)
+        places = {(section, key) for section, key, _ in added}
+        shares = {place: text for place, text in self.shares.items() if place not in places}
+        return replace(self, preset=self.preset | places, shares=shares)._with_tables(tables)
 
     def for_range(self, image_range: Callable[[], float] | None) -> Settings:
         """The settings, with a number for each share of the range of the first image, which is None if not known."""
