@@ -113,12 +113,12 @@ def _denoiser(settings: Settings, size: int) -> Denoiser:
 
 def _note(key: str, info: FieldInfo, value: Any) -> str:
     """An option of a denoiser in words; for a file, its name."""
-    from plugstream.settings.choices import is_marked
+    from plugstream.settings.fields import marks_of
 
-    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-    if is_marked(info, "file"):
-        value = Path(value).stem if "note" in extra else Path(value).name
-    return str(extra.get("note", f"{key} {{}}")).format(value)
+    marks = marks_of(info)
+    if marks.get("file"):
+        value = Path(value).stem if "note" in marks else Path(value).name
+    return str(marks.get("note", f"{key} {{}}")).format(value)
 
 
 def _title(settings: Settings) -> str:

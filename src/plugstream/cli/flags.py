@@ -76,9 +76,11 @@ def add_flag(
 
     Arguments: group to show it in; section, key and field of the setting; hidden, whether help leaves it out.
     """
-    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    from plugstream.settings.fields import marks_of
+
     if ":" in key:  # of FILE.py:NAME
         return
+    extra = marks_of(info)
     flag = str(extra.get("flag", key)).replace("_", "-")
     flags = [f"--{flag}", *([f"--{extra['short']}"] if "short" in extra else [])]
     if any(one in parser._option_string_actions for one in flags):  # another section has the same

@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Entry, Options, entries, find, refuse_foreign
-from plugstream.settings.fields import Section
+from plugstream.settings.fields import Section, marks_of
 
 
 class Choice(Section):
@@ -162,8 +162,8 @@ def every_field(section: type[Section]) -> Iterator[tuple[str, FieldInfo]]:
 
 
 def is_marked(info: FieldInfo, mark: str) -> bool:
-    """Whether a field is declared with json_schema_extra={mark: True}, such as "switch", "file" or "consent"."""
-    return isinstance(info.json_schema_extra, dict) and bool(info.json_schema_extra.get(mark))
+    """Whether a field has a mark, such as "switch", "file" or "consent"."""
+    return bool(marks_of(info).get(mark))
 
 
 def marked_fields(section: Choice, mark: str) -> list[str]:
@@ -259,9 +259,8 @@ def _combine_several(base: type[Selection], options: tuple[tuple[str, type[Optio
     fields: dict[str, Any] = {}
     for label, model in options:
         for key, info in model.model_fields.items():
-            own = copy(info)
-            extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-            own.json_schema_extra = {**extra, "flag": f"{label}-{extra.get('flag', key)}"}
+            own, marks = copy(info), marks_of(info)
+            own.json_schema_extra = {**marks, "flag": f"{label}-{marks.get('flag', key)}"}
             fields[f"{label}_{key}"] = (info.annotation, own)
     combined = create_model(base.__name__, __base__=base, __module__=base.__module__, **fields)
     return cast("type[Selection]", combined)
