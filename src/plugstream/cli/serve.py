@@ -49,7 +49,7 @@ def add_viewers(parser: argparse.ArgumentParser) -> None:
 
 
 def viewers_of(parsed: argparse.Namespace) -> Viewers:
-    """The viewers that the arguments ask for; those that cannot work here are refused."""
+    """What was asked for; what cannot be done is refused."""
     from plugstream.runs.viewers import Viewers
 
     viewers = Viewers(parsed.live_zarr, parsed.tensorboard)
