@@ -100,3 +100,5 @@ def test_shares_are_numbers_once_the_range_is_known(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="a share of the first image's range, which is not known here"):
             draft.for_range(None)
     assert drafts[1].add([("algorithm", "sigma", 0.3)]).for_range(None).algorithm.sigma == 0.3
+    advised = Draft.of().add([("algorithm", "sigma", "4%")])
+    assert advised.add([("algorithm", "sigma", 0.3)]).for_range(None).algorithm.sigma == 0.3

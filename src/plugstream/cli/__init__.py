@@ -36,6 +36,17 @@ from plugstream.cli.version import ShowVersion
 
 __all__ = ["COMMANDS", "command_parser", "main"]
 
+_LISTS = {
+    "denoisers": "list the denoisers, with what is known of each",
+    "algorithms": "list the algorithms",
+    "samplers": "list the samplers: which views a step uses",
+    "momenta": "list the momenta",
+    "gradients": "list the gradients: plain, or with less variance",
+    "losses": "list the losses: how predictions are compared with data",
+    "monitors": "list the monitors: what is measured while a run goes on",
+    "instruments": "list the instruments whose scans can be read",
+    "importers": "list the importers: what files scans can be made from",
+}
 COMMANDS = {
     "demo": "simulate a scan of a picture and reconstruct it online",
     "simulate": "make a scan of a picture, with noise, as a Zarr folder",
@@ -53,15 +64,7 @@ COMMANDS = {
     "info": "describe a scan, or the folder of a run",
     "verify": "read every byte of a scan, and name the views that are damaged",
     "denoise": "remove noise from a picture: PNG, TIFF or NPY, grey or colour",
-    "denoisers": "list the denoisers, with what is known of each",
-    "algorithms": "list the algorithms",
-    "samplers": "list the samplers: which views a step uses",
-    "momenta": "list the momenta",
-    "gradients": "list the gradients: plain, or with less variance",
-    "losses": "list the losses: how predictions are compared with data",
-    "monitors": "list the monitors: what is measured while a run goes on",
-    "instruments": "list the instruments whose scans can be read",
-    "importers": "list the importers: what files scans can be made from",
+    **_LISTS,
     "train": "train a denoiser on a folder of pictures",
     "tune": "find the best sigma, step and momentum for a scan",
     "reproduce": "compute the paper's tables and figures anew, beside the printed values",
@@ -70,22 +73,11 @@ COMMANDS = {
 }
 
 _STARTED = time.monotonic()
-# What these write in a file or pipe is theirs alone: some wait for others, and some take no time.
-_LISTS = (
-    "denoisers",
-    "algorithms",
-    "samplers",
-    "momenta",
-    "gradients",
-    "losses",
-    "monitors",
-    "instruments",
-    "importers",
-)
+# The output of these holds nothing but their results: some wait for others, and some take no time.
 _OWN_OUTPUT = ("acquire", "serve", "watch", "info", "completion", *_LISTS)
 _AT_ONCE = ("info", "keys", "completion", *_LISTS)
 _PROGRESS = "how progress is shown: rich, plain, json (lines on standard output), none, or auto (auto)"
-# What several processes can do together, under torchrun.
+# The commands that several processes can share, under torchrun.
 _SHARED = ("reconstruct", "resume")
 
 
@@ -102,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stderr = sys.stderr
     with _end_by_exception(alone), steady_streams(), _one_voice(alone), warnings.catch_warnings():
         warnings.simplefilter("always", PlugstreamWarning)
-        warnings.showwarning = _show_once(_show_warning)
+        warnings.showwarning = _warning_printer()
         display, failure = None, {}
         try:
             _forget_consents()
@@ -134,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()
             except OSError:
                 give_up(sys.stdout)
-        if display is not None:  # so that whoever reads JSON lines need not ask for the status
+        if display is not None:  # so that readers of JSON lines see the status
             display.event({"event": "exit", "at": round(time.time(), 3), "status": status, **failure})
         sys.stderr.flush()
         return status
@@ -178,28 +170,23 @@ def _end_by_exception(process: bool) -> Iterator[None]:
 
 
 def _forget_consents() -> None:
-    """Take back what an earlier call in this process was allowed to run: nothing, where the module was never needed."""
+    """Take back what an earlier call in this process was allowed to run, if any was."""
     own_code = sys.modules.get("plugstream.base.user_code")
     if own_code is not None:
         own_code.forget()
 
 
-def _show_once(show: Callable[..., None]) -> Callable[..., None]:
-    """Show each warning the first time that it is given."""
+def _warning_printer() -> Callable[..., None]:
+    """Prints each warning once, as one line; those of other packages are for whoever works on this one."""
     shown: set[str] = set()
 
-    def show_new(message: Warning | str, *rest: Any, **more: Any) -> None:
-        if str(message) not in shown:
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        ours = issubclass(category, PlugstreamWarning) or os.environ.get("PLUGSTREAM_DEBUG")
+        if ours and str(message) not in shown:
             shown.add(str(message))
-            show(message, *rest, **more)
+            print(f"warning: {one_line(str(message))}", file=sys.stderr)
 
-    return show_new
-
-
-def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-    """A warning as one line; those of other packages are for whoever works on this one."""
-    if issubclass(category, PlugstreamWarning) or os.environ.get("PLUGSTREAM_DEBUG"):
-        print(f"warning: {one_line(str(message))}", file=sys.stderr)
+    return show
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -216,7 +203,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--version", action=ShowVersion, help="show what is installed here and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
-    # Behind a command nothing asks for the others, and thirty parsers take longer than most mistakes to find.
+    # After a command the others are not needed, and thirty parsers take longer to build than most mistakes to find.
     for name in [typed] if typed is not None and arguments[0] == typed else COMMANDS:
         text = COMMANDS[name]
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
@@ -249,11 +236,11 @@ def _describe(command: argparse.ArgumentParser, name: str, arguments: list[str])
 
 
 def _check_words(arguments: list[str]) -> None:
-    """Refuse what argparse takes for something else, or no file can be named."""
+    """Refuse words that argparse would misread, and those that no file can be called."""
     for word in arguments:
         if word == "--":
             return
-        if word.startswith("--") and word.endswith("=--"):  # argparse would take it for no value at all
+        if word.startswith("--") and word.endswith("=--"):  # which argparse would read as no value at all
             raise InputError(f"argument {word.removesuffix('=--')}: '--' is not a value")
         if "\0" in word:
             raise InputError(f"the argument {word!r} holds a null character, which nothing can be named by")

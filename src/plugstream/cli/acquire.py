@@ -68,7 +68,7 @@ def run(parsed: argparse.Namespace) -> int:
         try:
             receiver.run(timeout=parsed.timeout, progress=progress)
         except KeyboardInterrupt:
-            if not receiver.finished:  # all is there where it only waited for the sender to leave
+            if not receiver.finished:  # else it only waited for the sender to leave
                 say(_summary(receiver, parsed.out))
                 again = ["plugstream", "acquire", str(parsed.out), "--listen", receiver.address]
                 again += ["--remote"] * parsed.remote

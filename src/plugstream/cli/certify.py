@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from plugstream.denoisers import Denoiser
     from plugstream.settings import Settings
 
-# The denoiser itself, without a projection before it; and TV as exactly as its constants need to be known.
+# The denoiser itself, without a projection before it, and TV as exact as its constants require.
 PRESETS = (
     ("denoiser", "low", None),
     ("denoiser", "tol", 1e-5),
@@ -112,17 +112,17 @@ def _denoiser(settings: Settings, size: int) -> Denoiser:
 
 
 def _note(key: str, info: FieldInfo, value: Any) -> str:
-    """An option of a denoiser that is not its default, in words; of a file its name."""
-    from plugstream.settings.choices import is_marked
+    """An option of a denoiser in words; for a file, its name."""
+    from plugstream.settings.fields import marks_of
 
-    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-    if is_marked(info, "file"):
-        value = Path(value).stem if "note" in extra else Path(value).name
-    return str(extra.get("note", f"{key} {{}}")).format(value)
+    marks = marks_of(info)
+    if marks.get("file"):
+        value = Path(value).stem if "note" in marks else Path(value).name
+    return str(marks.get("note", f"{key} {{}}")).format(value)
 
 
 def _title(settings: Settings) -> str:
-    """A denoiser as its certificate names it: with whatever makes it another than its name alone."""
+    """The name of a denoiser in its certificate, with every option that makes it differ from the default one."""
     from plugstream.settings.choices import is_marked
 
     s = settings.denoiser

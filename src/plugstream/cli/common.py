@@ -54,7 +54,7 @@ def load_instrument(parsed: argparse.Namespace) -> type[Instrument] | None:
 
 
 def open_argument(parsed: argparse.Namespace) -> StoredScan:
-    """The scan of the arguments; an instrument that was typed and is not the scan's is refused."""
+    """The scan of the arguments; an instrument that was typed must be the scan's."""
     from plugstream.scans.store import open_scan
 
     typed = load_instrument(parsed)
@@ -97,7 +97,7 @@ def draft_of(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, Any]]
 
 
 def trust_flag(settings: Settings, source: str | Path | None = None) -> str:
-    """What a command needs that reads these settings, and where its scan lies, from a file: --trust, or nothing."""
+    """The --trust that a command needs to read these settings, and the place of its scan, from a file; else nothing."""
     from plugstream.base.trust import TRUST
     from plugstream.settings.consent import needs_trust
 
@@ -105,7 +105,7 @@ def trust_flag(settings: Settings, source: str | Path | None = None) -> str:
 
 
 def make_experiment(settings: Settings) -> Experiment:
-    """The experiment to simulate; what no experiment can be is refused."""
+    """The experiment to simulate; an impossible one is refused."""
     from plugstream.instruments.base import Experiment, find_instrument
     from plugstream.scans.checks import check_columns
 
@@ -229,7 +229,7 @@ def join_processes() -> Iterator[Group | None]:
 
 
 def say(text: str) -> None:
-    """A line for the person at the terminal, whatever the names in it hold."""
+    """Print a line for the person at the terminal, whatever characters its names hold."""
     from plugstream.base.display.screen import active_display
 
     display = active_display()
@@ -240,7 +240,7 @@ def say(text: str) -> None:
 
 
 def load_small(stored: StoredScan, settings: Settings, group: Group | None = None) -> Scan:
-    """A small scan in memory, with every chunk checked; others stay where they are.
+    """A small scan in memory, with every chunk checked; others stay on disk.
 
     Of several processes each reads its own part of every batch.
     """

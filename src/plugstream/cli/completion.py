@@ -93,7 +93,7 @@ def _flag(action: argparse.Action) -> Flag:
 
 
 def _values(command: str, action: argparse.Action) -> tuple[str, ...]:
-    """The words that an argument may be; those with a colon, FILE.py:NAME, stand for others and are left out."""
+    """The words that an argument may be, without patterns such as FILE.py:NAME."""
     words: Any = action.choices or getattr(action, "values", ())
     if command == "import" and action.dest == "kind":
         from plugstream.base.registry import entries
@@ -109,7 +109,7 @@ def _is_place(action: argparse.Action) -> bool:
 
 
 def _short(text: str) -> str:
-    """The first words of a help."""
+    """The first words of a help text."""
     plain = re.sub(r"\s+", " ", text.replace("%%", "%")).strip()
     if len(plain) <= _HELP:
         return plain

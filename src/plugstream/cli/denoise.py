@@ -44,7 +44,7 @@ def run(parsed: argparse.Namespace) -> int:
     pixels, stored = read_picture(parsed.picture, waves=True)
     check_writable(parsed.out, pixels.ndim, stored)
     how = complex_parts(settings.denoiser, waves=np.iscomplexobj(pixels))
-    if how["complex"] and pixels.ndim == 2:  # of any other, `denoise_picture` says what is wrong
+    if how["complex"] and pixels.ndim == 2:  # `denoise_picture` refuses any other
         denoiser = adapt(denoiser, pixels.shape, **how)
         say(f"the picture is complex: {describe(denoiser)}")
     doubt = None if parsed.large_sigma else check_sigma(sigma, pixels, stored, parsed.sigma)

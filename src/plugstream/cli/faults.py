@@ -21,7 +21,7 @@ from plugstream.base.text import one_line
 MISTAKE = 2
 BUG = 70  # EX_SOFTWARE of sysexits.h
 
-# Address space that Python, torch and what a small run needs were measured to take: 0.74 GB with one thread.
+# Python, torch and a small run were measured to take 0.74 GB of address space with one thread.
 _LEAST_MEMORY = 1_200_000_000
 _LEAST_FILES = 32
 _LEAST_STACK = 1 << 18
@@ -44,7 +44,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     text = _shortage(error)
     if isinstance(error, InputError) and (text is None or "memory" in str(error)):
         return str(error), MISTAKE
-    if text is not None:  # also where it was taken for damage of what was being read
+    if text is not None:  # also where it looked like damage of a file
         return text, MISTAKE
     if isinstance(error, OSError):
         return _disk(error), MISTAKE
@@ -85,7 +85,7 @@ def check_room_to_start() -> None:
 
 
 def _shortage(error: BaseException) -> str | None:
-    """What the machine has too little of, or None where that is not what is wrong."""
+    """What the machine has too little of, None if that is not the cause."""
     chain: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in chain:
@@ -122,7 +122,7 @@ def _disk(error: OSError) -> str:
 
 
 def _bug(error: BaseException) -> str:
-    """The line for what should not happen, with the traceback in a file, or shown if PLUGSTREAM_DEBUG is set."""
+    """The line for a bug of ours, with the traceback in a file, or shown if PLUGSTREAM_DEBUG is set."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if "plugstream" in Path(frame.filename).parts] or list(frames)
     where = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""

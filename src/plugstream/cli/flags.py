@@ -41,7 +41,7 @@ def add_settings(
     from plugstream.settings import SettingsFile, all_leaves, leaves, section_of
     from plugstream.settings.choices import Choice
 
-    settings_file = cache(SettingsFile)  # the same for the parser as for who looks for names before: read once
+    settings_file = cache(SettingsFile)  # read once, for the names here and by the parser
     parser.add_argument(
         "--settings",
         type=lambda text: settings_file(read_path(text)),
@@ -53,7 +53,7 @@ def add_settings(
     )
     if any(issubclass(section_of(section), Choice) for section in sections):
         parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
-    else:  # nothing that a file could name is run
+    else:  # a file can name nothing that is run
         parser.set_defaults(trust=True)
     instrument = None if "simulate" in sections else _peek(arguments)
     typed = values_of(arguments, "--settings")
@@ -76,9 +76,11 @@ def add_flag(
 
     Arguments: group to show it in; section, key and field of the setting; hidden, whether help leaves it out.
     """
-    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    from plugstream.settings.fields import marks_of
+
     if ":" in key:  # of FILE.py:NAME
         return
+    extra = marks_of(info)
     flag = str(extra.get("flag", key)).replace("_", "-")
     flags = [f"--{flag}", *([f"--{extra['short']}"] if "short" in extra else [])]
     if any(one in parser._option_string_actions for one in flags):  # another section has the same
@@ -94,7 +96,7 @@ def add_flag(
         value = {"nargs": "+", "action": "extend", "metavar": extra["words"]}
     text = argparse.SUPPRESS if hidden else _help(section, key, info).replace("%", "%%")
     added = group.add_argument(*flags, dest=f"{section}.{key}", default=argparse.SUPPRESS, help=text, **value)
-    added.values = _choices(section, key, info)  # argparse's own choices would be checked before settings are
+    added.values = _choices(section, key, info)  # not argparse's choices, which it checks itself
 
 
 def _choices(section: str, key: str, info: FieldInfo) -> list[str]:
@@ -110,19 +112,19 @@ def _choices(section: str, key: str, info: FieldInfo) -> list[str]:
 
 
 def _help(section: str, key: str, info: FieldInfo) -> str:
-    """What a setting is, what it may be where that is a choice, and its default."""
+    """The description of a setting, its choices and its default."""
     choices = _choices(section, key, info)
     text = f"{info.description}: {', '.join(choices)}" if choices else f"{info.description}"
     return text if info.default is None or isinstance(info.default, tuple) else f"{text} ({info.default})"
 
 
 def _peek(arguments: Sequence[str]) -> str | None:
-    """The instrument of the scan that is among the arguments, None where it is not there yet, or is not known."""
+    """The instrument of the scan among the arguments, None where it is not there yet, or not known."""
     from plugstream.base.registry import entries
     from plugstream.scans.peek import peek_instrument
 
     name = next((name for word in arguments[1:] if (name := peek_instrument(word)) is not None), None)
-    return name if name in entries("instrument") else None  # else opening it says what is wrong
+    return name if name in entries("instrument") else None  # opening the scan explains what is wrong
 
 
 def _chosen_names(

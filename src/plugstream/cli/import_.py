@@ -13,7 +13,6 @@ from plugstream.cli.common import OUTSIDE_HELP, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command has besides the importers' options."""
     parser.add_argument("kind", help="what the file is, as 'plugstream importers' lists them")
     parser.add_argument("file", type=Path, help="the file to read")
     parser.add_argument("out", type=Path, nargs="?", help="the scan to make, usually named something.zarr")

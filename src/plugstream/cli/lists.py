@@ -1,4 +1,4 @@
-"""List what can be asked for by name: the entries of a kind, which can be used here, and what options each has."""
+"""List the entries of a kind: what each is, whether it can be used here, and its options."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _describe(entry: Entry) -> dict[str, Any]:
-    """All that can be said of an entry, as JSON has it."""
+    """All that is known of an entry, as JSON has it."""
     # Several monitors are chosen together, so the options of each have its name before them.
     prefix = f"{entry.name}-" if entry.kind == "monitor" and not entry.is_pattern else ""
     options = {
@@ -73,7 +73,7 @@ def _extra(info: Any) -> dict[str, Any]:
 
 
 def _measures(entry: Entry) -> list[dict[str, Any]]:
-    """What a monitor says that it measures; nothing where it cannot be built for want of a truth."""
+    """What a monitor measures; nothing where it cannot be built without a truth."""
     try:
         return [quantity.content() for quantity in entry.build(entry.options(), None, None).measures]
     except Exception:  # whatever the code of others does

@@ -45,7 +45,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _begun_before(group: Group) -> Path | None:
-    """The folder of the run that processes before these have begun, None where there were none."""
+    """The folder of the run that earlier processes have begun, None if there were none."""
     folder = group.recall("run")
     return Path(folder) if folder is not None and (Path(folder) / "run.json").exists() else None
 
@@ -64,7 +64,7 @@ def _run(parsed: argparse.Namespace, group: Group | None) -> int:
     if parsed.out is not None and parsed.out.exists():  # before waiting for a scan, too
         raise InputError(f"the output {parsed.out} exists already; choose another with --out, or remove it")
     early, a = None, settings.algorithm
-    # Before waiting for a scan; one that is there says how strongly to denoise, or is searched for it.
+    # Mistakes are refused before waiting for a scan. A scan that is there advises a sigma, or is searched for one.
     if settings.scan.follow or a.sigma is not None or a.lam is not None:
         early = prepare(absolute(settings))
     if settings.scan.follow:

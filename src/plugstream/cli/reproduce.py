@@ -1,4 +1,4 @@
-"""Compute the paper's tables and figures anew, beside the printed values."""
+"""Compute the paper's tables and figures again, beside the printed values."""
 
 from __future__ import annotations
 

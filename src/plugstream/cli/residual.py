@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from plugstream.scans.store import StoredScan
 
 SECTIONS = ("instrument", "compute")
-# Bytes of a volume from which on it is not read whole.
+# Larger volumes, in bytes, are not read whole.
 _LARGE = 256 << 20
 
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Print ||y - H x|| / ||y|| of each image over all views of the scan, the best one first.
 
-    Of a run that refined its model along with the image, predictions are of what it found.
+    For a run that refined its model along with the image, predictions are by the refined model.
     """
     settings = settings_of(parsed)
     import torch
@@ -50,53 +50,40 @@ def run(parsed: argparse.Namespace) -> int:
     if scan.n_views == 0:
         raise InputError(f"{parsed.scan} has no views yet")
     files = [path / "result.npy" if path.is_dir() else path for path in parsed.images]
-    options = settings.instrument.options
+    shape, options = scan.instrument.image.shape, settings.instrument.options
+    rows: list[tuple[float, Path, dict[str, float]]] = []
     if _is_large(scan):
         if parsed.fit_scale:
             raise InputError("--fit-scale is for images that are read whole, and these are volumes; leave it out")
-        volumes = [_open(path, scan.instrument.image.shape) for path in files]
+        volumes = [_open(path, shape) for path in files]
         residuals = [volume_residual(scan, volume, options, device=device, dtype=dtype) for volume in volumes]
-        _show(residuals, parsed.images)
-        return 0
-    images = [_read(path, scan.instrument.image.shape) for path in files]
-    model = scan_model(scan, options, device=device, dtype=dtype)
-    models = [refined_model(model, path) for path in parsed.images]
-    fit = parsed.fit_scale
-    residuals = [relative_residual(scan, image, one, fit_scale=fit) for image, one in zip(images, models, strict=True)]
-    groups = scan.instrument.groups(scan.columns)
-    parts = [
-        {
-            f"{name}, {len(views)} views": relative_residual(scan, image, one, torch.from_numpy(views), fit_scale=fit)
-            for name, views in groups.items()
-        }
-        for image, one in zip(images, models, strict=True)
-    ]
-    _show(residuals, parsed.images, parts)
+        rows = [(residual, path, {}) for residual, path in zip(residuals, parsed.images, strict=True)]
+    else:
+        images = [_read(path, shape) for path in files]
+        model = scan_model(scan, options, device=device, dtype=dtype)
+        models = [refined_model(model, path) for path in parsed.images]
+        groups = scan.instrument.groups(scan.columns)
+        for image, refined, path in zip(images, models, parsed.images, strict=True):
+            residual = partial(relative_residual, scan, image, refined, fit_scale=parsed.fit_scale)
+            kinds = {f"{kind}, {len(views)} views": residual(torch.from_numpy(views)) for kind, views in groups.items()}
+            rows.append((residual(), path, kinds))
+    for value, path, kinds in sorted(rows, key=lambda row: row[0]):
+        print(f"{value:.5f}  {printable(str(path))}")
+        for kind, part in kinds.items():
+            print(f"  {part:.5f}  {kind}")
     return 0
 
 
 def refined_model(model: Any, path: Path) -> Any:
-    """The model with what the run in a folder found of it beside the image; itself of a file, or where that is none."""
+    """The model with the parameters that the run in a folder refined, if any."""
     from plugstream.runs.refined import read_refined
 
     refined = read_refined(path) if path.is_dir() else {}
     return model.with_parameters(refined) if refined else model
 
 
-def _show(
-    residuals: Sequence[float], paths: Sequence[Path], parts: Sequence[Mapping[str, float]] | None = None
-) -> None:
-    """The residual of each image, the best one first, and below it those of kinds of views, where there are some."""
-    for residual, path, own in sorted(
-        zip(residuals, paths, parts or [{}] * len(paths), strict=True), key=lambda one: one[0]
-    ):
-        print(f"{residual:.5f}  {printable(str(path))}")
-        for name, value in own.items():
-            print(f"  {value:.5f}  {name}")
-
-
 def _is_large(scan: StoredScan) -> bool:
-    """Whether images are volumes that are looked at some slices at a time."""
+    """Whether images are volumes that are read a few slices at a time."""
     space = scan.instrument.image
     large = 4 * math.prod(space.shape) > _LARGE and len(space.shape) == 3 and not space.is_complex
     return large and scan.instrument.block(scan.columns, 0, 1) is not None

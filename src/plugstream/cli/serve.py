@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_viewers(parser: argparse.ArgumentParser) -> None:
-    """Give a command that runs something the flags of what shows the run while it goes on."""
+    """Give a command that starts a run the flags of what shows it."""
     group = parser.add_argument_group("other viewers")
     group.add_argument(
         "--live-zarr",
@@ -64,7 +64,7 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class RunPage:
-    """The page of a run that is to begin: its address is taken before there is any work."""
+    """The page of a run, whose address is taken before the run begins."""
 
     listener: socket.socket
     token: str
@@ -83,7 +83,7 @@ class RunPage:
 
 
 def open_page(parsed: argparse.Namespace, group: Group | None = None) -> RunPage | None:
-    """The page that the arguments ask for, None for none; of several processes rank 0 has it."""
+    """The page that the arguments ask for, if any; of several processes rank 0 has it."""
     if not parsed.serve:
         if parsed.host is not None or parsed.port is not None:
             raise InputError("--host and --port say where --serve serves the page; add --serve, or leave them out")
@@ -96,7 +96,7 @@ def open_page(parsed: argparse.Namespace, group: Group | None = None) -> RunPage
     def take() -> None:
         pages.append(RunPage(open_socket(parsed.host or _HOST, parsed.port), new_token()))
 
-    take() if group is None else group.decide(take)  # what it raises all raise
+    take() if group is None else group.decide(take)  # an error of rank 0 is raised in all of them
     return pages[0] if pages else None
 
 

@@ -48,7 +48,7 @@ def steady_streams() -> Iterator[None]:
 
 
 class _Steady:
-    """A stream that swallows what the one behind it cannot take."""
+    """A stream that drops what the one behind it cannot take."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -71,7 +71,7 @@ class _Steady:
 
 
 def give_up(stream: Any) -> None:
-    """Let what the stream still holds go nowhere; else Python fails to write it at the end, with exit status 120."""
+    """Discard what the stream still holds; else Python fails to write it at its end, with exit status 120."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

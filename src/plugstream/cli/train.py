@@ -67,7 +67,7 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.settings import ComputeSettings
     from plugstream.studies.training.patches import Patches
 
-    least = 7  # the size of a filter, of either
+    least = 7  # the size of a filter of both
     if parsed.patch < least:
         raise InputError(f"--patch must be at least {least}, the size of a filter, not {parsed.patch}")
     prepare_device(ComputeSettings(device=parsed.device))
@@ -79,11 +79,11 @@ def run(parsed: argparse.Namespace) -> int:
     try:
         _train(parsed, patches, checkpoint)
     except InputError:
-        with contextlib.suppress(OSError):  # one that holds a checkpoint stays
+        with contextlib.suppress(OSError):  # a folder with a checkpoint stays
             checkpoint.rmdir()
         raise
     except KeyboardInterrupt:
-        if not parsed.out.exists():  # where it is, it is whole, and only the checkpoint has still to go
+        if not parsed.out.exists():  # else it is whole, and only the checkpoint is left to remove
             say(f"stopped; the same command goes on from {checkpoint}")
             return 130
     shutil.rmtree(checkpoint)
@@ -124,7 +124,7 @@ def _train(parsed: argparse.Namespace, patches: Patches, checkpoint: Path) -> No
 
 
 class _Progress:
-    """The loss of a phase, as a mean over its last steps, told as it goes on and once it is done."""
+    """Reports the loss of a phase, as a mean over its last steps."""
 
     def __init__(self) -> None:
         self.phase = ""

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Read every byte that counts, and ask whether such a scan can be. Exit status 1 if a view is damaged."""
+    """Read every byte, and check that the scan is plausible. The exit status is 1 if a view is damaged."""
     from plugstream.runs.checks import check_mask
 
     scan = open_argument(parsed)
@@ -27,7 +27,7 @@ def run(parsed: argparse.Namespace) -> int:
     if bad:
         say(f"{len(bad)} of {scan.n_views} views of {scan.path} are damaged; --skip-damaged leaves them out")
         return 1
-    for columns in (None, scan.columns):  # whoever wrote the scan without plugstream was never asked
+    for columns in (None, scan.columns):  # which a scan written without plugstream never was
         scan.instrument.check_plausible(columns)
         scan.instrument.warn_if_implausible(columns)
     check_mask(scan.instrument, scan.columns)

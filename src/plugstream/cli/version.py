@@ -1,4 +1,4 @@
-"""What `plugstream --version` says: all that a report of a mistake should have in it."""
+"""What `plugstream --version` prints: all that a bug report should contain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plugstream.base.version import __version__
 
 
 class ShowVersion(argparse.Action):
-    """Print the version and end. It is put together only when it is asked for, since it may take torch."""
+    """Print the version and end. It is put together only on request, since that may import torch."""
 
     def __init__(self, **keywords: Any) -> None:
         super().__init__(nargs=0, **keywords)
@@ -28,7 +28,7 @@ def describe_version() -> str:
 
 
 def _native() -> str:
-    """The instruction set that the kernels would use here, the best of those that they were built for."""
+    """The best instruction set of this machine that the kernels were built for."""
     from plugstream._native import load
 
     try:

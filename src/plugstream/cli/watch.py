@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from plugstream.runs.replay import History
     from plugstream.runs.terminal import Terminal
 
-# Seconds between two looks at the log, and at whether the run's process lives.
+# Seconds between two looks at the log, and at the run's process.
 _EVERY, _ALIVE = 0.2, 1.0
 
 
@@ -47,7 +47,7 @@ def run(parsed: argparse.Namespace) -> int:
         running, checked = is_running(folder, history), time.monotonic()
         _tell_state(folder, history, running)
         while history.stop is None or running:
-            # Read after it was asked whether the run goes on, so that what it wrote last is not missed.
+            # Read after checking that the run goes on, so that its last events are not missed.
             for event in tail.read():
                 history.add(event)
                 terminal(event)
@@ -67,7 +67,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _catch_up(events: list[Event], history: History, terminal: Terminal) -> None:
-    """Take in what happened before; shown is what the run's last process noted, and where it is now."""
+    """Read what happened before; show the notes of the run's last process, and where it is now."""
     from plugstream.runs.events import Start
 
     for event in events:
@@ -80,7 +80,7 @@ def _catch_up(events: list[Event], history: History, terminal: Terminal) -> None
 
 
 def _tell_state(folder: Path, history: History, running: bool | None) -> None:
-    """Say what there is to watch; of a run that has ended all has been said."""
+    """Say what there is to watch, unless the run has ended."""
     if running:
         say(f"watching {folder} at step {history.step}; Ctrl-C ends the watching, not the run")
     elif running is None and history.stop is None:

@@ -17,8 +17,6 @@ from plugstream.base.schedules import LONGEST_STEP, parse_step
 from plugstream.settings.fields import LARGE, MOST_COUNT, SMALL
 from plugstream.settings.sections import Settings
 
-__all__ = ["Change", "check_sigma", "check_step", "parse_changes", "with_changes"]
-
 _EXAMPLE = "'40: sigma=0.05; 80: step=0.5/L; 120: stop'"
 
 

@@ -21,24 +21,7 @@ from pydantic.fields import FieldInfo
 
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Entry, Options, entries, find, refuse_foreign
-from plugstream.settings.fields import Section
-
-__all__ = [
-    "Choice",
-    "Selection",
-    "every_field",
-    "fields_of",
-    "is_marked",
-    "label_of",
-    "marked_fields",
-    "pick",
-    "refuse_other",
-    "refuse_unselected",
-    "section_class",
-    "selected_fields",
-    "selected_names",
-    "switch_fields",
-]
+from plugstream.settings.fields import Section, marks_of
 
 
 class Choice(Section):
@@ -54,7 +37,7 @@ class Choice(Section):
 
     @property
     def entry(self) -> Entry:
-        """The entry that is chosen; a file's is that of the pattern."""
+        """The entry that is chosen; for a file that was not run, the entry of the pattern."""
         return find(self.kind, self.name)
 
     @property
@@ -139,7 +122,7 @@ def _pick_several(base: type[Selection], table: Mapping[str, Any]) -> Selection:
 
 
 def section_class(base: type[Choice], name: Any) -> type[Choice]:
-    """The model of a section with this entry: the common fields, and its options behind them."""
+    """The class of a section with this entry: the common fields and its options."""
     if not isinstance(name, str):
         raise InputError(f"the name of a {base.kind} is text")
     return _combine(base, base.options_of(find(base.kind, name)))
@@ -179,8 +162,8 @@ def every_field(section: type[Section]) -> Iterator[tuple[str, FieldInfo]]:
 
 
 def is_marked(info: FieldInfo, mark: str) -> bool:
-    """Whether a field is declared with json_schema_extra={mark: True}, such as "switch", "file" or "consent"."""
-    return isinstance(info.json_schema_extra, dict) and bool(info.json_schema_extra.get(mark))
+    """Whether a field has a mark, such as "switch", "file" or "consent"."""
+    return bool(marks_of(info).get(mark))
 
 
 def marked_fields(section: Choice, mark: str) -> list[str]:
@@ -189,7 +172,7 @@ def marked_fields(section: Choice, mark: str) -> list[str]:
 
 
 def label_of(name: str) -> str:
-    """What the options of an entry begin with: its name, of FILE.py:NAME the name in the file."""
+    """The prefix of the options of an entry: its name, or NAME of FILE.py:NAME."""
     return name.rpartition(":")[2].replace("-", "_")
 
 
@@ -223,7 +206,7 @@ def selected_fields(base: type[Selection], names: Sequence[str]) -> dict[str, Fi
 
 
 def switch_fields(base: type[Selection], names: Sequence[str] = ()) -> dict[str, FieldInfo]:
-    """For each entry, and for these besides, what turns it on and off: no field of the section, but read like one."""
+    """What turns each entry on and off, and these besides: not fields of the section, but read like them."""
     usual = base.model_fields["names"].default
     chosen = {name: find(base.kind, name) for name in names}
     ours = {name: entry for name, entry in entries(base.kind).items() if not entry.is_pattern}
@@ -276,9 +259,8 @@ def _combine_several(base: type[Selection], options: tuple[tuple[str, type[Optio
     fields: dict[str, Any] = {}
     for label, model in options:
         for key, info in model.model_fields.items():
-            own = copy(info)
-            extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-            own.json_schema_extra = {**extra, "flag": f"{label}-{extra.get('flag', key)}"}
+            own, marks = copy(info), marks_of(info)
+            own.json_schema_extra = {**marks, "flag": f"{label}-{marks.get('flag', key)}"}
             fields[f"{label}_{key}"] = (info.annotation, own)
     combined = create_model(base.__name__, __base__=base, __module__=base.__module__, **fields)
     return cast("type[Selection]", combined)

@@ -23,8 +23,6 @@ from plugstream.settings.choices import Choice
 if TYPE_CHECKING:
     from plugstream.settings.sections import Settings
 
-__all__ = ["allow_code", "apply_consent", "check_address", "needs_trust"]
-
 
 def allow_code(
     values: Mapping[str, Mapping[str, Any]],
@@ -55,7 +53,7 @@ def allow_code(
 def apply_consent(
     settings: Settings, from_file: Collection[tuple[str, str]], file: Path | None, *, trust: bool
 ) -> Settings:
-    """The settings as they may be used: what the file asks to unpickle is refused, unless it is trusted.
+    """The settings, with consent to unpickle what was typed or is trusted; what the file asks for is else refused.
 
     Arguments: settings, resolved; the others as for `allow_code`.
     """
@@ -94,12 +92,12 @@ def _run_request(where: str) -> str:
 
 
 def needs_trust(settings: Settings) -> bool:
-    """Whether these settings, read from a file, would be used with --trust only."""
+    """Whether these settings, read from a file, need --trust."""
     return _is_pickle(settings.denoiser) or any(True for _, section in settings for _ in _code(dict(section or {})))
 
 
 def check_address(address: str, file: Path, *, trust: bool) -> None:
-    """Refuse to fetch from where a file says that a scan lies, unless it is trusted: an address can be anywhere."""
+    """Refuse to fetch a scan from an address in a file, which can be anywhere, unless the file is trusted."""
     if not trust:
         raise InputError(
             f"{file} says that the scan lies at {printable(address)}, which would be fetched; if you trust whoever "

@@ -5,19 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
-
-__all__ = [
-    "LARGE",
-    "MOST_COUNT",
-    "SMALL",
-    "Count",
-    "Part",
-    "Positive",
-    "Section",
-    "Value",
-    "setting",
-    "split_words",
-]
+from pydantic.fields import FieldInfo
 
 # Nothing that is measured or computed here comes near these; beyond them squares and products leave the range of double
 # precision, and counters that of 64 bits.
@@ -45,6 +33,11 @@ def setting(default: Any, description: str, **marks: Any) -> Any:
     may be written as a share of the first image's range, such as 1%.
     """
     return Field(default, description=description, json_schema_extra=marks or None)
+
+
+def marks_of(info: FieldInfo) -> dict[str, Any]:
+    """The marks of a field, or of an option that was declared with `json_schema_extra`."""
+    return info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
 
 
 def split_words(text: str | None) -> tuple[str, ...]:

@@ -9,8 +9,6 @@ from pydantic import Field
 from plugstream.settings.choices import Choice
 from plugstream.settings.fields import LARGE, SMALL, Count, Part, Positive, setting, split_words
 
-__all__ = ["AlgorithmSettings", "GradientSettings", "MomentumSettings", "SamplerSettings"]
-
 Level = Annotated[float, Field(ge=0, le=LARGE)]
 
 

@@ -30,15 +30,13 @@ from plugstream.settings.sections import DenoiserSettings, Settings, section_of
 from plugstream.settings.toml import SettingsFile
 from plugstream.settings.values import check_name, is_own, leaves, needs_sigma, owner_of, parse_share
 
-__all__ = ["Draft", "resolve"]
-
 Assignment = tuple[str, str, Any]
 Place = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Draft:
-    """Settings that are checked, and to which what nobody gave may still be added: advice, and the image's range.
+    """Checked settings to which more may be added where nobody gave any: advice, and the image's range.
 
     Attributes: file, that they come from, which says everything; trust, in that file; used, the sections from which
     something is built; typed, preset and from_file, the settings of each origin, as (section, key); tables, what is
@@ -78,13 +76,12 @@ class Draft:
         if instrument is not None:
             tables.setdefault("instrument", {}).setdefault("name", instrument)
         tables.setdefault("simulate", {})  # whose options are those of the instrument
-        by_hand = frozenset((section, key) for section, key, _ in typed)
-        before = frozenset((section, key) for section, key, _ in preset) - by_hand
-        sections = Settings.model_fields if used is None else used
-        draft = cls(file, trust, frozenset(sections), by_hand, before, frozenset(in_file - by_hand))
+        by_hand, by_command = (frozenset((s, key) for s, key, _ in origin) for origin in (typed, preset))
+        origins = (by_hand, by_command - by_hand, frozenset(in_file - by_hand))
+        draft = cls(file, trust, frozenset(Settings.model_fields if used is None else used), *origins)
         draft = draft._with_tables(tables)
         _refuse_momentum(draft.settings, by_hand)
-        if ("sampler", "name") not in before:
+        if ("sampler", "name") not in draft.preset:
             _refuse_seed(draft.settings, by_hand)
         return draft
 
@@ -94,9 +91,9 @@ class Draft:
         tables: dict[str, dict[str, Any]] = {}
         for section, key, value in added:
             tables.setdefault(section, dict(self.tables.get(section, {})))[key] = value
-        preset = self.preset.union((section, key) for section, key, _ in added)
-        shares = {place: text for place, text in self.shares.items() if place not in preset - self.preset}
-        return replace(self, preset=preset, shares=shares)._with_tables(tables)
+        places = {(section, key) for section, key, _ in added}
+        shares = {place: text for place, text in self.shares.items() if place not in places}
+        return replace(self, preset=self.preset | places, shares=shares)._with_tables(tables)
 
     def for_range(self, image_range: Callable[[], float] | None) -> Settings:
         """The settings, with a number for each share of the range of the first image, which is None if not known."""
@@ -137,25 +134,61 @@ class Draft:
 
         Arguments: names, of the entries that all sections choose, to which those of a selection are added.
         """
-        kind, owner = section_of(section), owner_of(section)
-        of_file = {key for s, key in self.from_file if s == section}
-        earlier = ({} if self.file is None else self.file.sections()).get(owner, {})
+        kind = section_of(section)
         if issubclass(kind, Choice):
-            usual = kind.model_fields["name"].default
-            chosen = earlier.get("name") or usual
-            overruled = (owner, "name") in self.typed and names[owner] != chosen
-            free = {key for s, key in self.preset if s == section} | (of_file if overruled else set())
-            # Where the file names code that is not run, nobody knows what options that has.
-            unread = is_own(chosen) and (overruled or owner not in self.used)
-            _settle_choice(section, kind, names.get(owner, usual), table, free, of_file if unread else set())
+            self._settle_choice(section, kind, table, names)
         elif issubclass(kind, Selection):
-            listed = earlier.get("names")
-            texts = filter(lambda name: isinstance(name, str), listed) if isinstance(listed, list) else ()
-            run = section in self.used
-            names[section] = _settle_selection(section, kind, table, of_file, [*texts, *earlier], run=run)
+            names[section] = table["names"] = self._settle_selection(section, kind, table)
         else:
             for key in table:
                 check_name(section, key)
+
+    def _settle_choice(
+        self, section: str, choice: type[Choice], table: dict[str, Any], names: Mapping[str, Any]
+    ) -> None:
+        """Refuse an entry that does not exist, and options that it does not have unless they are for another entry."""
+        owner, usual = owner_of(section), choice.model_fields["name"].default
+        name, in_file = names.get(owner, usual), self._file_table(owner).get("name") or usual
+        try:
+            fields = section_class(choice, name).model_fields
+        except InputError as error:
+            raise InputError(f"setting {section}.name = {name!r} cannot be used: {error}") from None
+        from_file = {key for s, key in self.from_file if s == section}
+        overruled = (owner, "name") in self.typed and name != in_file
+        if is_own(in_file) and (overruled or owner not in self.used):  # code that is not run: its options are unknown
+            _drop(table, from_file - fields.keys())
+        for key in table:
+            check_name(section, key, name)
+        preset = {key for s, key in self.preset if s == section}
+        _drop(table, (preset | from_file if overruled else preset) - fields.keys())
+        refuse_other(choice, name, table.keys())
+
+    def _settle_selection(self, section: str, selection: type[Selection], table: dict[str, Any]) -> tuple[str, ...]:
+        """The entries of a selection, from their list and from those that are switched on or off one by one.
+
+        Options of an entry that the file chose and that was taken away again are left out, and so are those of code
+        that is not run. Other options of entries that are not chosen are refused.
+        """
+        try:
+            names = selected_names(selection, table)
+        except InputError as error:
+            raise InputError(f"setting {section}.names cannot be used: {error}") from None
+        fields, switches = selected_fields(selection, names), switch_fields(selection, names)
+        in_file, run = self._file_table(section), section in self.used
+        listed = in_file.get("names")
+        chosen = [*(listed if isinstance(listed, list) else ()), *in_file]
+        gone = [name for name in chosen if isinstance(name, str) and (name not in names or (is_own(name) and not run))]
+        prefixes = tuple(f"{label_of(name)}_" for name in gone)
+        others = {key for s, key in self.from_file if s == section} - fields.keys() - switches.keys()
+        _drop(table, [key for key in others if key.startswith(prefixes)])
+        _drop(table, [key for key in table if key in switches or is_own(key)])
+        for key in table:
+            check_name(section, key, names)
+        refuse_unselected(selection, names, table.keys())
+        return names
+
+    def _file_table(self, section: str) -> dict[str, Any]:
+        return {} if self.file is None else self.file.sections().get(section, {})
 
 
 def resolve(
@@ -293,57 +326,6 @@ def _settle_values(section: str, table: dict[str, Any], names: Mapping[str, Any]
     return shares
 
 
-def _settle_choice(
-    section: str, choice: type[Choice], name: Any, table: dict[str, Any], free: set[str], unread: Collection[str] = ()
-) -> None:
-    """Refuse an entry that is not there and options that it does not have, but leave out those that nobody asked for.
-
-    Arguments: name of the entry; table, of the section, changed in place; free, its keys that are defaults or meant for
-    another entry; unread, its keys that are options of code which is not run, unless they belong to the entry too.
-    """
-    try:
-        mine = section_class(choice, name).model_fields
-    except InputError as error:
-        raise InputError(f"setting {section}.name = {name!r} cannot be used: {error}") from None
-    for key in set(unread) - set(mine):
+def _drop(table: dict[str, Any], keys: Iterable[str]) -> None:
+    for key in keys:
         table.pop(key, None)
-    for key in table:
-        check_name(section, key, name)
-    for key in free - set(mine):
-        table.pop(key, None)
-    refuse_other(choice, name, table.keys())
-
-
-def _settle_selection(
-    section: str,
-    selection: type[Selection],
-    table: dict[str, Any],
-    theirs: Collection[str],
-    earlier: Collection[str],
-    *,
-    run: bool,
-) -> tuple[str, ...]:
-    """The names of entries put together, from their list and from those that are switched on or off one by one.
-
-    Options of an entry that the file chose and that was taken away again are left out, and so are those of code that is
-    not run. Other options of entries that are not chosen are refused.
-
-    Arguments: table, of the section, changed in place; theirs, its keys that are the file's; earlier, what the file
-    chose, whatever else may be among that; run, whether code of one's own is run.
-    """
-    try:
-        names = selected_names(selection, table)
-    except InputError as error:
-        raise InputError(f"setting {section}.names cannot be used: {error}") from None
-    mine, switches = selected_fields(selection, names), switch_fields(selection, names)
-    away = [f"{label_of(name)}_" for name in earlier if name not in names or (is_own(name) and not run)]
-    for key in set(theirs) - set(mine) - set(switches):
-        if key.startswith(tuple(away)):
-            table.pop(key, None)
-    for key in [key for key in table if key in switches or is_own(key)]:
-        table.pop(key)
-    for key in table:
-        check_name(section, key, names)
-    refuse_unselected(selection, names, table.keys())
-    table["names"] = names
-    return names

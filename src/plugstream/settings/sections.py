@@ -1,4 +1,4 @@
-"""All sections of the settings: those of instrument, prior, loss, machine, scan and run stand here."""
+"""All sections of the settings; those of the iteration are in `iteration`."""
 
 from __future__ import annotations
 
@@ -16,25 +16,9 @@ from plugstream.settings.choices import Choice, Selection, pick, selected_names
 from plugstream.settings.fields import LARGE, MOST_COUNT, SMALL, Count, Positive, Section, Value, setting, split_words
 from plugstream.settings.iteration import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
 
-__all__ = [
-    "ComputeSettings",
-    "DenoiserSettings",
-    "InstrumentSettings",
-    "LossSettings",
-    "MonitorSettings",
-    "RunSettings",
-    "ScanSettings",
-    "Settings",
-    "SimulateSettings",
-    "needed_monitors",
-    "section_of",
-    "used_sections",
-    "with_bounds",
-]
-
 
 class MonitorSettings(Selection):
-    """What is measured while it runs; the time for it is not counted as the algorithm's."""
+    """What is measured during a run; the time for that does not count as the algorithm's."""
 
     kind = "monitor"
     names: tuple[str, ...] = setting(
@@ -180,7 +164,7 @@ class DenoiserSettings(Choice):
 
     @property
     def upper(self) -> float | None:
-        """The upper bound, which is none for "auto" as long as the data was not asked."""
+        """The upper bound, which is none for "auto" until the data is asked."""
         return None if self.high == "auto" else self.high
 
 
@@ -276,12 +260,12 @@ class RunSettings(Section):
 
     @property
     def figure_formats(self) -> tuple[str, ...]:
-        """Those of them that are one figure, and no page."""
+        """Those of them that are figures rather than pages."""
         return tuple(ending for ending in self.report_formats if ending != "html")
 
 
 class Settings(Section):
-    """All settings, section by section; [simulate] is None where a scan is read and none simulated."""
+    """All settings, section by section; [simulate] is None where no scan is simulated."""
 
     instrument: SerializeAsAny[InstrumentSettings] = Field(default_factory=InstrumentSettings.of)
     simulate: SerializeAsAny[SimulateSettings] | None = Field(default_factory=SimulateSettings.of)
@@ -325,8 +309,7 @@ def section_of(name: str) -> type[Section]:
 def used_sections(settings: Settings) -> dict[str, dict[str, Any]]:
     """The settings as plain values, without the sections that nothing is built from.
 
-    Those are [simulate] where a scan is read, and [momentum] and [gradient] with an algorithm that has none: shown,
-    they would tell of a run what is not so.
+    Those are [simulate] where a scan is read, and [momentum] and [gradient] with an algorithm that uses none.
     """
     uses = settings.algorithm.entry.facts.get("uses", ())
     unused = {section for section in ("momentum", "gradient") if section not in uses}
@@ -336,11 +319,11 @@ def used_sections(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def needed_monitors(settings: Settings) -> tuple[str, ...]:
-    """The monitors that a run needs whether or not they are asked for: what it stops by, and what it is watched by."""
+    """The monitors that a run needs whether or not they are asked for, to stop by or to watch the theory."""
     needed = settings.monitor.watch_theory or settings.algorithm.distance_limit is not None
     return ("distance",) if needed else ()
 
 
 def with_bounds(settings: Settings, **bounds: float | str | None) -> Settings:
-    """The settings with these of low, high and support."""
+    """The settings with these values of low, high and support."""
     return settings.model_copy(update={"denoiser": settings.denoiser.model_copy(update=bounds)})

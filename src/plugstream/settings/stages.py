@@ -22,8 +22,6 @@ from plugstream.settings.changes import check_sigma
 from plugstream.settings.fields import MOST_COUNT
 from plugstream.settings.iteration import AlgorithmSettings
 
-__all__ = ["Stage", "StagePlan", "hop_steps", "open_end", "parse_stages", "plan_stages"]
-
 _EXAMPLE = "'2GHz: 30, sigma=0.2; 2-4GHz: 30; all'"
 _MOST = 1000  # stages
 _AUTO = 5  # stages of --hop auto at most

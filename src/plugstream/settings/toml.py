@@ -16,8 +16,6 @@ from plugstream.settings.choices import is_marked
 from plugstream.settings.sections import Settings, used_sections
 from plugstream.settings.values import check_name, leaves
 
-__all__ = ["SettingsFile", "to_toml"]
-
 
 class SettingsFile:
     """A file of settings that is read when it is first needed, and only once: a pipe gives its content only once.

@@ -1,4 +1,4 @@
-"""Settings one by one: which there are, and how one is read from the command line."""
+"""Single settings: which there are, and how one is read from the command line."""
 
 from __future__ import annotations
 
@@ -19,22 +19,6 @@ from plugstream.base.text import parse_value
 from plugstream.settings.choices import every_field, fields_of
 from plugstream.settings.fields import LARGE, SMALL
 from plugstream.settings.sections import Settings, section_of
-
-__all__ = [
-    "all_leaves",
-    "check_name",
-    "is_own",
-    "is_weight",
-    "leaves",
-    "needs_sigma",
-    "owner_of",
-    "parse_assignment",
-    "parse_setting",
-    "parse_share",
-    "parse_sigma",
-    "parse_typed",
-    "share_of_range",
-]
 
 
 def owner_of(section: str) -> str:
@@ -117,7 +101,7 @@ def parse_typed(kind: Any, text: str) -> Any:
 
 
 def _is_text(kind: Any) -> bool:
-    """Whether values of a type are written as text: a path, a word of an enumeration, or nothing besides."""
+    """Whether all values of a type are text: paths, words of an enumeration."""
     if get_origin(kind) is Literal:
         return all(isinstance(value, str) for value in get_args(kind))
     if get_origin(kind) in (Union, UnionType):
@@ -134,7 +118,7 @@ def parse_sigma(text: str, *, zero: bool) -> float:
 
 
 def parse_share(name: str, text: str, image_range: Callable[[], float] | None, denoiser: str) -> float:
-    """The number that a share of the first image's range is."""
+    """The number for a share of the first image's range."""
     try:
         part = float(text.rstrip().removesuffix("%"))
     except ValueError:
@@ -159,5 +143,5 @@ def is_weight(denoiser: str) -> bool:
 
 
 def needs_sigma(denoiser: str) -> bool:
-    """Whether a denoiser goes by its sigma at all; bounds, say, do not."""
+    """Whether a denoiser uses its sigma at all; bounds, say, do not."""
     return find("denoiser", denoiser).facts.get("sigma") != "unused"
