@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
-from types import TracebackType
 from typing import Any, Protocol
 
 from plugstream.base.display.frame import Clock, Frame, Line, Part, duration, frame_text
@@ -81,7 +80,6 @@ class Display:
         self._midway = False  # whether other output has begun a line and not ended it
 
     def __enter__(self) -> Display:
-        self._before = sys.stdout, sys.stderr
         self._stream, self._out = sys.stderr, sys.stdout
         if self.mode == "auto":
             live = bool(self._stream.isatty()) and os.environ.get("TERM", "dumb") != "dumb" and _has_rich()
@@ -100,20 +98,18 @@ class Display:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=5)
         if self._region is not None:
             self._region.close()
-        self._listening.__exit__(kind, error, trace)
+        self._listening.__exit__(*error)
         _active.reset(self._token)
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, _JsonStream):
                 stream.finish()
-        sys.stdout, sys.stderr = self._before
+        sys.stdout, sys.stderr = self._out, self._stream
 
     def hear(self, what: str, done: int, total: int) -> None:
         """A listener of `plugstream.base.progress`."""

@@ -33,9 +33,6 @@ TABLE2 = {
 # As printed. For PnP-FISTA and PnP-SGD they are not the means of the rows above: 13.61, 23.56, 25.81 and 25.99.
 AVERAGE = (16.71, 23.71, 14.26, 23.73, 25.85, 26.04)
 
-# Seconds of one iteration in MATLAB (section V-C).
-ITERATION_SECONDS = {"PnP-SGD(10)": 8.86, "PnP-FISTA(60)": 44.94, "PnP-ADMM(60)": 382.83}
-
 # sigma of BM3D for each image, on the scale 0 .. 255.
 BM3D_SIGMA = (0.448, 0.623, 0.583, 0.620, 0.548, 0.575, 0.550, 0.562)
 # Weight of TV for each image beside a *sum* over 30 views; d here is a mean, so lambda is a thirtieth of it.
