@@ -162,7 +162,7 @@ def images(group: Group, shards: int | None, samplers: Sequence[str]) -> Iterato
             solve(ADMM(problem, soft, sigma=1e-3, step_size="10/L", sampler=sampler), iterations=3).image,
         )
     long = ProximalGradient(problem, soft, sigma=1e-3, sampler=Uniform(3))
-    yield "born after many steps", solve(long, iterations=100).image
+    yield "born after many steps", solve(long, iterations=40).image
     momentum = ProximalGradient(problem, tv, sigma=0.02, momentum="nesterov", restart="gradient")
     result = solve(momentum, iterations=5, monitors=[Distance()], every=2)
     yield "born momentum", result.image
