@@ -67,7 +67,7 @@ def test_finds_the_same_blocks_across_tiles(shape: tuple[int, int]) -> None:
 
 @thorough
 @pytest.mark.parametrize("profile", PROFILES_TO_TRY)
-@pytest.mark.parametrize("shape", effort([SHAPES[0], SHAPES[3], (11, 13)], SHAPES))
+@pytest.mark.parametrize("shape", effort([SHAPES[0], (11, 13)], SHAPES))
 def test_equals_its_torch_form(shape: tuple[int, int], profile: Profile) -> None:
     images = torch.stack([picture(*shape, seed=1), picture(*shape, seed=2)])
     sigma = torch.tensor([0.1, 0.02])
