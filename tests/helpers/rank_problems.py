@@ -173,7 +173,8 @@ def images(group: Group, shards: int | None, samplers: Sequence[str]) -> Iterato
     nonlinear, start = share(curved()), torch.full((3, 4, 5), 0.1 + 0.2j)
     for name, sampler in ((name, SAMPLERS[name]) for name in samplers):
         for label, gradient in (("plain", "plain"), ("svrg", SVRG(probability=0.4))):
-            step: Any = "1/2L" if name == "uniform" else 0.2  # a step that is found takes most of the time
+            # A step that is found takes most of the time.
+            step: Any = "1/2L" if (name, label) == ("uniform", "plain") else 0.2
             solver = ProximalGradient(nonlinear, soft, sigma=0.05, sampler=sampler, gradient=gradient, step_size=step)
             yield f"curved {label} {name}", solve(solver, start, iterations=3).image
     for gradient in ("plain", "saga", "svrg"):
