@@ -271,6 +271,7 @@ def test_tests_mirror_the_house() -> None:
     """A folder a room, with folders in it that the room has too; what tests share is in helpers, which is no room."""
     home = Path(__file__).parent
     folders = {path.parent.relative_to(home) for path in home.rglob("*.py")} - {Path(), Path("helpers")}
+    assert {folder.parts[0] for folder in folders} == set(FLOOR)
     assert [str(folder) for folder in sorted(folders) if not (HOME / folder / "__init__.py").exists()] == []
     at_the_top = {path.name for path in home.glob("*.py") if not path.name.startswith("test_")}
     assert at_the_top == {"conftest.py"}

@@ -117,6 +117,7 @@ def test_the_gap_of_the_kernel_is_that_of_the_formula(kernels: ModuleType) -> No
         np.testing.assert_allclose(out["gap"], expected.numpy(), rtol=1e-12)
 
 
+@thorough
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("isotropic", [True, False])
 @pytest.mark.parametrize("shape", [(1, 256, 256), (3, 130, 70), (5, 20, 20), (1, 3, 9000), (1, 9000, 3), (2, 200, 97)])
@@ -126,7 +127,7 @@ def test_the_same_bits_for_any_number_of_threads(
     z = images(*shape, dtype=dtype)
     one = advance(kernels, z, isotropic=isotropic, threads=1)
     for threads in (2, 3, 8):
-        for _ in range(3):  # who does what differs from run to run
+        for _ in range(effort(2, 3)):  # who does what differs from run to run
             assert same(one, advance(kernels, z, isotropic=isotropic, threads=threads))
 
 

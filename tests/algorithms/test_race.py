@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from effort import effort, thorough
 from plugstream import InputError, LeastSquares, MatrixModel, ProximalGradient, Uniform
 from plugstream.algorithms import SigmaRace
 from plugstream.algorithms.race import _is_chance
@@ -222,8 +223,13 @@ def whole_race(growing: bool):
     return race, run(race)
 
 
+@thorough
 @pytest.mark.parametrize(
-    ("stop", "growing"), [(3, False), (20, False), (27, False), (34, False), (60, False), (60, True)]
+    ("stop", "growing"),
+    effort(
+        [(3, False), (27, False), (60, True)],
+        [(3, False), (20, False), (27, False), (34, False), (60, False), (60, True)],
+    ),
 )
 def test_a_race_that_is_saved_and_goes_on_is_the_same_to_the_bit(tmp_path, stop, growing):
     race, one = whole_race(growing)

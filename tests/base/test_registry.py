@@ -60,6 +60,7 @@ def test_names_with_a_colon_are_patterns() -> None:
 
 def test_every_entry_has_a_line_of_help_and_documented_options() -> None:
     for kind in ("sampler", "momentum", "gradient", "loss"):
+        assert len(entries(kind)) > 2, kind
         for entry in entries(kind).values():
             assert entry.help
             assert "\n" not in entry.help

@@ -1,19 +1,16 @@
-"""A package of others, installed by pip into a clean environment, adds a denoiser and a sampler by its entry points."""
+"""A package of others, installed by pip, adds a denoiser and a sampler by its entry points."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import plugstream
+import warm
 
 PYPROJECT = """
 [build-system]
@@ -87,29 +84,24 @@ def build_middle(options, fidelity):
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory) -> Path:
-    """The Python of a clean environment that has plugstream, what it needs, and the package; no network is used."""
-    folder = tmp_path_factory.mktemp("clean")
-    pip = importlib.util.find_spec("pip") is not None
-    venv.create(folder / "venv", with_pip=not pip, symlinks=True)
-    python = folder / "venv" / "bin" / "python"
-    (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
-    places = [str(Path(plugstream.__file__).parents[1]), *(place for place in sys.path if "site-packages" in place)]
-    (site / "plugstream-of-the-tests.pth").write_text("".join(f"{place}\n" for place in dict.fromkeys(places)))
+def site(tmp_path_factory) -> Path:
+    """A folder that pip installed the package into, beside what is installed here; no network is used."""
+    folder = tmp_path_factory.mktemp("others")
     package = folder / "medians"
     package.mkdir()
     for name, text in {"pyproject.toml": PYPROJECT, "backend.py": BACKEND, "medians.py": MEDIANS}.items():
         (package / name).write_text(text)
-    command = [sys.executable, "-m", "pip", "--python", str(python)] if pip else [str(python), "-m", "pip"]
     flags = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "--quiet"]
-    done = subprocess.run([*command, "install", *flags, str(package)], capture_output=True, text=True, timeout=120)
+    words = [sys.executable, "-m", "pip", "install", *flags, "--target", str(folder / "site"), str(package)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    return python
+    return folder / "site"
 
 
 # plugstream, once for each list of words: what it returns, prints and says.
 COMMANDS = """
 import contextlib, io, json, sys
+sys.path.append(sys.argv[2])
 from plugstream.cli import main
 
 answers = []
@@ -126,8 +118,8 @@ print(json.dumps(answers))
 
 
 @pytest.fixture(scope="module")
-def answers(environment, scan, tmp_path_factory) -> dict[str, tuple[int, str, str]]:
-    """What plugstream says in the environment to somebody who installed it there; `folder` is that of its run."""
+def answers(site, scan, tmp_path_factory) -> dict[str, tuple[int, str, str]]:
+    """What plugstream says, in a process of its own, where the package is; `folder` is that of its run."""
     folder = tmp_path_factory.mktemp("answers")
     words = ["reconstruct", str(scan), "--out", str(folder / "run"), "--sigma", "0.02", "--iterations", "4"]
     asked = {
@@ -137,9 +129,8 @@ def answers(environment, scan, tmp_path_factory) -> dict[str, tuple[int, str, st
         "run": [*words, "--denoiser", "median", "--size", "5", "--sampler", "middle", "--report-format", "none"],
         "absent": ["reconstruct", str(scan), "--sigma", "1", "--denoiser", "absent"],
     }
-    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    command = [str(environment), "-c", COMMANDS, json.dumps(list(asked.values()))]
-    done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=120, cwd=folder)
+    command = [sys.executable, "-c", COMMANDS, json.dumps(list(asked.values())), str(site)]
+    done = warm.run(command, capture_output=True, text=True, timeout=120, cwd=folder)
     assert done.returncode == 0, done.stderr
     found = dict(zip(asked, map(tuple, json.loads(done.stdout)), strict=True))
     assert found["run"][0] == 0, found["run"][2]

@@ -73,8 +73,7 @@ def test_a_damaged_view_is_still_told_with_skip_damaged(scan, tmp_path, capsys):
     assert main([*words, "--skip-damaged", "--out", str(tmp_path / "q")]) == 0
 
 
-@pytest.mark.parametrize("scale", [1e30, 1e18, 1e-30])
-@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("scale", "streamed"), [(1e30, False), (1e18, False), (1e-30, False), (1e18, True)])
 def test_data_beyond_the_range_of_float32_is_told_as_that(scan, tmp_path, capsys, scale, streamed):
     whole = open_scan(scan).load()
     data = whole.data * (scale / whole.data.abs().max())
@@ -115,8 +114,7 @@ def test_everything_masked_is_told_as_that(scan, tmp_path, capsys):
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.parametrize("limit", [0, 300, 5000])
-@pytest.mark.parametrize("command", ["simulate", "demo"])
+@pytest.mark.parametrize(("command", "limit"), [("simulate", 0), ("simulate", 300), ("simulate", 5000), ("demo", 300)])
 def test_a_full_disk_is_told_of_the_scan_that_was_asked_for(tmp_path, command, limit):
     """A limit on the size of files stands for the disk: the first file, the description, the data do not fit."""
     place = tmp_path / "s.zarr"

@@ -146,9 +146,9 @@ def actions(command: str) -> Iterator[argparse.Action]:
 
 
 def values_for(number: int, flags: int) -> list[tuple[str, str]]:
-    """The values to try with a flag: all of them, or usually a sixth, and of many flags a twelfth; others for the next
-    flag."""
-    part = effort(12 if flags > 40 else 6, 1)
+    """The values to try with a flag: all of them, or usually a sixth, and of many flags an eighteenth; others for the
+    next flag."""
+    part = effort(18 if flags > 40 else 6, 1)
     return list(VALUES.items())[number % part :: part]
 
 

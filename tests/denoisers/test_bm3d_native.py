@@ -41,8 +41,8 @@ def apart(a: Tensor, b: Tensor, image: Tensor) -> float:
 
 # The torch form is slow with wide searches in the larger images, of which each has one.
 PAIRS = [(shape, profile) for shape in SHAPES for profile in PROFILES_TO_TRY]
-SLOW = {(4, 0), (4, 2), (5, 0), (5, 1)}
-QUICK = [pair for n, pair in enumerate(PAIRS) if divmod(n, len(PROFILES_TO_TRY)) not in SLOW]
+SLOW = {(4, 0), (4, 2), (5, 0), (5, 1), (5, 2)}
+QUICK = [pair for n, pair in enumerate(PAIRS) if n % 2 == 0 and divmod(n, len(PROFILES_TO_TRY)) not in SLOW]
 
 
 @thorough
@@ -67,7 +67,7 @@ def test_finds_the_same_blocks_across_tiles(shape: tuple[int, int]) -> None:
 
 @thorough
 @pytest.mark.parametrize("profile", PROFILES_TO_TRY)
-@pytest.mark.parametrize("shape", effort([SHAPES[0], SHAPES[3], (11, 13)], SHAPES))
+@pytest.mark.parametrize("shape", effort([SHAPES[0], (11, 13)], SHAPES))
 def test_equals_its_torch_form(shape: tuple[int, int], profile: Profile) -> None:
     images = torch.stack([picture(*shape, seed=1), picture(*shape, seed=2)])
     sigma = torch.tensor([0.1, 0.02])

@@ -132,11 +132,18 @@ def test_a_nan_makes_its_own_image_nan_and_ends():
 
 
 def test_values_that_are_not_finite_do_no_harm():
-    for value in (torch.inf, -torch.inf, 1e38, -3e38):
-        z = images(1, 10, 12)
-        z[0, 0, 3:5, 7] = value
-        for level in LEVELS:
-            solve(Solver(random_ridges()), z, LEVEL[:1], max_iterations=20, instructions=level)
+    """Neither to the image that has them nor to one that the same solver is given next."""
+    for level in LEVELS:
+        solver, fine = Solver(random_ridges()), images(1, 10, 12)
+        expected = solve(solver, fine, LEVEL[:1], max_iterations=20, instructions=level)
+        for value in (torch.inf, -torch.inf, 1e38, -3e38):
+            z = images(1, 10, 12)
+            z[0, 0, 3:5, 7] = value
+            before = z.clone()
+            solve(solver, z, LEVEL[:1], max_iterations=20, instructions=level)
+            assert torch.equal(z, before)
+            again = solve(solver, fine, LEVEL[:1], max_iterations=20, instructions=level)
+            assert torch.equal(again, expected)
 
 
 def test_a_constant_image_comes_back_from_any_start():

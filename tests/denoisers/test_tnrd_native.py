@@ -112,11 +112,17 @@ def test_a_nan_spreads_as_in_the_torch_form(prepared: dict[str, Tensor]) -> None
 
 
 def test_values_that_are_not_finite_do_no_harm(prepared: dict[str, Tensor]) -> None:
-    for value in (torch.inf, -torch.inf, 1e38, -3e38):
-        image = picture(1, 20, 30)
-        image[0, 3:5, 7] = value
-        for level in LEVELS:
+    """Neither to the image that has them nor to the next one."""
+    fine = picture(1, 20, 30)
+    for level in LEVELS:
+        expected = native.tnrd(fine, torch.ones(1), prepared, level=level)
+        for value in (torch.inf, -torch.inf, 1e38, -3e38):
+            image = fine.clone()
+            image[0, 3:5, 7] = value
+            before = image.clone()
             native.tnrd(image, torch.ones(1), prepared, level=level)
+            assert torch.equal(image, before)
+            assert torch.equal(native.tnrd(fine, torch.ones(1), prepared, level=level), expected)
 
 
 def test_calls_from_several_threads_at_once(prepared: dict[str, Tensor]) -> None:

@@ -48,7 +48,7 @@ def difference_matrix(height: int, width: int) -> csr_matrix:
 
 
 @functools.cache
-def chambolle_pock(shape: tuple[int, int], strength: float, low: float, high: float, iterations: int = 8000) -> Floats:
+def chambolle_pock(shape: tuple[int, int], strength: float, low: float, high: float, iterations: int = 4000) -> Floats:
     """The isotropic prox of noise by a primal-dual method for strongly convex problems, on explicit matrices."""
     z = noise(*shape).numpy()
     d = difference_matrix(*z.shape)

@@ -73,8 +73,7 @@ def test_the_case_of_the_issue():
     assert psnr(ConvexRidge()(z + 1000, 0.1) - 1000, clean) == pytest.approx(learned, abs=0.02)
 
 
-@pytest.mark.parametrize("native", [None, False])
-@pytest.mark.parametrize("isotropic", [True, False])
+@pytest.mark.parametrize(("native", "isotropic"), [(None, True), (False, False)])
 @pytest.mark.parametrize("box", BOXES)
 @settings(max_examples=effort(4, 8))
 @given(offset=st.sampled_from(OFFSETS) | st.floats(-1e4, 1e4), seed=st.integers(0, 1000))

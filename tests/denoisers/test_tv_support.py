@@ -52,7 +52,7 @@ def primal_dual(z: NDArray[np.float64], strength: float, low: float, high: float
     x = bar = np.where(inside, np.clip(z, low, high), 0)
     p = (np.zeros_like(z), np.zeros_like(z))
     tau = sigma = 1 / math.sqrt(8)
-    for _ in range(6000):
+    for _ in range(3500):
         p = tuple(a + sigma * b for a, b in zip(p, gradient(bar), strict=True))
         shrink = np.maximum(1, np.hypot(*p) / strength)
         p = (p[0] / shrink, p[1] / shrink)

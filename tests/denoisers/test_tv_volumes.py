@@ -151,8 +151,7 @@ def test_the_adjoint_is_the_adjoint(ndim, sides, seed):
 
 
 @pytest.mark.parametrize("native", [None, False])
-@pytest.mark.parametrize("isotropic", [True, False])
-@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize(("place", "isotropic"), [(0, True), (1, False), (2, True)])
 def test_an_image_is_a_volume_of_one_plane(place, isotropic, native):
     # By another rate, so equal up to the tolerance and not to the bit.
     z = noise(5, 7)

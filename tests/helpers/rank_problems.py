@@ -162,7 +162,7 @@ def images(group: Group, shards: int | None, samplers: Sequence[str]) -> Iterato
             solve(ADMM(problem, soft, sigma=1e-3, step_size="10/L", sampler=sampler), iterations=3).image,
         )
     long = ProximalGradient(problem, soft, sigma=1e-3, sampler=Uniform(3))
-    yield "born after many steps", solve(long, iterations=100).image
+    yield "born after many steps", solve(long, iterations=40).image
     momentum = ProximalGradient(problem, tv, sigma=0.02, momentum="nesterov", restart="gradient")
     result = solve(momentum, iterations=5, monitors=[Distance()], every=2)
     yield "born momentum", result.image
@@ -173,7 +173,8 @@ def images(group: Group, shards: int | None, samplers: Sequence[str]) -> Iterato
     nonlinear, start = share(curved()), torch.full((3, 4, 5), 0.1 + 0.2j)
     for name, sampler in ((name, SAMPLERS[name]) for name in samplers):
         for label, gradient in (("plain", "plain"), ("svrg", SVRG(probability=0.4))):
-            step: Any = "1/2L" if name == "uniform" else 0.2  # a step that is found takes most of the time
+            # A step that is found takes most of the time.
+            step: Any = "1/2L" if (name, label) == ("uniform", "plain") else 0.2
             solver = ProximalGradient(nonlinear, soft, sigma=0.05, sampler=sampler, gradient=gradient, step_size=step)
             yield f"curved {label} {name}", solve(solver, start, iterations=3).image
     for gradient in ("plain", "saga", "svrg"):

@@ -36,6 +36,8 @@ MODULES = (
     "torch",
     "torch.distributed",
     "torch.fx.experimental.symbolic_shapes",  # which derivatives of models that are not linear want, and sympy with it
+    "matplotlib.backends.backend_agg",
+    "matplotlib.figure",
     "scipy.special",
     "zarr",
     "zmq",

@@ -118,7 +118,8 @@ def test_a_result_draws_itself(space, dtype, titles):
         assert {("y (mm)", "x (mm)"), ("z (mm)", "x (mm)"), ("z (mm)", "y (mm)")} <= labels
         bars = {child.get_ylabel() for axes in figure.axes for child in axes.child_axes}
         assert bars == {"attenuation (1/m)"}
-    assert result._repr_png_().startswith(b"\x89PNG")  # which knows a volume from several images
+    if space is VOLUME:
+        assert result._repr_png_().startswith(b"\x89PNG")  # which knows a volume from several images
 
 
 SPACES = {

@@ -204,6 +204,7 @@ def test_what_goes_with_a_sigma_of_tnrd_is_the_same_from_whichever_one_comes(sca
     algorithm = SimpleNamespace(sigma=unit, fidelity=SimpleNamespace(model=MatrixModel(torch.eye(4)[None], (2, 2))))
     judge = SimpleNamespace()
     made = make_race(settings, algorithm, torch.tensor([0]), None, judge, [None, None])
+    assert len(made.rivals) == 2
     for rival in made.rivals:
         assert rival.sigma(unit * known[own]) == pytest.approx(unit * known[rival.name])
         if (own, rival.name) == ("tnrd", "ridge"):

@@ -115,6 +115,7 @@ def test_pixels_lie_where_scale_and_translation_say(tmp_path, space):
         sign = -1 if axis == -2 and space.upwards else 1  # rows count downwards
         size = space.scale()[1]
         multiscale = check_metadata(place)
+        assert multiscale["datasets"]
         for dataset in multiscale["datasets"]:
             values = zarr.open_array(place / dataset["path"], mode="r")[...]
             scale, translation = (list(one.values())[1][axis] for one in dataset["coordinateTransformations"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from effort import effort, thorough
 from plugstream.base.checked_jsonl import LineWriter
 from small_run import main
 
@@ -116,18 +117,20 @@ def test_a_run_json_of_the_wrong_kind_is_one_line(run, tmp_path, capsys, content
         assert "run.json" in said or "there is no scan at" in said
 
 
-@pytest.mark.parametrize(
-    ("kind", "key", "value"),
-    [
-        ("views", "step", "0"), ("views", "step", -1), ("views", "step", 1.5), ("views", "step", None),
-        ("views", "views", "12"), ("views", "views", 2**80), ("views", "views", True), ("views", "damaged", 3),
-        ("views", "damaged", ["a"]), ("views", "damaged", [-1]), ("views", "damaged", None), ("views", "ended", "yes"),
-        ("views", "lipschitz", "1"), ("views", "lipschitz", []), ("measured", "values", []), ("measured", "values", 1),
-        ("measured", "values", {"snr": "high"}), ("measured", "step", {}), ("start", "iterations", "x"),
-        ("stop", "step", "x"),
-        ("stop", "reason", 1), ("stop", "failed", 1), ("views", "event", 1), ("views", "event", None),
-    ],
-)  # fmt: skip
+WRONG_KINDS = [
+    ("views", "step", "0"), ("views", "step", -1), ("views", "step", 1.5), ("views", "step", None),
+    ("views", "views", "12"), ("views", "views", 2**80), ("views", "views", True), ("views", "damaged", 3),
+    ("views", "damaged", ["a"]), ("views", "damaged", [-1]), ("views", "damaged", None), ("views", "ended", "yes"),
+    ("views", "lipschitz", "1"), ("views", "lipschitz", []), ("measured", "values", []), ("measured", "values", 1),
+    ("measured", "values", {"snr": "high"}), ("measured", "step", {}), ("start", "iterations", "x"),
+    ("stop", "step", "x"),
+    ("stop", "reason", 1), ("stop", "failed", 1), ("views", "event", 1), ("views", "event", None),
+]  # fmt: skip
+OF_EACH_KEY = list({(kind, key): (kind, key, value) for kind, key, value in WRONG_KINDS}.values())
+
+
+@thorough
+@pytest.mark.parametrize(("kind", "key", "value"), effort(OF_EACH_KEY, WRONG_KINDS))
 def test_an_event_of_the_wrong_kind_is_one_line(run, tmp_path, capsys, kind, key, value):
     """With checksums that are right, as another program would write them."""
     folder = shutil.copytree(run, tmp_path / "r")

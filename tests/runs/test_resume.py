@@ -63,7 +63,9 @@ def crash(scan: Path, whole: Path, folder: Path, kills: int, seed: int) -> None:
     words = [sys.executable, "-c", CRASHES, str(scan), str(folder), str(kills), str(seed), *RUN]
     done = warm.run(words, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
-    for run in folder.glob("run-*"):
+    runs = list(folder.glob("run-*"))
+    assert runs
+    for run in runs:
         same_run(run, whole)
         assert len(list((run / "checkpoints").iterdir())) == 2  # and nothing half-written
         assert not list(run.glob(".*.new"))

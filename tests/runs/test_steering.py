@@ -330,8 +330,10 @@ def move_folder(folder: Path) -> None:
     folder.rename(folder.parent / "moved")
 
 
-@pytest.mark.parametrize("checkpoint", ["0", "1000"])
-@pytest.mark.parametrize("what", [remove_log, replace_log, shutil.rmtree, move_folder])
+@pytest.mark.parametrize(
+    ("what", "checkpoint"),
+    [(remove_log, "0"), (remove_log, "1000"), (replace_log, "1000"), (shutil.rmtree, "0"), (move_folder, "1000")],
+)
 def test_a_run_whose_record_is_taken_away_ends_and_says_so(scan, pilot, tmp_path, capsys, what, checkpoint):
     """Whether or not there is a checkpoint that notices: nothing is made anew where the folder was."""
     pilot({20: what})

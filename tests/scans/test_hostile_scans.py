@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import warm
 from plugstream import InputError, open_scan
 from plugstream.cli import main
 from plugstream.images.grid import Grid
@@ -59,7 +60,7 @@ for line in sys.stdin:
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory) -> Iterator[Callable[..., str]]:
     """The one line with which a command refuses a scan, in a second or two and without much memory."""
-    server = subprocess.Popen([sys.executable, "-c", LIMITED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    server = warm.Popen([sys.executable, "-c", LIMITED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     out = tmp_path_factory.mktemp("out") / "said"
 
     def refuse(scan: Path, *, command: str = "verify", native: str = "1", megabytes: float = 200) -> str:
@@ -117,7 +118,7 @@ def plant(path: Path, what: str) -> None:
 @pytest.mark.parametrize("native", ["1", "0"])
 @pytest.mark.parametrize("what", ["link", "device", "pipe", "socket", "folder"])
 def test_what_is_no_plain_file_is_refused_wherever_it_lies(bad, refused, what, native):
-    names = ["data/c/0/0", "zarr.json"] if native == "1" else ["data/c/0/0", "transmitters/c/0/0", "data/zarr.json"]
+    names = ["data/c/0/0", "zarr.json"] if native == "1" else ["transmitters/c/0/0", "data/zarr.json"]
     for name in names:
         scan = shutil.copytree(bad, bad.with_name(f"{what}.zarr"), symlinks=True)
         plant(scan / name, what)
@@ -200,8 +201,13 @@ def test_views_that_no_file_holds_are_refused(bad, views, names, refused):
     assert re.search(rf"\bdata\b.*\b{views}\b", said), said
 
 
-@pytest.mark.parametrize("size", [10**9, 10**12, 2**62, 1e300, -1, "9" * 5000])
-@pytest.mark.parametrize("name", ["receivers", "data", "truth"])
+SIZES = [10**9, 10**12, 2**62, 1e300, -1, "9" * 5000]
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [*(("data", size) for size in SIZES), *(("receivers", size) for size in SIZES[::2]), ("truth", 10**12)],
+)
 def test_arrays_that_no_file_holds_are_refused(bad, name, size, refused):
     def change(content: dict) -> None:
         axis = 1 if name == "data" else 0

@@ -32,7 +32,7 @@ def test_later_ones_win(tmp_path):
     step=st.one_of(st.floats(1e-300, 1e300), st.just("1/4L")),
     cost=st.booleans(),
 )
-@hypothesis_settings(max_examples=10)
+@hypothesis_settings(max_examples=6)
 @example(batch=1, sigma=None, picture="".join(map(chr, range(0x20))) + '"\\\x7f\x80\u2028', step="1/4L", cost=True)
 def test_what_is_written_is_read_back(tmp_path_factory, batch, sigma, picture, step, cost):
     settings = resolve(

@@ -28,9 +28,9 @@ def problem(request) -> LeastSquares:
 
 def probe(problem, lam):
     algorithm = ProximalGradient(problem, TV(), lam=lam, momentum="nesterov")
-    result = solve(algorithm, iterations=200)
+    result = solve(algorithm, iterations=140)
     before = result.state.image.clone()
-    answer = probe_strength(algorithm, result.state, steps=200)
+    answer = probe_strength(algorithm, result.state, steps=140)
     assert torch.equal(result.state.image, before)
     return answer
 
