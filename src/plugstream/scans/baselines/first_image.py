@@ -201,9 +201,9 @@ def _quick_image(scan: Scan, views: Tensor) -> Tensor:
     if isinstance(scan.instrument, MRI):
         return _grid(scan)
     model = scan_model(scan)
-    start = model.start_image()
-    if start is not None:
-        return torch.stack([torch.zeros_like(start), start])
+    first_guess = model.start_image()
+    if first_guess is not None:
+        return torch.stack([torch.zeros_like(first_guess), first_guess])
     if not model.linear:
         raise InputError("the range of a first image is known of linear models only; write numbers, not shares of it")
     direction = model.adjoint(read_views(model, _integrals(scan), views), views)

@@ -97,7 +97,7 @@ def read_stack(source: Source) -> Projections:
     for name in table:
         if name not in _KNOWN:
             raise InputError(f"it says {name!r}, which means nothing here; names are {', '.join(_KNOWN)}")
-    numbers = {name: _number(table, name) for name in ("arc", "pixel", "source", "detector", "center")}
+    numbers: dict[str, Any] = {name: _number(table, name) for name in ("arc", "pixel", "source", "detector", "center")}
     frames = _Stack(folder, table.get("projections"), "projections")
     flats, darks, field = table.get("flats"), table.get("darks"), None
     if flats is not None:

@@ -94,7 +94,7 @@ def _read(
     devices = [cls(receivers=receivers, wavelength=LIGHT / (gigahertz * 1e9), grid=grid) for gigahertz in wanted]
     bands = [_read_band(path, rows, setup, device, float(f), horns) for device, f in zip(devices, wanted, strict=True)]
     mismatches = [band.provenance["incident_mismatch"] for band in bands]
-    _warn_of_beams(path, wanted, [mismatch["within_30_degrees"] for mismatch in mismatches], cls.name)
+    _warn_of_beams(path, wanted.tolist(), [mismatch["within_30_degrees"] for mismatch in mismatches], cls.name)
     near, everywhere = (_span([one[name] for one in mismatches]) for name in ("within_30_degrees", "all_angles"))
     remarks = [
         f"the calibrated incident field is off by {near} of a line source's within 30 degrees "

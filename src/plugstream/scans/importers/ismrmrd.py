@@ -118,7 +118,7 @@ class _Header:
 
     def __init__(self, text: str, pixel: float | None = None) -> None:
         if "<!DOCTYPE" in text or "<!ENTITY" in text:  # none has one, and they may be made to grow without end
-            raise InputError("the ISMRMRD header declares entities, which none needs")
+            raise InputError("the ISMRMRD header declares entities, which it must not")
         try:
             root = ElementTree.fromstring(text)
         except ElementTree.ParseError as error:
@@ -148,9 +148,9 @@ def _space(encoding: Any, name: str, pixel: float | None) -> tuple[list[int], li
         sizes = [int(encoding.find(f"{name}/matrixSize").findtext(axis)) for axis in "xyz"]
         widths = [1e-3 * float(encoding.find(f"{name}/fieldOfView_mm").findtext(axis)) for axis in "xyz"]
     except (AttributeError, TypeError, ValueError):
-        raise InputError(f"the ISMRMRD header does not tell the {name}'s matrix and field of view") from None
+        raise InputError(f"the ISMRMRD header lacks the {name}'s matrix and field of view") from None
     if min(sizes) < 1 or not all(0 <= width < 1e3 for width in widths):
-        raise InputError(f"the ISMRMRD header has a {name} of {sizes} in {widths} m, which is none")
+        raise InputError(f"the ISMRMRD header has a {name} of {sizes} in {widths} m, which cannot be")
     if pixel is not None:
         return sizes, [width or pixel * size for size, width in zip(sizes, widths, strict=True)]
     if not all(widths):
@@ -166,7 +166,7 @@ def _read_header(source: Source, name: str, pixel: float | None) -> _Header:
         stored = stored.ravel()[0]
     text = stored.decode("utf-8", errors="replace") if isinstance(stored, bytes) else str(stored)
     if len(text) > _LONGEST:
-        raise InputError(f"{source.path} has a header of {len(text):,} characters, which none has")
+        raise InputError(f"{source.path} has a header of {len(text):,} characters, which is too long")
     return _Header(text, pixel)
 
 
@@ -198,7 +198,7 @@ def _read_views(
         if end <= begin:
             raise InputError(f"acquisition {number} discards all of its {samples} samples")
         if int(head["trajectory_dimensions"]) != dims:
-            raise InputError("some acquisitions tell where their samples are, and others do not, or otherwise")
+            raise InputError("some acquisitions say where their samples are, and others do not, or not in the same way")
         path, weight = _path(record, head, samples, header, volume)
         # Samples are discarded in the order in which they were read; then all lines go the same way.
         step = -1 if _has_flag(head, _REVERSE) and dims == 0 else 1
@@ -242,7 +242,7 @@ def _path(
     steps = [int(head["idx"][f"kspace_encode_step_{n}"]) - header.centers[n - 1] for n in (1, 2)]
     if dims == 0:
         if header.trajectory != "cartesian":
-            raise InputError(f"the path is {header.trajectory}, but acquisitions do not tell where their samples are")
+            raise InputError(f"the path is {header.trajectory}, but acquisitions do not say where their samples are")
         # Half of a line that is read twice as fine has the same step; center_sample is the middle. Scanners reverse
         # lines that were read backwards before they count from it.
         along = (np.arange(samples) - int(head["center_sample"])) / header.wide[0]

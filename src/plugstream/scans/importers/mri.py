@@ -29,7 +29,7 @@ class MRIImport(Options):
     """Options for a recording, each of which wins over the file; lengths are in metres."""
 
     pixel: float | None = Field(None, ge=_SHORT, le=_LONG, description="size of a pixel; 1 mm if unknown")
-    size: int | None = Field(None, ge=2, le=1 << 14, description="pixels a side, of a path that does not tell")
+    size: int | None = Field(None, ge=2, le=1 << 14, description="pixels a side, for paths in files without a size")
     trajectory: str | None = Field(
         None,
         description="NPY file of where samples (views, coils, samples) were taken, (views, samples, 2 or 3); "
@@ -164,7 +164,7 @@ def _voxels(recording: Recording, options: MRIImport, remarks: list[str]) -> Vox
         slices = recording.data.shape[1:2] if recording.stack else ()
         shape = (*slices, *(options.size,) * recording.trajectory.shape[2])
     if shape is None:
-        raise InputError("nothing tells how many pixels the image has; give --size")
+        raise InputError("the image has no size; give --size")
     spacing = recording.spacing if options.pixel is None else (options.pixel,)
     if spacing is None:
         spacing = (1e-3,)

@@ -67,7 +67,7 @@ def _read_ismrmrd(
     source: Source, *, repetition: int = 0, trajectory: str | None = None, pixel: float | None = None, **_: Any
 ) -> Recording:
     if trajectory is not None and is_ismrmrd(source):
-        raise InputError(f"{source.path} tells itself where its samples were taken; leave out --trajectory")
+        raise InputError(f"{source.path} says where its samples were taken; leave out --trajectory")
     return Recording(**read_ismrmrd(source, repetition=repetition, pixel=pixel))
 
 

@@ -106,7 +106,7 @@ def leave_out(sampled: NDArray[np.bool_], middle: tuple[slice, ...], part: float
     axis = _line_axis(sampled)
     candidates = sampled & ~inside
     if axis is not None:
-        candidates = sampled.any(axis, keepdims=True) & ~inside.any(axis, keepdims=True)
+        candidates = np.asarray(sampled.any(axis, keepdims=True) & ~inside.any(axis, keepdims=True))
     places = np.argwhere(candidates)
     out = np.random.default_rng(seed).permutation(len(places))[: round(part * len(places))]
     keep = np.ones_like(candidates)
@@ -127,7 +127,7 @@ def whitening_matrix(noise: NDArray[np.complexfloating]) -> NDArray[np.complex64
     """
     coils, count = noise.shape
     if count < 4 * coils or not np.isfinite(noise).all():
-        raise InputError(f"{count} samples of noise do not tell how that of {coils} coils goes together")
+        raise InputError(f"{count} samples of noise are too few, or not finite, for the covariance of {coils} coils")
     values = noise.astype(np.complex128)
     covariance = values @ values.conj().T / count
     size = float(np.trace(covariance).real) / coils

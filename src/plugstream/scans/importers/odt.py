@@ -52,7 +52,7 @@ class ODTImport(ViewOptions, FieldOptions):
         None, ge=-_LONG, le=_LONG, description="from the object's middle to the plane in focus; 0 if unknown"
     )
     angles: str | None = Field(None, description="text file of angles; angles.txt beside a series if there is one")
-    arc: float | None = Field(None, gt=0, description="degrees that the views cover, where nothing tells angles")
+    arc: float | None = Field(None, gt=0, description="degrees that the views cover, where there are no angles")
     axis: Literal["y", "x"] = Field("y", description="the object turns about y, along the camera's columns, or x")
     clockwise: bool = switch("the object turns the other way")
     size: int | None = Field(None, ge=2, le=8192, description="voxels a side; as many as there are pixels")
@@ -263,19 +263,20 @@ def _poses(recording: Recording, options: ODTImport) -> Real:
     elif recording.directions is not None:
         return poses_of_light(recording.directions)
     if angles is None:
-        raise InputError("it does not tell an angle for each view; give --angles FILE, or the --arc that they cover")
+        raise InputError("it does not have an angle for each view; give --angles FILE, or the --arc that they cover")
     if len(angles) != views:
         raise InputError(f"there are {len(angles)} angles for {views} views; there must be one for each")
     return poses_of_rotation(-angles if options.clockwise else angles, options.axis)
 
 
-def _values(recording: Recording, options: ODTImport) -> tuple[dict[str, float], list[str]]:
+def _values(recording: Recording, options: ODTImport) -> tuple[dict[str, Any], list[str]]:
     """The optics, and remarks on what is not known."""
-    values, remarks = {"distance": 0.0} | recording.values, []
+    values: dict[str, Any] = {"distance": 0.0} | recording.values
+    remarks = []
     values |= {name: value for name in _NAMES if (value := getattr(options, name)) is not None}
     for name in ("wavelength", "pixel", "medium"):
         if name not in values:
-            raise InputError(f"it does not tell the {name}; give --{name}{'' if name == 'medium' else ', in metres'}")
+            raise InputError(f"it has no {name}; give --{name}{'' if name == 'medium' else ', in metres'}")
     if "aperture" not in values:
         values["aperture"] = _APERTURE * values["medium"]
         remarks.append(f"the aperture is not known: waves up to {values['aperture']:.3g} are used; --aperture says it")

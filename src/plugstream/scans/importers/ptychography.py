@@ -25,7 +25,7 @@ __all__ = ["PtychographyImport"]
 _SHORT, _LONG = 1e-15, 1e6
 _MARGIN = 2  # pixels around all frames, so that positions may be a little off
 _SAMPLES = 64  # frames for the mean pattern
-_NO_PROBE = "it has no probe: the mean pattern tells a first one, in focus; refine it with --refine probe"
+_NO_PROBE = "it has no probe: a first one, in focus, is made from the mean pattern; refine it with --refine probe"
 
 Axes = Literal["y,x", "-y,x", "y,-x", "-y,-x", "x,y", "-x,y", "x,-y", "-x,-y"]
 
@@ -186,7 +186,7 @@ def _pixel(recording: Recording, options: PtychographyImport, size: int) -> floa
         pixel = wavelength * distance / (size * detector)
     if pixel is None and not recording.in_pixels:
         raise InputError(
-            "it does not tell how large a pixel of the object is; give --pixel, or --wavelength, --distance and "
+            "it does not say how large a pixel of the object is; give --pixel, or --wavelength, --distance and "
             "--detector-pixel, in metres"
         )
     return float(pixel or 0.0)
@@ -227,7 +227,9 @@ def read_arrays(source: Source, mapping: Mapping[str, Any], options: Any) -> Rea
         return read_by_declaration(source, mapping, Ptychography)
     mean = np.maximum(np.mean([data[n : n + 1][0] for n in _sample(range(shape[0]))], axis=0), 0)
     if not (np.isfinite(mean).all() and mean.any()):
-        raise InputError(f"the frames of {source.path} are dark, or hold NaN or infinity, so they tell no probe")
+        raise InputError(
+            f"the frames of {source.path} are dark, or hold NaN or infinity, so that no probe can be made from them"
+        )
     beam = _first_probe(mean)
     beam *= math.sqrt(float(mean.sum(dtype=np.float64)) / float((np.abs(beam) ** 2).sum()))
     reading = read_by_declaration(source, mapping, Ptychography, {"probe": beam[None]})
