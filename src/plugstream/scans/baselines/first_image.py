@@ -157,8 +157,8 @@ def _filled_integrals(scan: Scan) -> Callable[[Tensor], Tensor]:
         frames = rows.reshape(len(rows), -1, rows.shape[-1]).copy()
         counts = np.ones(frames.shape, bool) if mask is None else np.asarray(mask[views.numpy()]).reshape(frames.shape)
         counts = counts if good is None else counts & good
-        for frame, known in zip(frames, counts, strict=True):
-            frame[:] = fill_pixels(frame, ~known) if known.any() else 0.0
+        for frame, good_pixels in zip(frames, counts, strict=True):
+            frame[:] = fill_pixels(frame, ~good_pixels) if good_pixels.any() else 0.0
         return torch.from_numpy(frames.reshape(rows.shape))
 
     return fill

@@ -109,9 +109,9 @@ class _BornLookup(Lookup):
     def spectrum(self) -> tuple[list[float], bool, float | None]:
         """The file's wavelengths in metres, whether it gives frequencies, and the wavelength of the options."""
         literal = self.mapping.get("wavelength")
-        wanted = None
+        chosen_wave = None
         if literal is not None and not isinstance(literal, str):
-            wanted = one_number("wavelength", self.length("wavelength") or [])
+            chosen_wave = one_number("wavelength", self.length("wavelength") or [])
             stored = self.source.find("wavelength")  # a choice, where the file has several
             several = getattr(stored, "shape", None) is not None and np.prod(stored.shape) > 1
             lengths = _BornLookup(self.source, {}, self.unit).length("wavelength") if several else None
@@ -124,14 +124,14 @@ class _BornLookup(Lookup):
                 units = ", ".join(FREQUENCY_UNITS)
                 raise InputError(f"the frequency of {self.source.path} is in {unit!r}, which is none of {units}")
             rates = [LIGHT / (FREQUENCY_UNITS[unit] * rate) if rate > 0 else np.inf for rate in rates]
-        return (rates or [], True, wanted) if lengths is None else (lengths, False, wanted)
+        return (rates or [], True, chosen_wave) if lengths is None else (lengths, False, chosen_wave)
 
     def band(self, frequency: float | None) -> Band | None:
         """The wavelength of the options, or that of the file at a frequency in GHz, or None."""
-        waves, by_frequency, wanted = self.spectrum()
-        if wanted is not None and frequency is None and by_frequency and len(waves) < 2:
+        waves, by_frequency, chosen_wave = self.spectrum()
+        if chosen_wave is not None and frequency is None and by_frequency and len(waves) < 2:
             waves = []  # a wavelength of the options wins over the one frequency of the file
-        return choose_band(self.source.path, waves, by_frequency, wavelength=wanted, frequency=frequency)
+        return choose_band(self.source.path, waves, by_frequency, wavelength=chosen_wave, frequency=frequency)
 
 
 def _read_band(look: _BornLookup, options: Any, frequency: float | None) -> Reading:

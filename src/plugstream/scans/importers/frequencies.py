@@ -52,24 +52,24 @@ def choose_band(
             raise InputError(f"the {name} must be a number > 0, not {value:g}")
     if wavelength is not None and frequency is not None:
         raise InputError("the wavelength and the frequency are both given; give one of them")
-    wanted = LIGHT / (frequency * 1e9) if frequency is not None else wavelength
+    wave = LIGHT / (frequency * 1e9) if frequency is not None else wavelength
     if not all(0 < wave < np.inf for wave in waves):
         raise InputError(f"the {'frequencies' if by_frequency else 'wavelengths'} of {path} are not all > 0")
     if len(waves) == 0:
-        return None if wanted is None else Band(wanted)
-    if wanted is None:
+        return None if wave is None else Band(wave)
+    if wave is None:
         if len(waves) > 1:
             raise InputError(f"{path} has {_list_frequencies(waves)}; choose one with --frequency")
         return Band(waves[0], 0, 1)
-    index = int(np.abs(np.log(np.array(waves) / wanted)).argmin())
-    if abs(waves[index] / wanted - 1) <= _SAME:
+    index = int(np.abs(np.log(np.array(waves) / wave)).argmin())
+    if abs(waves[index] / wave - 1) <= _SAME:
         if waves.count(waves[index]) > 1:
             raise InputError(f"{path} has {LIGHT / waves[index] / 1e9:.6g} GHz more than once, so it cannot be chosen")
         return Band(waves[index], index, len(waves))
     if len(waves) == 1 and wavelength is not None:
         return Band(wavelength, 0, 1)
     hint = "; if that is not what they are, give --map frequency_unit=GHz or such" if by_frequency else ""
-    choice = f"{frequency:g} GHz" if frequency is not None else f"wavelength of {wanted:g} m"
+    choice = f"{frequency:g} GHz" if frequency is not None else f"wavelength of {wave:g} m"
     raise InputError(f"{path} has no {choice}; it has {_list_frequencies(waves)}{hint}")
 
 

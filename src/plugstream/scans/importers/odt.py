@@ -140,9 +140,9 @@ def _read_series(source: Source) -> Recording:
     values = source.read_values(_NAMES, f"{first}@")
     listed = [source.read_number(f"/qpi_{n}@angle") for n in numbers]
     angles = None if None in listed else np.array(listed)
-    beside = path.parent / "angles.txt"
-    if angles is None and beside.is_file():
-        angles = read_angles(beside)
+    angle_file = path.parent / "angles.txt"
+    if angles is None and angle_file.is_file():
+        angles = read_angles(angle_file)
     return Recording(f"qpimage series of {len(numbers)} views", len(numbers), (rows, columns), read, values, angles)
 
 
@@ -234,7 +234,8 @@ def build(options: ODTImport, file: Path, out: Path) -> ImportResult:
         shape = {"y": (columns, rows, columns), "x": (rows, rows, columns)}[options.axis]
         instrument = ODT3D(
             Voxels(shape if options.size is None else (options.size,) * 3, voxel),
-            *steps.shape,
+            steps.shape[0],
+            steps.shape[1],
             approximation=options.approximation,
             absorbing=options.absorbing,
             **values,

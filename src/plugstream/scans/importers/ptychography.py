@@ -111,10 +111,10 @@ def _check_overlap(positions: NDArray[np.float64], size: int) -> None:
     A far-field frame is wavelength times distance over the detector's pixel wide, and must hold the beam, which must
     overlap its neighbours.
     """
-    apart = neighbour_distance(positions)
-    if apart > size:
+    gap = neighbour_distance(positions)
+    if gap > size:
         raise InputError(
-            f"positions are {apart:.3g} pixels of the object apart and frames {size} wide, so that nothing overlaps: "
+            f"positions are {gap:.3g} pixels of the object apart and frames {size} wide, so that nothing overlaps: "
             "recordings in the near field, shadows rather than diffraction patterns, are not known here; if this is "
             "none, see --pixel, --wavelength, --distance and --detector-pixel"
         )
