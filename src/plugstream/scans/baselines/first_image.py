@@ -214,12 +214,7 @@ def _quick_image(scan: Scan, views: Tensor) -> Tensor:
 
 
 def relative_residual(
-    scan: Scan,
-    image: Tensor,
-    model: Model | None = None,
-    views: Tensor | None = None,
-    *,
-    fit_scale: bool = False,
+    scan: Scan, image: Tensor, model: Model | None = None, views: Tensor | None = None, *, fit_scale: bool = False
 ) -> float:
     """||y - H x|| / ||y|| over the unmasked data of a scan.
 
@@ -310,11 +305,7 @@ def _relative(misfit: float, energy: float) -> float:
 
 
 def scan_model(
-    scan: Scan,
-    options: Any = None,
-    *,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
+    scan: Scan, options: Any = None, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> Model:
     """The model of a scan's views, as its instrument builds it."""
     where = torch.device(device)
