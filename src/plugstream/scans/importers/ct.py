@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
-from plugstream.base.registry import Field, register
+from plugstream.base.registry import Field
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.scans.importers.base import ImportResult, switch
@@ -132,12 +132,8 @@ def _tell(projections: Projections) -> list[str]:
     ]
 
 
-@register(
-    "importer",
-    "ct",
-    "an X-ray tomograph's file: Data Exchange or NXtomo HDF5, TIFF stack (.toml), Helsinki .mat",
-    options=CTImport,
-    describe=FORMATS.describer("ct", _tell),
+@FORMATS.importer(
+    "ct", "an X-ray tomograph's file: Data Exchange or NXtomo HDF5, TIFF stack (.toml), Helsinki .mat", CTImport, _tell
 )
 def build(options: CTImport, file: Path, out: Path) -> ImportResult:
     """Write the scan, some views at a time."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
-from plugstream.base.registry import Field, register
+from plugstream.base.registry import Field
 from plugstream.models.fpm_geometry import Microscope, fitting_size, light_directions, make_pupil, spiral
 from plugstream.scans.importers.base import ImportResult, switch
 from plugstream.scans.importers.formats import Format, Formats
@@ -156,12 +156,11 @@ def _tell(frames: Frames) -> list[str]:
     return [f"{frames.views} pictures of {rows} x {columns} pixels under one LED each, {values} (metres)"]
 
 
-@register(
-    "importer",
+@FORMATS.importer(
     "fpm",
     "pictures of a microscope under one LED after another, for Fourier ptychography: MATLAB or NPZ",
-    options=FPMImport,
-    describe=FORMATS.describer("fpm", _tell),
+    FPMImport,
+    _tell,
 )
 def build(options: FPMImport, file: Path, out: Path) -> ImportResult:
     """Write the scan."""

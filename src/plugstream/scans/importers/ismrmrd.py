@@ -15,7 +15,9 @@ from plugstream.scans.importers.source import Source
 
 __all__ = ["is_ismrmrd", "read_ismrmrd"]
 
-Real, Complex, Density = NDArray[np.float64], NDArray[np.complex64], NDArray[np.float32]
+Real = NDArray[np.float64]
+Complex = NDArray[np.complex64]
+Density = NDArray[np.float32]
 
 # Flags of acquisitions, counted from 1: those that are no part of the image, and lines that were read backwards.
 _OTHER_KINDS = {

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
-from plugstream.base.registry import Field, Options, register
+from plugstream.base.registry import Field, Options
 from plugstream.scans.importers.base import ImportResult, switch
 from plugstream.scans.importers.mri_recordings import FORMATS, Recording, Unit, read_recording
 from plugstream.scans.importers.reading import Reading, made_by, write_reading
@@ -66,12 +66,8 @@ def _tell(recording: Recording) -> list[str]:
     return lines
 
 
-@register(
-    "importer",
-    "mri",
-    "k-space of several coils: NPY or NPZ, on a grid or with a trajectory, and ISMRMRD (HDF5)",
-    options=MRIImport,
-    describe=FORMATS.describer("mri", _tell),
+@FORMATS.importer(
+    "mri", "k-space of several coils: NPY or NPZ, on a grid or with a trajectory, and ISMRMRD (HDF5)", MRIImport, _tell
 )
 def build(options: MRIImport, file: Path, out: Path) -> ImportResult:
     """Write the scan."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.base.files import read_small
-from plugstream.base.registry import Field, register
+from plugstream.base.registry import Field
 from plugstream.models.odt_geometry import poses_of_light, poses_of_rotation
 from plugstream.scans.importers.base import ImportResult, switch
 from plugstream.scans.importers.formats import Format, Formats
@@ -212,12 +212,11 @@ def _tell(recording: Recording) -> list[str]:
     return [f"{recording.kind}, {recording.shape[0]} x {recording.shape[1]} pixels, {views}", values]
 
 
-@register(
-    "importer",
+@FORMATS.importer(
     "odt",
     "fields behind a cell, for diffraction tomography: a qpimage series (HDF5), or an NPZ with angles",
-    options=ODTImport,
-    describe=FORMATS.describer("odt", _tell),
+    ODTImport,
+    _tell,
     folders=True,
 )
 def build(options: ODTImport, file: Path, out: Path) -> ImportResult:

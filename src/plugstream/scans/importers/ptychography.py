@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
-from plugstream.base.registry import Field, register
+from plugstream.base.registry import Field
 from plugstream.instruments.ptychography import Ptychography, neighbour_distance, place_frames
 from plugstream.scans.importers.arrays import read_by_declaration, reader
 from plugstream.scans.importers.base import ImportResult, switch
@@ -66,12 +66,11 @@ def _tell(recording: Recording) -> list[str]:
     ]
 
 
-@register(
-    "importer",
+@FORMATS.importer(
     "ptychography",
     "diffraction patterns of a scanned beam: CXI, PtychoShelves and ptypy (HDF5), tike's NPZ",
-    options=PtychographyImport,
-    describe=FORMATS.describer("ptychography", _tell),
+    PtychographyImport,
+    _tell,
     default_name=lambda options, file: f"{file.name.split('.')[0]}.zarr",
 )
 def build(options: PtychographyImport, file: Path, out: Path) -> ImportResult:
