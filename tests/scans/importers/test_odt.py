@@ -151,9 +151,9 @@ PHASE = np.zeros((2, 12, 12))
 @pytest.mark.parametrize(
     ("arrays", "options", "said"),
     [
-        ({"phase": PHASE, **LENGTHS}, {}, "does not tell an angle for each view"),
+        ({"phase": PHASE, **LENGTHS}, {}, "does not have an angle for each view"),
         ({"phase": PHASE, "angles": [0.0], **LENGTHS}, {}, "1 rows, but there are 2 views"),
-        ({"phase": PHASE, "angles": [0, 1.0]}, {}, "does not tell the wavelength; give --wavelength, in metres"),
+        ({"phase": PHASE, "angles": [0, 1.0]}, {}, "it has no wavelength; give --wavelength, in metres"),
         ({"phase": PHASE, "angles": [0, 1.0], **LENGTHS}, {"omit": ":"}, "no projection is left"),
         ({"phase": PHASE[0], "angles": [0, 1.0], **LENGTHS}, {}, "which cannot be phase"),
         ({"phase": PHASE * np.nan, "angles": [0, 1.0], **LENGTHS}, {}, "NaN or infinity"),

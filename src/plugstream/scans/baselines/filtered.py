@@ -238,8 +238,8 @@ def angular_weights(angles: ArrayLike, period: float) -> Angles:
     order = np.argsort(turned, kind="stable")
     places = turned[order]
     gaps = np.diff(np.append(places, places[0] + period))
-    apart = gaps[gaps > 1e-9 * period]
-    usual = float(np.median(apart)) if len(apart) else period
+    distinct = gaps[gaps > 1e-9 * period]
+    usual = float(np.median(distinct)) if len(distinct) else period
     if len(angles) > 1:  # type: ignore[arg-type]
         gaps = np.where(gaps > _GAP * usual, usual, gaps)
     weights = np.empty_like(turned)
@@ -272,5 +272,5 @@ def redundancy_weights(scan: ArrayLike, angles: ArrayLike, fan: ArrayLike) -> An
         edge = np.minimum(inside, arc + usual - inside) / (fade + usual)
         return np.asarray(np.where(edge > 0, np.sin(np.pi / 2 * np.clip(edge, 0, 1)) ** 2, 0.0))
 
-    own, other = c(t + 0 * g), c(t + np.pi + 2 * g)
-    return np.asarray(np.where(other > 0, own / np.maximum(own + other, 1e-12), 1.0))
+    share, opposite = c(t + 0 * g), c(t + np.pi + 2 * g)
+    return np.asarray(np.where(opposite > 0, share / np.maximum(share + opposite, 1e-12), 1.0))

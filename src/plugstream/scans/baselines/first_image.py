@@ -157,8 +157,8 @@ def _filled_integrals(scan: Scan) -> Callable[[Tensor], Tensor]:
         frames = rows.reshape(len(rows), -1, rows.shape[-1]).copy()
         counts = np.ones(frames.shape, bool) if mask is None else np.asarray(mask[views.numpy()]).reshape(frames.shape)
         counts = counts if good is None else counts & good
-        for frame, known in zip(frames, counts, strict=True):
-            frame[:] = fill_pixels(frame, ~known) if known.any() else 0.0
+        for frame, good_pixels in zip(frames, counts, strict=True):
+            frame[:] = fill_pixels(frame, ~good_pixels) if good_pixels.any() else 0.0
         return torch.from_numpy(frames.reshape(rows.shape))
 
     return fill
@@ -201,9 +201,9 @@ def _quick_image(scan: Scan, views: Tensor) -> Tensor:
     if isinstance(scan.instrument, MRI):
         return _grid(scan)
     model = scan_model(scan)
-    start = model.start_image()
-    if start is not None:
-        return torch.stack([torch.zeros_like(start), start])
+    first_guess = model.start_image()
+    if first_guess is not None:
+        return torch.stack([torch.zeros_like(first_guess), first_guess])
     if not model.linear:
         raise InputError("the range of a first image is known of linear models only; write numbers, not shares of it")
     direction = model.adjoint(read_views(model, _integrals(scan), views), views)
@@ -214,12 +214,7 @@ def _quick_image(scan: Scan, views: Tensor) -> Tensor:
 
 
 def relative_residual(
-    scan: Scan,
-    image: Tensor,
-    model: Model | None = None,
-    views: Tensor | None = None,
-    *,
-    fit_scale: bool = False,
+    scan: Scan, image: Tensor, model: Model | None = None, views: Tensor | None = None, *, fit_scale: bool = False
 ) -> float:
     """||y - H x|| / ||y|| over the unmasked data of a scan.
 
@@ -310,11 +305,7 @@ def _relative(misfit: float, energy: float) -> float:
 
 
 def scan_model(
-    scan: Scan,
-    options: Any = None,
-    *,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
+    scan: Scan, options: Any = None, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> Model:
     """The model of a scan's views, as its instrument builds it."""
     where = torch.device(device)

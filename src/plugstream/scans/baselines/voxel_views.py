@@ -61,8 +61,10 @@ class VoxelViews:
             self._add_native(out, flat, views, distance)
             return out.reshape(*lead, *shape)
         for number, view in enumerate(views.tolist()):
-            if self._planes:
-                self._add_planes(out, flat[:, number], view)
+            if self._planes:  # rows become slices, and all slices read the same columns
+                slices = self._slices(flat[:, number], view)
+                slices = slices.reshape(-1, 1, slices.shape[-1])
+                out += self._read(slices, view, distance[number], None).reshape(out.shape)
             elif len(shape) == 2:
                 out += self._read(flat[:, number, None], view, distance[number], None)
             else:
@@ -126,7 +128,7 @@ class VoxelViews:
         out[:, 1:] *= spacing
         return out
 
-    def _at(self, form: NDArray[np.float64], part: slice | None = None) -> Tensor:
+    def _evaluate(self, form: NDArray[np.float64], part: slice | None = None) -> Tensor:
         """A linear form of x, y and, unless slices are separate, z of all voxels, or of a part of the slices."""
         axes = self._indices[1:] if self._planes else self._indices
         if part is not None:
@@ -148,22 +150,15 @@ class VoxelViews:
         slices: Tensor = visible * ((1 - part) * rows[:, low] + part * rows[:, after])
         return slices
 
-    def _add_planes(self, out: Tensor, rows: Tensor, view: int) -> None:
-        """One view of a parallel beam's volume: rows become slices, and all slices read the same columns."""
-        slices = self._slices(rows, view)
-        column = self._at(self._forms(view, 1.0)[0])
-        size = self.voxels.shape[1:]
-        stack = slices.reshape(1, -1, 1, slices.shape[-1])
-        out += _sample(stack, column, torch.zeros_like(column), size).reshape(len(rows), -1, *size)
-
     def _read(self, rows: Tensor, view: int, distance: float, part: slice | None) -> Tensor:
         """One view at all voxels, or at a part of the slices, over U^2; rows (K, rows, columns)."""
-        size = self.voxels.shape if part is None else (part.stop - part.start, *self.voxels.shape[1:])
+        size = self.voxels.shape[1:] if self._planes else self.voxels.shape
+        size = size if part is None else (part.stop - part.start, *size[1:])
         forms = self._forms(view, distance)
-        scale = 1.0 if self.rays.parallel else self._at(forms[2], part)
-        column = self._at(forms[0], part) / scale
-        row = self._at(forms[1], part) / scale if len(size) == 3 else torch.zeros_like(column)
-        depth = torch.ones(()) if self.rays.parallel else self._at(forms[3], part)
+        scale = 1.0 if self.rays.parallel else self._evaluate(forms[2], part)
+        column = self._evaluate(forms[0], part) / scale
+        row = self._evaluate(forms[1], part) / scale if len(size) == 3 else torch.zeros_like(column)
+        depth = torch.ones(()) if self.rays.parallel else self._evaluate(forms[3], part)
         if math.isfinite(self.rays.curvature):  # along the arc around the source instead of along its tangent
             source, center, u, _ = self.rays.vectors[view]
             pixel = float(np.linalg.norm(u) / np.linalg.norm(center - source))
@@ -172,8 +167,8 @@ class VoxelViews:
             column = across + middle[-1]
             row = (row - middle[0]) * torch.cos(across * pixel) + middle[0] if len(size) == 3 else row
             starts, steps = self.voxels.origin[::-1], self.voxels.spacing[::-1]
-            x = self._at(np.array([starts[0] - source[0], steps[0], 0.0, 0.0]), part)
-            y = self._at(np.array([starts[1] - source[1], 0.0, steps[1], 0.0]), part)
+            x = self._evaluate(np.array([starts[0] - source[0], steps[0], 0.0, 0.0]), part)
+            y = self._evaluate(np.array([starts[1] - source[1], 0.0, steps[1], 0.0]), part)
             depth = (x.square() + y.square()).sqrt()
         values = _sample(rows[None], column, row, (math.prod(size[:-1]), size[-1])).reshape(len(rows), *size)
         return values if self.rays.parallel else values / depth.to(self.dtype).square()

@@ -81,9 +81,9 @@ def reader(instrument: str, *, options: type[Options] = Options, values: tuple[s
 def options_for(instrument: str | None = None) -> type[Options]:
     """The options of an importer of arrays with those of the instrument's own reader; None for every reader."""
     entries("importer")  # declares the readers
-    own = dict.fromkeys(options for name, (_, options, _) in _readers.items() if instrument in (None, name))
-    own.pop(Options, None)  # readers without options
-    return _combine(tuple(own))  # each once: instruments of one experiment share a reader
+    models = dict.fromkeys(options for name, (_, options, _) in _readers.items() if instrument in (None, name))
+    models.pop(Options, None)  # readers without options
+    return _combine(tuple(models))  # each once: instruments of one experiment share a reader
 
 
 def _check_options(instrument: str, values: Mapping[str, Any]) -> Any:
@@ -209,8 +209,8 @@ def _unit_scale(path: Path, declared: Any, array: Any) -> float:
         return 1
     if declared.unit == "m" and unit in UNITS:
         return UNITS[unit]
-    wanted = declared.unit or "no unit"
-    raise InputError(f"{name} of {path} is in {unit!r}, but must be in {wanted!r}; convert it first")
+    unit_name = declared.unit or "no unit"
+    raise InputError(f"{name} of {path} is in {unit!r}, but must be in {unit_name!r}; convert it first")
 
 
 def _read_scaled(array: Any, scale: float, rows: slice) -> Any:

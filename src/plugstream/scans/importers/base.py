@@ -87,9 +87,9 @@ def import_file(
 
 def _owners(entry: Entry, key: str) -> str:
     """Advice on an option that an importer does not have: who has it."""
-    others = [e.name for e in entries("importer").values() if e is not entry and key in import_options(e).model_fields]
+    rivals = [e.name for e in entries("importer").values() if e is not entry and key in import_options(e).model_fields]
     instruments = [name for name in entries("instrument") if key in import_options(entry, name).model_fields]
-    owners = [f"--instrument {name}" for name in instruments] or others
+    owners = [f"--instrument {name}" for name in instruments] or rivals
     return f"leave it out, or choose {' or '.join(owners)}" if owners else "no other has it either"
 
 

@@ -55,7 +55,7 @@ class BornImport(Options):
     )
     size: int | None = Field(None, le=65_536, description="pixels a side of the image to form")
     width: float | None = Field(None, le=1e15, description="width of the image")
-    wavelength: float | None = Field(None, le=1e15, description="wavelength in vacuum, where the file does not tell")
+    wavelength: float | None = Field(None, le=1e15, description="wavelength in vacuum, where the file has none")
     unit: str | None = Field(None, description="unit of all lengths: m, cm, mm, um, nm (what the file says, or m)")
     conjugate: bool = switch("the file's time goes as exp(+i w t)")
 
@@ -82,9 +82,7 @@ def read_born(source: Source, mapping: Mapping[str, Any], options: Any) -> Readi
         return _read_band(look, options, options.frequency)
     if options.frequency is not None or options.wavelength is not None:
         raise InputError("several frequencies and one are both given; leave --frequencies or the other out")
-    lengths, rates, _ = look.spectrum()
-    waves = lengths if lengths is not None else [LIGHT / rate for rate in rates or () if rate > 0]
-    chosen = choose_frequencies(source.path, options.frequencies, waves)
+    chosen = choose_frequencies(source.path, options.frequencies, look.spectrum()[0])
     return join_readings([_read_band(look, options, frequency) for frequency in chosen])
 
 
@@ -108,12 +106,12 @@ class _BornLookup(Lookup):
             raise InputError(f"{name} of {self.source.path} is in {unit!r}, which is none of {units}; give --unit")
         return UNITS[unit]
 
-    def spectrum(self) -> tuple[list[float] | None, list[float] | None, float | None]:
-        """The file's wavelengths in metres, its frequencies in Hz, and the wavelength of the options."""
+    def spectrum(self) -> tuple[list[float], bool, float | None]:
+        """The file's wavelengths in metres, whether it gives frequencies, and the wavelength of the options."""
         literal = self.mapping.get("wavelength")
-        wanted = None
+        chosen_wave = None
         if literal is not None and not isinstance(literal, str):
-            wanted = one_number("wavelength", self.length("wavelength") or [])
+            chosen_wave = one_number("wavelength", self.length("wavelength") or [])
             stored = self.source.find("wavelength")  # a choice, where the file has several
             several = getattr(stored, "shape", None) is not None and np.prod(stored.shape) > 1
             lengths = _BornLookup(self.source, {}, self.unit).length("wavelength") if several else None
@@ -125,15 +123,15 @@ class _BornLookup(Lookup):
             if unit not in FREQUENCY_UNITS:
                 units = ", ".join(FREQUENCY_UNITS)
                 raise InputError(f"the frequency of {self.source.path} is in {unit!r}, which is none of {units}")
-            rates = [FREQUENCY_UNITS[unit] * rate for rate in rates]
-        return lengths, rates, wanted
+            rates = [LIGHT / (FREQUENCY_UNITS[unit] * rate) if rate > 0 else np.inf for rate in rates]
+        return (rates or [], True, chosen_wave) if lengths is None else (lengths, False, chosen_wave)
 
     def band(self, frequency: float | None) -> Band | None:
         """The wavelength of the options, or that of the file at a frequency in GHz, or None."""
-        lengths, rates, wanted = self.spectrum()
-        if wanted is not None and lengths is None and (rates is None or len(rates) < 2) and frequency is None:
-            rates = None  # a wavelength of the options wins over the one frequency of the file
-        return choose_band(self.source.path, lengths, rates, wavelength=wanted, frequency=frequency)
+        waves, by_frequency, chosen_wave = self.spectrum()
+        if chosen_wave is not None and frequency is None and by_frequency and len(waves) < 2:
+            waves = []  # a wavelength of the options wins over the one frequency of the file
+        return choose_band(self.source.path, waves, by_frequency, wavelength=chosen_wave, frequency=frequency)
 
 
 def _read_band(look: _BornLookup, options: Any, frequency: float | None) -> Reading:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
-from plugstream.base.registry import Field, register
+from plugstream.base.registry import Field
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.scans.importers.base import ImportResult, switch
@@ -84,10 +84,10 @@ def _setup(projections: Projections, options: CTImport) -> _Setup:
     behind = projections.detector if options.detector is None else options.detector
     if (source is None) != (behind is None):
         raise InputError(
-            "a source needs the distance of its --detector from the rotation axis, too, and it of --source"
+            "a source needs the distance of the --detector from the rotation axis, and a detector that of the --source"
         )
     if source is not None and unit == "pixel":
-        raise InputError("a source at a distance needs the width of a detector --pixel, too, in metres")
+        raise InputError("a source at a distance needs the width of a detector --pixel, in metres")
     return _Setup(height, width, unit, source, behind or 0.0)
 
 
@@ -132,12 +132,8 @@ def _tell(projections: Projections) -> list[str]:
     ]
 
 
-@register(
-    "importer",
-    "ct",
-    "an X-ray tomograph's file: Data Exchange or NXtomo HDF5, TIFF stack (.toml), Helsinki .mat",
-    options=CTImport,
-    describe=FORMATS.describer("ct", _tell),
+@FORMATS.importer(
+    "ct", "an X-ray tomograph's file: Data Exchange or NXtomo HDF5, TIFF stack (.toml), Helsinki .mat", CTImport, _tell
 )
 def build(options: CTImport, file: Path, out: Path) -> ImportResult:
     """Write the scan, some views at a time."""
@@ -150,7 +146,7 @@ def build(options: CTImport, file: Path, out: Path) -> ImportResult:
             angles = spread_angles(options.arc, projections.views)
         if angles is None:
             raise InputError(
-                "it does not tell an angle for each projection; give the --arc that they cover, in degrees"
+                "it does not have an angle for each projection; give the --arc that they cover, in degrees"
             )
         angles = -angles if options.clockwise else angles
         setup = _setup(projections, options)

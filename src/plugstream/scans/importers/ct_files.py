@@ -93,11 +93,11 @@ def read_stack(source: Source) -> Projections:
 
     Pictures are read when they are needed. Other names are refused.
     """
-    table, folder = read_toml(source.path, ""), source.path.parent
+    table, folder = read_toml(source.path), source.path.parent
     for name in table:
         if name not in _KNOWN:
             raise InputError(f"it says {name!r}, which means nothing here; names are {', '.join(_KNOWN)}")
-    numbers = {name: _number(table, name) for name in ("arc", "pixel", "source", "detector", "center")}
+    numbers: dict[str, Any] = {name: _number(table, name) for name in ("arc", "pixel", "source", "detector", "center")}
     frames = _Stack(folder, table.get("projections"), "projections")
     flats, darks, field = table.get("flats"), table.get("darks"), None
     if flats is not None:
@@ -125,15 +125,15 @@ def read_stack(source: Source) -> Projections:
 class _Stack:
     """Pictures of one shape, in the order of the numbers in their names; or the pages of one file."""
 
-    def __init__(self, folder: Path, pattern: Any, what: str) -> None:
+    def __init__(self, folder: Path, pattern: Any, key: str) -> None:
         if not isinstance(pattern, str) or not pattern or Path(pattern).is_absolute() or ".." in Path(pattern).parts:
             raise InputError(
-                f"{what} must be a pattern such as 'proj_*.tif' of pictures beside the file, not {pattern!r}"
+                f"{key} must be a pattern such as 'proj_*.tif' of pictures beside the file, not {pattern!r}"
             )
         files = [file for file in folder.glob(pattern) if file.suffix.lower() in (".tif", ".tiff")]
         if not files:
-            raise InputError(f"no TIFF picture beside it is called {pattern}, which {what} says")
-        self.files, self.what = sorted(files, key=_sort_key), what
+            raise InputError(f"no TIFF picture beside it is called {pattern}, which {key} says")
+        self.files, self.key = sorted(files, key=_sort_key), key
         first = self._load(self.files[0])
         self.frames = first if len(files) == 1 and first.ndim == 3 else None
         self.shape = first.shape[-2:]
@@ -152,7 +152,7 @@ class _Stack:
         for file in (self.files[view] for view in views):
             picture = self._load(file)
             if picture.shape != self.shape:
-                raise InputError(f"{file.name} is {picture.shape}, but the first of {self.what} is {self.shape}")
+                raise InputError(f"{file.name} is {picture.shape}, but the first of {self.key} is {self.shape}")
             pictures.append(picture[rows])
         return np.stack(pictures)
 

@@ -139,10 +139,10 @@ def _angles(source: Source, group: str, frames: int) -> NDArray[np.float64] | No
     return values
 
 
-def _first_length(source: Source, places: Any, what: str) -> float | None:
+def _first_length(source: Source, places: Any, quantity: str) -> float | None:
     """The length at the first of these places where the file has one, in metres."""
     arrays = ((place, array) for place in places if (array := source.find(place)) is not None)
-    return next((length_in_metres(source.read(place), unit_of(array), what) for place, array in arrays), None)
+    return next((length_in_metres(source.read(place), unit_of(array), quantity) for place, array in arrays), None)
 
 
 def _mean_field(source: Source, name: str) -> NDArray[Any] | None:

@@ -79,13 +79,13 @@ def angles_in_radians(values: Any, unit: str | None) -> NDArray[np.float64]:
     raise InputError(f"its angles are in {unit!r}, which is neither degrees nor radians")
 
 
-def length_in_metres(value: Any, unit: str | None, what: str) -> float:
+def length_in_metres(value: Any, unit: str | None, quantity: str) -> float:
     """A length of a file in metres, which is also the default unit."""
     numbers = np.asarray(value, dtype=np.float64).reshape(-1)
     word = (unit or "m").strip().replace("µ", "u").replace("μ", "u")
     word = _WORDS.get(word, word)
     if word not in UNITS:
-        raise InputError(f"its {what} is in {unit!r}; give it by hand, in metres")
+        raise InputError(f"its {quantity} is in {unit!r}; give it by hand, in metres")
     if numbers.size == 0 or not np.isfinite(numbers[0]):
-        raise InputError(f"its {what} is not a number; give it by hand, in metres")
+        raise InputError(f"its {quantity} is not a number; give it by hand, in metres")
     return float(numbers[0]) * UNITS[word]

@@ -215,7 +215,7 @@ class Preparation:
         return sound
 
     def _find_air_and_stripes(self) -> None:
-        """One pass; over all of the file's projections where stripes are wanted, since all scans of it share them."""
+        """One pass; over all of the file's projections where stripes are found, since all its scans share them."""
         options = self._options
         views = np.arange(self._source.views) if options.stripes else self.views
         levels, largest = np.zeros(len(views), dtype=np.float32), 0.0
@@ -223,13 +223,13 @@ class Preparation:
         for block in read_blocks(len(views), self._view_bytes):
             report("looking at the projections", block.start, len(views))
             integrals = self._integrals(views[block])
-            sound[block] = here = self._sound(integrals)
-            if not here.any():
+            sound[block] = usable = self._sound(integrals)
+            if not usable.any():
                 continue
             if self._margin:
-                levels[block][here] = air_level(integrals[here], self._margin)
-            mean += (integrals - levels[block, None, None])[here].sum(0, dtype=np.float64) / len(views)
-            largest = max(largest, float(np.quantile(integrals[here], 0.99)))
+                levels[block][usable] = air_level(integrals[usable], self._margin)
+            mean += (integrals - levels[block, None, None])[usable].sum(0, dtype=np.float64) / len(views)
+            largest = max(largest, float(np.quantile(integrals[usable], 0.99)))
         if not sound.all():
             dark = np.flatnonzero(~sound & np.isin(views, self.views))
             if len(dark) and sound.any():
@@ -247,10 +247,10 @@ class Preparation:
 
     def _find_center(self, angles: NDArray[np.float64]) -> float:
         """The column of the rotation axis: by hand, by the file or by the projections themselves."""
-        wanted, columns = self._options.center, self._source.shape[1]
-        if isinstance(wanted, float):
-            center, how = wanted, "by hand"
-        elif wanted == "middle":
+        center_option, columns = self._options.center, self._source.shape[1]
+        if isinstance(center_option, float):
+            center, how = center_option, "by hand"
+        elif center_option == "middle":
             center, how = (columns - 1) / 2, "the middle of the detector"
         elif self._source.center is not None:
             center, how = self._source.center, "by the file"

@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from plugstream.base.errors import InputError
+from plugstream.base.registry import Options, register
 from plugstream.base.text import shell_quote
 from plugstream.scans.importers.hdf5 import SIGNATURE, open_hdf5
 from plugstream.scans.importers.npz import open_npz, unpack_npz
@@ -30,6 +31,7 @@ from plugstream.scans.importers.source import Source, open_error, read_head
 __all__ = ["Format", "Formats", "load_matlab", "open_source"]
 
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @contextmanager
@@ -141,16 +143,18 @@ class Formats(Generic[R]):
     def _is_packed(self, path: Path) -> bool:
         return self.packed and path.name.lower().endswith(".npz.bz2")
 
-    def describer(self, importer: str, tell: Callable[[R], list[str]]) -> Callable[[Path], Any]:
-        """The fact `describe` of an importer.
+    def importer(
+        self, name: str, help: str, options: type[Options], tell: Callable[[R], list[str]], **facts: Any
+    ) -> Callable[[F], F]:
+        """Declare the function below as the importer of these formats.
 
-        Arguments: importer, its name; tell, what a recording holds, in lines.
+        Arguments: name, help and options, as of `register`; tell, what a recording holds, in lines; more facts.
         """
 
         def describe(path: Path) -> tuple[str, list[str]] | None:
             if not self.has(path):
                 return None
             with self.open(path) as recording:
-                return f"'plugstream import {importer} {shell_quote(path)}' makes a scan of it", tell(recording)
+                return f"'plugstream import {name} {shell_quote(path)}' makes a scan of it", tell(recording)
 
-        return describe
+        return register("importer", name, help, options=options, describe=describe, **facts)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
-from plugstream.base.registry import Field, register
+from plugstream.base.registry import Field
 from plugstream.models.fpm_geometry import Microscope, fitting_size, light_directions, make_pupil, spiral
 from plugstream.scans.importers.base import ImportResult, switch
 from plugstream.scans.importers.formats import Format, Formats
@@ -160,12 +160,11 @@ def _tell(frames: Frames) -> list[str]:
     return [f"{frames.views} pictures of {rows} x {columns} pixels under one LED each, {values} (metres)"]
 
 
-@register(
-    "importer",
+@FORMATS.importer(
     "fpm",
     "pictures of a microscope lit by one LED after another, for Fourier ptychography: MATLAB or NPZ",
-    options=FPMImport,
-    describe=FORMATS.describer("fpm", _tell),
+    FPMImport,
+    _tell,
 )
 def build(options: FPMImport, file: Path, out: Path) -> ImportResult:
     """Write the scan."""
@@ -215,22 +214,23 @@ def build(options: FPMImport, file: Path, out: Path) -> ImportResult:
         return write_each(out, instrument, options, read, {"leds": leds}, provenance=provenance, remarks=remarks)
 
 
-def _arrange(frames: Frames, options: FPMImport) -> tuple[NDArray[np.float64], dict[str, float], list[str]]:
+def _arrange(frames: Frames, options: FPMImport) -> tuple[NDArray[np.float64], dict[str, Any], list[str]]:
     """LEDs (views, 2) in metres, the values of the instrument, and remarks on what is assumed.
 
     The options win over the file, and the file over the usual setup.
     """
-    values, assumed, remarks = {"defocus": 0.0} | frames.values, [], []
+    values: dict[str, Any] = {"defocus": 0.0} | frames.values
+    assumed, remarks = [], []
     values |= {name: value for name in _NAMES if (value := getattr(options, name)) is not None}
     if "wavelength" not in values:
-        raise InputError("it does not tell the wavelength; give --wavelength, in metres")
+        raise InputError("it has no wavelength; give --wavelength, in metres")
     places = _read_places(Path(options.leds)) if options.leds is not None else frames.leds
     for name, (value, word) in _USUAL.items():
         if name not in values and (name != "pitch" or places is None):
             values[name] = value
             assumed.append(f"{word} {value:g}")
     if assumed:
-        remarks.append(f"the file does not tell everything; assumed are, in metres: {', '.join(assumed)}")
+        remarks.append(f"the file does not have everything; assumed are, in metres: {', '.join(assumed)}")
     if places is None:
         places = spiral(frames.views).astype(np.float64) * values["pitch"]
         remarks.append(f"{frames.views} LEDs in a square spiral from the middle, {values['pitch']:g} m apart")

@@ -37,53 +37,45 @@ class Band:
 
 
 def choose_band(
-    path: Path,
-    wavelengths: Sequence[float] | None,
-    frequencies: Sequence[float] | None,
-    *,
-    wavelength: float | None = None,
-    frequency: float | None = None,
+    path: Path, waves: Sequence[float], by_frequency: bool, *, wavelength: float | None, frequency: float | None
 ) -> Band | None:
-    """Which of a file's wavelengths (metres) or frequencies (Hz) to take.
+    """Which of a file's wavelengths (metres) to take.
 
     A file with one needs no choice, and a `wavelength` given by hand wins. Of several, the one within a thousandth of
     the choice is taken. Where the file has none, the choice is the wavelength, and without a choice it is None.
 
-    Arguments: the file's wavelengths or frequencies, None for none; the choice, wavelength in metres or frequency in
-    GHz.
+    Arguments: path; waves, the file's; by_frequency, whether the file gives frequencies; the choice, wavelength in
+    metres or frequency in GHz.
     """
     for name, value in (("wavelength", wavelength), ("frequency", frequency)):
         if value is not None and not 0 < value < np.inf:
             raise InputError(f"the {name} must be a number > 0, not {value:g}")
     if wavelength is not None and frequency is not None:
         raise InputError("the wavelength and the frequency are both given; give one of them")
-    wanted = LIGHT / (frequency * 1e9) if frequency is not None else wavelength
-    by_frequency = wavelengths is None
-    values = np.array(wavelengths or frequencies or [], dtype=np.float64)
-    if not ((values > 0) & (values < np.inf)).all():
+    wave = LIGHT / (frequency * 1e9) if frequency is not None else wavelength
+    if not all(0 < wave < np.inf for wave in waves):
         raise InputError(f"the {'frequencies' if by_frequency else 'wavelengths'} of {path} are not all > 0")
-    waves = LIGHT / values if by_frequency else values
     if len(waves) == 0:
-        return None if wanted is None else Band(wanted)
-    if wanted is None:
+        return None if wave is None else Band(wave)
+    if wave is None:
         if len(waves) > 1:
             raise InputError(f"{path} has {_list_frequencies(waves)}; choose one with --frequency")
-        return Band(float(waves[0]), 0, 1)
-    index = int(np.abs(np.log(waves / wanted)).argmin())
-    if abs(waves[index] / wanted - 1) <= _SAME:
-        if (waves == waves[index]).sum() > 1:
+        return Band(waves[0], 0, 1)
+    index = int(np.abs(np.log(np.array(waves) / wave)).argmin())
+    if abs(waves[index] / wave - 1) <= _SAME:
+        if waves.count(waves[index]) > 1:
             raise InputError(f"{path} has {LIGHT / waves[index] / 1e9:.6g} GHz more than once, so it cannot be chosen")
-        return Band(float(waves[index]), index, len(waves))
+        return Band(waves[index], index, len(waves))
     if len(waves) == 1 and wavelength is not None:
         return Band(wavelength, 0, 1)
     hint = "; if that is not what they are, give --map frequency_unit=GHz or such" if by_frequency else ""
-    choice = f"{frequency:g} GHz" if frequency is not None else f"wavelength of {wanted:g} m"
+    choice = f"{frequency:g} GHz" if frequency is not None else f"wavelength of {wave:g} m"
     raise InputError(f"{path} has no {choice}; it has {_list_frequencies(waves)}{hint}")
 
 
-def _list_frequencies(wavelengths: Any) -> str:
-    shown = [f"{LIGHT / value / 1e9:.6g}" for value in wavelengths]
-    return ", ".join(shown if len(shown) <= 12 else [*shown[:11], "..", shown[-1]]) + " GHz"
+def _list_frequencies(wavelengths: Sequence[float]) -> str:
+    words = [f"{LIGHT / value / 1e9:.6g}" for value in wavelengths]
+    return ", ".join(words if len(words) <= 12 else [*words[:11], "..", words[-1]]) + " GHz"
 
 
 class _Slice:

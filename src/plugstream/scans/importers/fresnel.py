@@ -86,15 +86,17 @@ def _read(
         )
     rows, setup = read_fresnel(path)
     available = np.unique(np.round(rows[:, 2], 6))
-    wanted = available if frequency is None else np.sort(np.atleast_1d(np.asarray(frequency, dtype=np.float64)))
-    for gigahertz in wanted:
+    frequencies = available if frequency is None else np.sort(np.atleast_1d(np.asarray(frequency, dtype=np.float64)))
+    for gigahertz in frequencies:
         if not np.isclose(available, gigahertz, rtol=0, atol=1e-6).any():
             raise InputError(f"{path} has no {gigahertz:g} GHz; it has {', '.join(f'{f:g}' for f in available)} GHz")
     grid, receivers = Grid((size, size), width / size), setup.receivers()
-    devices = [cls(receivers=receivers, wavelength=LIGHT / (gigahertz * 1e9), grid=grid) for gigahertz in wanted]
-    bands = [_read_band(path, rows, setup, device, float(f), horns) for device, f in zip(devices, wanted, strict=True)]
+    bands = []
+    for gigahertz in frequencies.tolist():
+        device = cls(receivers=receivers, wavelength=LIGHT / (gigahertz * 1e9), grid=grid)
+        bands.append(_read_band(path, rows, setup, device, gigahertz, horns))
     mismatches = [band.provenance["incident_mismatch"] for band in bands]
-    _warn_of_beams(path, wanted, [mismatch["within_30_degrees"] for mismatch in mismatches], cls.name)
+    _warn_of_beams(path, frequencies.tolist(), [mismatch["within_30_degrees"] for mismatch in mismatches], cls.name)
     near, everywhere = (_span([one[name] for one in mismatches]) for name in ("within_30_degrees", "all_angles"))
     remarks = [
         f"the calibrated incident field is off by {near} of a line source's within 30 degrees "
@@ -232,8 +234,8 @@ def build(options: FresnelOptions, file: Path, out: Path) -> ImportResult:
     """Write the scan of one frequency, or of several."""
     if options.frequency is not None and options.frequencies is not None:
         raise InputError("one frequency and several are both given; leave --frequency or --frequencies out")
-    wanted: float | list[float] | None = options.frequency
+    frequencies: float | list[float] | None = options.frequency
     if options.frequencies is not None and options.frequencies.strip().lower() != "all":
-        wanted = [round(LIGHT / wave / 1e9, 6) for wave in parse_waves(options.frequencies)]
-    reading = _read(file, wanted, options.size, options.width, options.instrument, not options.line_sources)
+        frequencies = [round(LIGHT / wave / 1e9, 6) for wave in parse_waves(options.frequencies)]
+    reading = _read(file, frequencies, options.size, options.width, options.instrument, not options.line_sources)
     return write_reading(reading, out)

@@ -63,8 +63,8 @@ def open_hdf5(path: Path, container: str = "HDF5") -> Iterator[Source]:
         file = h5py.File(path.absolute(), "r")
     except OSError as error:
         raise open_error(path, error, "HDF5") from error
-    with file, ExitStack() as others:
-        yield _Hdf5(path, file, LinkedFiles(path.absolute(), file, others), container)
+    with file, ExitStack() as stack:
+        yield _Hdf5(path, file, LinkedFiles(path.absolute(), file, stack), container)
 
 
 class _Dataset:

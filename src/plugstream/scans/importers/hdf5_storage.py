@@ -278,7 +278,10 @@ def _count_blocks(slabs: list[Slab] | None, shape: tuple[int, ...]) -> int:
 
 
 def _has_hole(boxes: list[Box], shape: tuple[int, ...]) -> bool:
-    """Whether boxes leave out a part of an array; indices in the same boxes are looked at once."""
+    """Whether boxes leave out a part of an array; indices in the same boxes are looked at once.
+
+    HDF5's own union of selections, SELECT_OR, loses points of overlapping pieces (version 2.0.0).
+    """
     if 0 in shape or not boxes:
         return 0 not in shape
     kinds = [np.unique(np.stack([box[axis] for box in boxes]), axis=1) for axis in range(len(shape))]

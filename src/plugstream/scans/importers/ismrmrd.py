@@ -15,6 +15,10 @@ from plugstream.scans.importers.source import Source
 
 __all__ = ["is_ismrmrd", "read_ismrmrd"]
 
+Real = NDArray[np.float64]
+Complex = NDArray[np.complex64]
+Density = NDArray[np.float32]
+
 # Flags of acquisitions, counted from 1: those that are no part of the image, and lines that were read backwards.
 _OTHER_KINDS = {
     19: "noise",
@@ -118,7 +122,7 @@ class _Header:
 
     def __init__(self, text: str, pixel: float | None = None) -> None:
         if "<!DOCTYPE" in text or "<!ENTITY" in text:  # none has one, and they may be made to grow without end
-            raise InputError("the ISMRMRD header declares entities, which none needs")
+            raise InputError("the ISMRMRD header declares entities, which it must not")
         try:
             root = ElementTree.fromstring(text)
         except ElementTree.ParseError as error:
@@ -148,9 +152,9 @@ def _space(encoding: Any, name: str, pixel: float | None) -> tuple[list[int], li
         sizes = [int(encoding.find(f"{name}/matrixSize").findtext(axis)) for axis in "xyz"]
         widths = [1e-3 * float(encoding.find(f"{name}/fieldOfView_mm").findtext(axis)) for axis in "xyz"]
     except (AttributeError, TypeError, ValueError):
-        raise InputError(f"the ISMRMRD header does not tell the {name}'s matrix and field of view") from None
+        raise InputError(f"the ISMRMRD header lacks the {name}'s matrix and field of view") from None
     if min(sizes) < 1 or not all(0 <= width < 1e3 for width in widths):
-        raise InputError(f"the ISMRMRD header has a {name} of {sizes} in {widths} m, which is none")
+        raise InputError(f"the ISMRMRD header has a {name} of {sizes} in {widths} m, which cannot be")
     if pixel is not None:
         return sizes, [width or pixel * size for size, width in zip(sizes, widths, strict=True)]
     if not all(widths):
@@ -166,11 +170,11 @@ def _read_header(source: Source, name: str, pixel: float | None) -> _Header:
         stored = stored.ravel()[0]
     text = stored.decode("utf-8", errors="replace") if isinstance(stored, bytes) else str(stored)
     if len(text) > _LONGEST:
-        raise InputError(f"{source.path} has a header of {len(text):,} characters, which none has")
+        raise InputError(f"{source.path} has a header of {len(text):,} characters, which is too long")
     return _Header(text, pixel)
 
 
-def _samples(record: Any) -> NDArray[np.complex64] | None:
+def _samples(record: Any) -> Complex | None:
     """The data of an acquisition, (coils, samples), None where it has not as many numbers as its head says."""
     coils, samples = (int(record["head"][name]) for name in ("active_channels", "number_of_samples"))
     values = np.asarray(record["data"], np.float32)
@@ -181,7 +185,7 @@ def _samples(record: Any) -> NDArray[np.complex64] | None:
 
 def _read_views(
     records: Any, views: list[int], header: _Header
-) -> tuple[NDArray[np.float64], NDArray[np.complex64], NDArray[np.int64], NDArray[np.float32] | None]:
+) -> tuple[Real, Complex, NDArray[np.int64], Density | None]:
     """Paths (views, samples, axes) in 1/m, data (views, coils, samples), the slice of each view, and densities."""
     volume = header.encoded[2] > 1
     dims = int(records[views[0]]["head"]["trajectory_dimensions"])
@@ -198,8 +202,8 @@ def _read_views(
         if end <= begin:
             raise InputError(f"acquisition {number} discards all of its {samples} samples")
         if int(head["trajectory_dimensions"]) != dims:
-            raise InputError("some acquisitions tell where their samples are, and others do not, or otherwise")
-        path, weight = _path(record, head, samples, header, volume)
+            raise InputError("some acquisitions say where their samples are, and others do not, or not in the same way")
+        path, weight = _path(record, samples, header, volume)
         # Samples are discarded in the order in which they were read; then all lines go the same way.
         step = -1 if _has_flag(head, _REVERSE) and dims == 0 else 1
         paths.append(path[begin:end][::step])
@@ -223,26 +227,24 @@ def _read_views(
     return path, np.stack(rows).astype(np.complex64), np.array(slices), density
 
 
-def _read_noise(records: Any, coils: int) -> NDArray[np.complex64] | None:
+def _read_noise(records: Any, coils: int) -> Complex | None:
     """(coils, n) of all acquisitions of noise with as many coils as the image's; None for none."""
     noise = [_samples(record) for record in records if _has_flag(record["head"], _NOISE)]
     usable = [samples for samples in noise if samples is not None and len(samples) == coils]
     return np.concatenate(usable, 1) if usable else None
 
 
-def _path(
-    record: Any, head: Any, samples: int, header: _Header, volume: bool
-) -> tuple[NDArray[np.float64], NDArray[np.float32] | None]:
+def _path(record: Any, samples: int, header: _Header, volume: bool) -> tuple[Real, Density | None]:
     """The places of an acquisition's samples, (samples, axes) along (z,) y, x, and their density or None.
 
     Lines are in 1/m, other paths in the unit of the file.
     """
+    head, axes = record["head"], 3 if volume else 2
     dims = int(head["trajectory_dimensions"])
-    axes = 3 if volume else 2
     steps = [int(head["idx"][f"kspace_encode_step_{n}"]) - header.centers[n - 1] for n in (1, 2)]
     if dims == 0:
         if header.trajectory != "cartesian":
-            raise InputError(f"the path is {header.trajectory}, but acquisitions do not tell where their samples are")
+            raise InputError(f"the path is {header.trajectory}, but acquisitions do not say where their samples are")
         # Half of a line that is read twice as fine has the same step; center_sample is the middle. Scanners reverse
         # lines that were read backwards before they count from it.
         along = (np.arange(samples) - int(head["center_sample"])) / header.wide[0]
@@ -256,18 +258,14 @@ def _path(
     values = values.reshape(samples, dims)
     if volume and dims == 2:  # the same spokes or spirals in each partition
         return np.concatenate([np.full((samples, 1), float(steps[1])), values[:, ::-1]], 1), None
-    weight = values[:, axes].astype(np.float32) if dims > axes and values[:, axes].min() >= 0 else None
-    if weight is not None and not weight.any():
-        weight = None
-    return values[:, :axes][:, ::-1], weight
+    weight = values[:, axes] if dims > axes else np.zeros(samples)
+    usable = weight.min() >= 0 and weight.any()
+    return values[:, :axes][:, ::-1], weight.astype(np.float32) if usable else None
 
 
 def _stack_slices(
-    data: NDArray[np.complex64],
-    path: NDArray[np.float64],
-    density: NDArray[np.float32] | None,
-    slices: NDArray[np.int64],
-) -> tuple[NDArray[np.complex64], NDArray[np.float64], NDArray[np.float32] | None]:
+    data: Complex, path: Real, density: Density | None, slices: NDArray[np.int64]
+) -> tuple[Complex, Real, Density | None]:
     """Views of several slices as views of a stack, where all slices have the same paths, in any order."""
     numbers, largest = np.unique(slices), float(np.abs(path).max())
     if len(numbers) == 1:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
-from plugstream.base.registry import Field, Options, register
+from plugstream.base.registry import Field, Options
 from plugstream.scans.importers.base import ImportResult, switch
 from plugstream.scans.importers.mri_recordings import FORMATS, Recording, Unit, read_recording
 from plugstream.scans.importers.reading import Reading, made_by, write_reading
@@ -71,12 +71,8 @@ def _tell(recording: Recording) -> list[str]:
     return lines
 
 
-@register(
-    "importer",
-    "mri",
-    "k-space of several coils: NPY or NPZ, on a grid or with a trajectory, and ISMRMRD (HDF5)",
-    options=MRIImport,
-    describe=FORMATS.describer("mri", _tell),
+@FORMATS.importer(
+    "mri", "k-space of several coils: NPY or NPZ, on a grid or with a trajectory, and ISMRMRD (HDF5)", MRIImport, _tell
 )
 def build(options: MRIImport, file: Path, out: Path) -> ImportResult:
     """Write the scan."""
@@ -169,7 +165,7 @@ def _voxels(recording: Recording, options: MRIImport, remarks: list[str]) -> Vox
         slices = recording.data.shape[1:2] if recording.stack else ()
         shape = (*slices, *(options.size,) * recording.trajectory.shape[2])
     if shape is None:
-        raise InputError("nothing tells how many pixels the image has; give --size")
+        raise InputError("the image has no size; give --size")
     spacing = recording.spacing if options.pixel is None else (options.pixel,)
     if spacing is None:
         spacing = (1e-3,)

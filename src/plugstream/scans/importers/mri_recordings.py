@@ -67,7 +67,7 @@ def _read_ismrmrd(
     source: Source, *, repetition: int = 0, trajectory: str | None = None, pixel: float | None = None, **_: Any
 ) -> Recording:
     if trajectory is not None and is_ismrmrd(source):
-        raise InputError(f"{source.path} tells itself where its samples were taken; leave out --trajectory")
+        raise InputError(f"{source.path} says where its samples were taken; leave out --trajectory")
     return Recording(**read_ismrmrd(source, repetition=repetition, pixel=pixel))
 
 
@@ -80,13 +80,13 @@ def _read_npy(source: Source, *, stack: bool = False, trajectory: str | None = N
     return _along_path(array.astype(np.complex64), _load(trajectory, "trajectory"))
 
 
-def _load(path: str | Path, what: str) -> NDArray[Any]:
+def _load(path: str | Path, kind: str) -> NDArray[Any]:
     try:
         array = np.load(path, allow_pickle=False)
         if not isinstance(array, np.ndarray):
             raise ValueError("it holds several arrays")
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} is no {what}: {first_line(error)}") from error
+        raise InputError(f"{path} is no {kind}: {first_line(error)}") from error
     return array
 
 

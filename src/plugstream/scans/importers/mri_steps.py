@@ -24,6 +24,10 @@ _CALIBRATION_STEPS = 12  # of conjugate gradients for the middle of k-space
 _WHITEST = 0.999  # of an image's magnitudes, the share below what becomes 1
 
 
+Complex = NDArray[np.complex64]
+Mask = NDArray[np.bool_]
+
+
 @dataclass(frozen=True)
 class Samples:
     """K-space as views, in memory.
@@ -33,12 +37,12 @@ class Samples:
     """
 
     trajectory: NDArray[np.float64]
-    data: NDArray[np.complex64]
-    counts: NDArray[np.bool_]
+    data: Complex
+    counts: Mask
     density: NDArray[np.float32] | None = None
 
     @property
-    def mask(self) -> NDArray[np.bool_] | None:
+    def mask(self) -> Mask | None:
         """Which data counts, in the data's shape; None where all does."""
         if self.counts.all():
             return None
@@ -52,12 +56,7 @@ class Samples:
 
 
 def group_grid(
-    data: NDArray[np.complex64],
-    sampled: NDArray[np.bool_],
-    voxels: Voxels,
-    views: int | None,
-    seed: int,
-    chosen: NDArray[np.bool_] | None = None,
+    data: Complex, sampled: Mask, voxels: Voxels, views: int | None, seed: int, chosen: Mask | None = None
 ) -> Samples:
     """K-space on a grid as views: phase-encode lines where whole lines were measured, and else samples at random.
 
@@ -94,7 +93,7 @@ def group_grid(
     return Samples(path, np.ascontiguousarray(rows.swapaxes(1, 2) if rows.ndim == 4 else rows), counts)
 
 
-def leave_out(sampled: NDArray[np.bool_], middle: tuple[slice, ...], part: float, seed: int) -> NDArray[np.bool_]:
+def leave_out(sampled: Mask, middle: tuple[slice, ...], part: float, seed: int) -> Mask:
     """Which samples of a grid to keep, at random, and all of those in the middle: (*grid).
 
     Where whole lines were measured, whole lines are left out.
@@ -106,7 +105,7 @@ def leave_out(sampled: NDArray[np.bool_], middle: tuple[slice, ...], part: float
     axis = _line_axis(sampled)
     candidates = sampled & ~inside
     if axis is not None:
-        candidates = sampled.any(axis, keepdims=True) & ~inside.any(axis, keepdims=True)
+        candidates = np.asarray(sampled.any(axis, keepdims=True) & ~inside.any(axis, keepdims=True))
     places = np.argwhere(candidates)
     out = np.random.default_rng(seed).permutation(len(places))[: round(part * len(places))]
     keep = np.ones_like(candidates)
@@ -114,7 +113,7 @@ def leave_out(sampled: NDArray[np.bool_], middle: tuple[slice, ...], part: float
     return np.broadcast_to(keep, sampled.shape).copy()
 
 
-def whitening_matrix(noise: NDArray[np.complexfloating]) -> NDArray[np.complex64]:
+def whitening_matrix(noise: NDArray[np.complexfloating]) -> Complex:
     r"""The combinations of coils whose noise is independent and of one size: W, (coils, coils).
 
     With the covariance C = (1/n) N N^H of noise N, divided by its mean variance, and C = L L^H, it is W = L^{-1}. The
@@ -127,7 +126,7 @@ def whitening_matrix(noise: NDArray[np.complexfloating]) -> NDArray[np.complex64
     """
     coils, count = noise.shape
     if count < 4 * coils or not np.isfinite(noise).all():
-        raise InputError(f"{count} samples of noise do not tell how that of {coils} coils goes together")
+        raise InputError(f"{count} samples of noise are too few, or not finite, for the covariance of {coils} coils")
     values = noise.astype(np.complex128)
     covariance = values @ values.conj().T / count
     size = float(np.trace(covariance).real) / coils
@@ -138,7 +137,7 @@ def whitening_matrix(noise: NDArray[np.complexfloating]) -> NDArray[np.complex64
     return np.asarray(np.linalg.inv(factor), np.complex64)
 
 
-def estimate_maps(samples: Samples, voxels: Voxels, options: Any) -> NDArray[np.complex64]:
+def estimate_maps(samples: Samples, voxels: Voxels, options: Any) -> Complex:
     """Coil maps (coils, slices, H, W) from the middle of k-space, of any path.
 
     The middle, `calibration` samples along each axis, comes from least squares on the samples in it, slice by slice.
@@ -160,7 +159,7 @@ def estimate_maps(samples: Samples, voxels: Voxels, options: Any) -> NDArray[np.
     return np.ascontiguousarray(np.stack(maps, 1).reshape(len(maps[0]), -1, *voxels.shape[-2:]))
 
 
-def first_image(samples: Samples, voxels: Voxels, maps: NDArray[np.complex64] | None) -> tuple[float, float]:
+def first_image(samples: Samples, voxels: Voxels, maps: Complex | None) -> tuple[float, float]:
     """The 99.9 % quantile of the magnitudes in the gridded image, and the share of data that it explains."""
     kspace = KSpace(samples.trajectory, encoded_voxels(voxels, samples.trajectory.shape[2]), 1e-3)
     density = samples.density
@@ -178,17 +177,17 @@ def first_image(samples: Samples, voxels: Voxels, maps: NDArray[np.complex64] | 
     return largest, float(1 - (data - scale * predicted).abs().square().sum() / data.abs().square().sum())
 
 
-def _line_axis(*grids: NDArray[np.bool_]) -> int | None:
+def _line_axis(*grids: Mask) -> int | None:
     """The last axis along which all of these grids have whole lines or none; None where there is none."""
 
-    def has_lines(grid: NDArray[np.bool_], axis: int) -> bool:
+    def has_lines(grid: Mask, axis: int) -> bool:
         return bool((grid.any(axis) == grid.all(axis)).all()) and grid.shape[axis] > 1
 
     axes = range(grids[0].ndim - 1, -1, -1)
     return next((axis for axis in axes if all(has_lines(grid, axis) for grid in grids)), None)
 
 
-def _calibrate(samples: Samples, voxels: Voxels, width: int) -> NDArray[np.complex64]:
+def _calibrate(samples: Samples, voxels: Voxels, width: int) -> Complex:
     """The middle of k-space on its grid, (coils, *sizes), by least squares on the samples in it."""
     shape, spacing = np.array(voxels.shape), np.array(voxels.spacing)
     sizes = np.minimum(width, shape)

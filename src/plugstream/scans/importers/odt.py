@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.base.files import read_small
-from plugstream.base.registry import Field, register
+from plugstream.base.registry import Field
 from plugstream.models.odt_geometry import poses_of_light, poses_of_rotation
 from plugstream.scans.importers.base import ImportResult, switch
 from plugstream.scans.importers.formats import Format, Formats
@@ -140,9 +140,9 @@ def _read_series(source: Source) -> Recording:
     values = source.read_values(_NAMES, f"{first}@")
     listed = [source.read_number(f"/qpi_{n}@angle") for n in numbers]
     angles = None if None in listed else np.array(listed)
-    beside = path.parent / "angles.txt"
-    if angles is None and beside.is_file():
-        angles = read_angles(beside)
+    angle_file = path.parent / "angles.txt"
+    if angles is None and angle_file.is_file():
+        angles = read_angles(angle_file)
     return Recording(f"qpimage series of {len(numbers)} views", len(numbers), (rows, columns), read, values, angles)
 
 
@@ -212,12 +212,11 @@ def _tell(recording: Recording) -> list[str]:
     return [f"{recording.kind}, {recording.shape[0]} x {recording.shape[1]} pixels, {views}", values]
 
 
-@register(
-    "importer",
+@FORMATS.importer(
     "odt",
     "fields behind a cell, for diffraction tomography: a qpimage series (HDF5), or an NPZ with angles",
-    options=ODTImport,
-    describe=FORMATS.describer("odt", _tell),
+    ODTImport,
+    _tell,
     folders=True,
 )
 def build(options: ODTImport, file: Path, out: Path) -> ImportResult:
@@ -234,7 +233,8 @@ def build(options: ODTImport, file: Path, out: Path) -> ImportResult:
         shape = {"y": (columns, rows, columns), "x": (rows, rows, columns)}[options.axis]
         instrument = ODT3D(
             Voxels(shape if options.size is None else (options.size,) * 3, voxel),
-            *steps.shape,
+            steps.shape[0],
+            steps.shape[1],
             approximation=options.approximation,
             absorbing=options.absorbing,
             **values,
@@ -263,19 +263,20 @@ def _poses(recording: Recording, options: ODTImport) -> Real:
     elif recording.directions is not None:
         return poses_of_light(recording.directions)
     if angles is None:
-        raise InputError("it does not tell an angle for each view; give --angles FILE, or the --arc that they cover")
+        raise InputError("it does not have an angle for each view; give --angles FILE, or the --arc that they cover")
     if len(angles) != views:
         raise InputError(f"there are {len(angles)} angles for {views} views; there must be one for each")
     return poses_of_rotation(-angles if options.clockwise else angles, options.axis)
 
 
-def _values(recording: Recording, options: ODTImport) -> tuple[dict[str, float], list[str]]:
+def _values(recording: Recording, options: ODTImport) -> tuple[dict[str, Any], list[str]]:
     """The optics, and remarks on what is not known."""
-    values, remarks = {"distance": 0.0} | recording.values, []
+    values: dict[str, Any] = {"distance": 0.0} | recording.values
+    remarks = []
     values |= {name: value for name in _NAMES if (value := getattr(options, name)) is not None}
     for name in ("wavelength", "pixel", "medium"):
         if name not in values:
-            raise InputError(f"it does not tell the {name}; give --{name}{'' if name == 'medium' else ', in metres'}")
+            raise InputError(f"it has no {name}; give --{name}{'' if name == 'medium' else ', in metres'}")
     if "aperture" not in values:
         values["aperture"] = _APERTURE * values["medium"]
         remarks.append(f"the aperture is not known: waves up to {values['aperture']:.3g} are used; --aperture says it")

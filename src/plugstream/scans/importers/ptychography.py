@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
-from plugstream.base.registry import Field, register
+from plugstream.base.registry import Field
 from plugstream.instruments.ptychography import Ptychography, neighbour_distance, place_frames
 from plugstream.scans.importers.arrays import read_by_declaration, reader
 from plugstream.scans.importers.base import ImportResult, switch
@@ -25,7 +25,7 @@ __all__ = ["PtychographyImport"]
 _SHORT, _LONG = 1e-15, 1e6
 _MARGIN = 2  # pixels around all frames, so that positions may be a little off
 _SAMPLES = 64  # frames for the mean pattern
-_NO_PROBE = "it has no probe: the mean pattern tells a first one, in focus; refine it with --refine probe"
+_NO_PROBE = "it has no probe: a first one, in focus, is made from the mean pattern; refine it with --refine probe"
 
 Axes = Literal["y,x", "-y,x", "y,-x", "-y,-x", "x,y", "-x,y", "x,-y", "-x,-y"]
 
@@ -66,12 +66,11 @@ def _tell(recording: Recording) -> list[str]:
     ]
 
 
-@register(
-    "importer",
+@FORMATS.importer(
     "ptychography",
     "diffraction patterns of a scanned beam: CXI, PtychoShelves and ptypy (HDF5), tike's NPZ",
-    options=PtychographyImport,
-    describe=FORMATS.describer("ptychography", _tell),
+    PtychographyImport,
+    _tell,
     default_name=lambda options, file: f"{file.name.split('.')[0]}.zarr",
 )
 def build(options: PtychographyImport, file: Path, out: Path) -> ImportResult:
@@ -111,10 +110,10 @@ def _check_overlap(positions: NDArray[np.float64], size: int) -> None:
     A far-field frame is wavelength times distance over the detector's pixel wide, and must hold the beam, which must
     overlap its neighbours.
     """
-    apart = neighbour_distance(positions)
-    if apart > size:
+    gap = neighbour_distance(positions)
+    if gap > size:
         raise InputError(
-            f"positions are {apart:.3g} pixels of the object apart and frames {size} wide, so that nothing overlaps: "
+            f"positions are {gap:.3g} pixels of the object apart and frames {size} wide, so that nothing overlaps: "
             "recordings in the near field, shadows rather than diffraction patterns, are not known here; if this is "
             "none, see --pixel, --wavelength, --distance and --detector-pixel"
         )
@@ -186,7 +185,7 @@ def _pixel(recording: Recording, options: PtychographyImport, size: int) -> floa
         pixel = wavelength * distance / (size * detector)
     if pixel is None and not recording.in_pixels:
         raise InputError(
-            "it does not tell how large a pixel of the object is; give --pixel, or --wavelength, --distance and "
+            "it does not say how large a pixel of the object is; give --pixel, or --wavelength, --distance and "
             "--detector-pixel, in metres"
         )
     return float(pixel or 0.0)
@@ -227,7 +226,9 @@ def read_arrays(source: Source, mapping: Mapping[str, Any], options: Any) -> Rea
         return read_by_declaration(source, mapping, Ptychography)
     mean = np.maximum(np.mean([data[n : n + 1][0] for n in _sample(range(shape[0]))], axis=0), 0)
     if not (np.isfinite(mean).all() and mean.any()):
-        raise InputError(f"the frames of {source.path} are dark, or hold NaN or infinity, so they tell no probe")
+        raise InputError(
+            f"the frames of {source.path} are dark, or hold NaN or infinity, so that no probe can be made from them"
+        )
     beam = _first_probe(mean)
     beam *= math.sqrt(float(mean.sum(dtype=np.float64)) / float((np.abs(beam) ** 2).sum()))
     reading = read_by_declaration(source, mapping, Ptychography, {"probe": beam[None]})

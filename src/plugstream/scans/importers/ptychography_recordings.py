@@ -125,14 +125,14 @@ def _read_shelves(source: Source) -> Recording:
     All but dp may be in a file beside it, with _para in its name in place of _dp.
     """
     _refuse_near_field(source)
-    beside = source.path.with_name(re.sub(r"_dp(?=\.\w+$)", "_para", source.path.name))
+    companion = source.path.with_name(re.sub(r"_dp(?=\.\w+$)", "_para", source.path.name))
     with ExitStack() as stack:
         other = source
-        if source.find("ppX") is None and beside != source.path and beside.is_file():
-            other = stack.enter_context(open_hdf5(beside))
+        if source.find("ppX") is None and companion != source.path and companion.is_file():
+            other = stack.enter_context(open_hdf5(companion))
         axes = [other.read(name) for name in ("ppY", "ppX")]
         if any(axis is None for axis in axes):
-            raise InputError(f"{source.path} has no ppX and ppY, and neither has {beside.name} beside it")
+            raise InputError(f"{source.path} has no ppX and ppY, and neither has {companion.name} beside it")
         positions = np.stack([np.asarray(axis, dtype=np.float64).ravel() for axis in axes], 1)
         lengths = {"wavelength": other.first_number("lambda"), "pixel": other.first_number("dx")}
         return _record(source, "PtychoShelves", source.find("dp"), positions, other.read("probe"), **lengths)

@@ -166,17 +166,17 @@ def spread_angles(arc: float, views: int) -> NDArray[np.float64]:
     return np.asarray(np.deg2rad(arc) * np.arange(views) / views)
 
 
-def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """A TOML file. Arguments: path; what it is, for the message."""
+def read_toml(path: Path, noun: str = "") -> dict[str, Any]:
+    """A TOML file. Arguments: path; noun, what to call it in the message."""
     try:
         return tomllib.loads(read_small(path))
     except OSError as error:
-        raise InputError(f"cannot read {what}{path}: {error.strerror or error}") from error
+        raise InputError(f"cannot read {noun}{path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, lists thousands deep
         raise InputError(f"{path} is not TOML: {error}") from error
 
 
-def pick_rows(words: str, count: int, what: str) -> slice | int:
+def pick_rows(words: str, count: int, noun: str) -> slice | int:
     """An index, or the slice START:STOP:STEP, of `count` rows or views; an empty slice is refused."""
     try:
         numbers = [int(part) if part.strip() else None for part in words.split(":")]
@@ -185,13 +185,13 @@ def pick_rows(words: str, count: int, what: str) -> slice | int:
     if len(numbers) == 1 and numbers[0] is not None:
         index = numbers[0]
         if not -count <= index < count:
-            raise InputError(f"there is no {index} among {what}: there are 0 to {count - 1}")
+            raise InputError(f"there is no {index} among {noun}: there are 0 to {count - 1}")
         return index % count
     if not 2 <= len(numbers) <= 3:
-        raise InputError(f"cannot read {words!r} as {what}; write a number, or START:STOP:STEP such as 0:100 or ::3")
+        raise InputError(f"cannot read {words!r} as {noun}; write a number, or START:STOP:STEP such as 0:100 or ::3")
     if len(numbers) == 3 and numbers[2] is not None and numbers[2] < 1:
         raise InputError(f"the step of {words!r} must be at least 1")
     chosen = slice(*numbers)
     if not len(range(count)[chosen]):
-        raise InputError(f"{words!r} chooses none of the {count} {what}")
+        raise InputError(f"{words!r} chooses none of the {count} {noun}")
     return chosen

@@ -163,11 +163,11 @@ class Lookup:
 
 def check_names(mapping: Mapping[str, Any], names: Iterable[str]) -> None:
     """Refuse to map a name that does not exist, and suggest the nearest one."""
-    known = list(names)
+    ours = list(names)
     for name in mapping:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else f"; names are {', '.join(known)}"
+        if name not in ours:
+            near = difflib.get_close_matches(name, ours, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]}?" if near else f"; names are {', '.join(ours)}"
             raise InputError(f"there is no {name!r} to map{hint}")
 
 
@@ -183,8 +183,8 @@ def _numbers(name: str, value: Any) -> list[float]:
         if numbers.dtype.kind not in "fiub" or len(numbers) == 0 or not np.isfinite(numbers.astype(float)).all():
             raise ValueError
     except (TypeError, ValueError):
-        shown = " ".join(repr(value).split())
-        raise InputError(f"{name} must be a number, not {shown if len(shown) <= 80 else shown[:77] + '...'}") from None
+        text = " ".join(repr(value).split())
+        raise InputError(f"{name} must be a number, not {text if len(text) <= 80 else text[:77] + '...'}") from None
     return [float(number) for number in numbers]
 
 
