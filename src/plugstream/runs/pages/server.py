@@ -29,8 +29,8 @@ from starlette.routing import Route
 from plugstream.base.errors import InputError
 from plugstream.runs.commands import parse_command, send_command
 from plugstream.runs.describe import is_run
+from plugstream.runs.pages import SCRIPTS, STYLES
 from plugstream.runs.pages.access import Access, Guard
-from plugstream.runs.pages.assets import SCRIPTS, STYLES
 from plugstream.runs.pages.feed import Channel, RunFeed
 
 # Folders below one of runs that are looked into; runs lie in it, or in folders of it.
