@@ -298,7 +298,8 @@ def _answer(
     searched = run.search is not None
     trials = run.group.decide(lambda: replay(run.log.path).trials if searched else run.past.trials)
     algorithm = None if last is None else last.algorithm
-    return answer_strength(result, algorithm, run.plan, trials, held_out)
+    strength = answer_strength(result, algorithm, run.plan, trials, held_out)
+    return replace(result, verdict=replace(result.verdict, strength=strength))
 
 
 def _gather_callbacks(run: RunContext, watch: Watch | None, controls: RunControls) -> None:
