@@ -87,7 +87,7 @@ def check_judges(settings: Settings, n_views: int, data_shape: Sequence[int]) ->
     count = n_views * math.prod(data_shape)
     if judges_by_data(settings, n_views) and count * SHARE < _LEAST:
         raise InputError(
-            f"sigma cannot be searched for: all views together have {count} data, of which a tenth is too few to "
+            f"sigma cannot be searched for: all views together have {count} data, a tenth of which is too few to "
             "judge by; give --sigma"
         )
 
@@ -306,10 +306,10 @@ class Search:
         if not isinstance(race, SigmaRace):
             return None
         assert isinstance(state, RaceState)
-        if self._rounds is None:  # of a run that goes on, what was told before
+        if self._rounds is None:  # of a run that goes on: those that are in the log
             self._rounds = state.rounds - state.ended
         if isinstance(race, DenoiserRace) and isinstance(state, HeatState) and state.decided and not self._decided:
-            self._decided = True  # told once more by a run that goes on, since the other may not have come to it
+            self._decided = True  # a run that goes on logs it again, since the one before may not have
             self._tell_heat(race, state)
         if state.rounds == self._rounds and not state.ended:
             return None

@@ -58,7 +58,7 @@ class Shelf:
         return sum(channel.listeners for channel in (*self._channels.values(), self._list))
 
     def find(self) -> dict[str, RunFeed]:
-        """The runs that there are now, by name."""
+        """The present runs, by name."""
         if time.monotonic() - self._looked > _LOOK or not self._feeds:
             before = self._feeds
             self._feeds = {name: before.get(name) or RunFeed(folder) for name, folder in self._walk()}
