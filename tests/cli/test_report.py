@@ -16,8 +16,7 @@ import pytest
 
 from page_runs import ball, write_run
 from plugstream import ImageSpace, InputError
-from plugstream.runs.pages import report as pages_report
-from plugstream.runs.pages.assets import SCRIPTS
+from plugstream.runs.pages import SCRIPTS, report as pages_report
 from plugstream.runs.pages.report import compare_reports, write_report
 from plugstream.runs.replay import replay
 from small_run import main

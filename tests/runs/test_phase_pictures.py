@@ -20,7 +20,7 @@ from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Quantities, Stop
 from plugstream.runs.frames import is_phase, read_moments
 from plugstream.runs.movie import make_movie
-from plugstream.runs.pages.assets import read_asset
+from plugstream.runs.pages import read_asset
 from plugstream.runs.preview import Previews, make_panels, show_panel
 from plugstream.runs.replay import replay
 from plugstream.runs.tensorboard import _picture

@@ -269,7 +269,7 @@ def test_one_view_is_enough_to_search_by_and_ten_data_are_not(tmp_path, capsys):
     few = str(tmp_path / "few.zarr")
     assert main(["simulate", few, *SMALL, "--views", "2", "--receivers", "5"]) == 0
     assert main(["reconstruct", few, "--out", str(tmp_path / "few"), *words, "--search", "40"]) == 2
-    assert "have 10 data, of which a tenth is too few" in capsys.readouterr().err
+    assert "have 10 data, a tenth of which is too few" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from plugstream.base.registry import find
 from plugstream.base.text import parse_value
 from plugstream.settings import Draft, Settings, SettingsFile, is_weight, needs_sigma, parse_assignment
 
-if TYPE_CHECKING:  # what needs torch is imported when it is used, so that mistakes are told at once
+if TYPE_CHECKING:  # what needs torch is imported when it is used, so that mistakes are reported at once
     from plugstream.base.processes import Group
     from plugstream.images.space import ImageSpace
     from plugstream.instruments.base import Advice, Columns
@@ -34,7 +34,7 @@ _LONGEST = 5
 # Where a search for sigma begins, by what the denoiser's sigma is: high, since from too small a sigma some denoisers
 # never let go of the noise again.
 _START = {"noise": "10%", "weight": "20%"}
-# What all denoisers can be given, so that it says nothing of which one is meant.
+# Settings of all denoisers, which do not say that a certain one is meant.
 _COMMON = ("low", "high", "damping", "equivariant", "rivals")
 # What white is over the range of the first image, roughly: of scans of pictures from 0 to 1 that is 0.2 to 0.4.
 _WHITE = 3

@@ -52,7 +52,6 @@ class Agreement:
         return _usable(self.partition.views or 0, self.partition.damaged)
 
     def block(self, number: int) -> Block:
-        """A block, by its number."""
         return self.cut(*self.partition.blocks[number])
 
     def cut(self, first: int, last: int) -> Block:

@@ -54,23 +54,13 @@ def answer_explanation(
 
 
 def answer_strength(
-    result: Result[State],
-    algorithm: Any,
-    plan: Plan,
-    trials: Sequence[Trial],
-    held_out: Tensor | None,
-) -> Result[State]:
-    """The result with the answer whether the strength of the denoiser was chosen by the data.
-
-    Arguments: trials, rounds of a search for sigma; held_out, views that no step used, None where there are none.
-    """
-    strength = _strength(result, algorithm, plan, trials, held_out)
-    return replace(result, verdict=replace(result.verdict, strength=strength))
-
-
-def _strength(
     result: Result[State], algorithm: Any, plan: Plan, trials: Sequence[Trial], held_out: Tensor | None
 ) -> Answer:
+    """Whether the strength of the denoiser was chosen by the data.
+
+    Arguments: algorithm that the run ended with; trials, rounds of a search for sigma; held_out, views that no step
+    used, None where there are none.
+    """
     settings = plan.settings
     ended = next((trial for trial in reversed(trials) if trial.ended), None)
     if ended is not None:

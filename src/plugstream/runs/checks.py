@@ -73,7 +73,7 @@ def check_batch(settings: Settings, n_views: int, interval: int | None = None) -
 
 
 def check_mask(instrument: Instrument, columns: Columns) -> None:
-    """Refuse a scan of which no data counts; a mask that lies on a disk is not read for it."""
+    """Refuse a scan whose data are all masked; a mask on a disk is not read for this."""
     mask = instrument.find_mask(columns)
     if isinstance(mask, np.ndarray) and not mask.any():
         axes = instrument.data.shape

@@ -94,7 +94,7 @@ class RunControls(Callback):
         return begun
 
     def _turn(self, progress: Progress[State], changed: Any) -> Turn[State]:
-        """Begin the stage, with the algorithm on its views, from the image that there is."""
+        """Begin the stage, with the algorithm on its views, from the present image."""
         algorithm: Any = progress.algorithm if changed is None else changed
         state = algorithm.renew(progress.state)
         assert self.run.stages is not None

@@ -50,7 +50,7 @@ class ErrorMap:
         """The map, or None where somebody interrupted it; then a resumed run goes on with what there is so far."""
         total = begun = self._begun(state)
         about = f"from {self.halves} halves of the views, {self.steps} steps each"
-        self.log.add(Note(f"the error map is made {about}" + (f", of which {total.count} are there" if total else "")))
+        self.log.add(Note(f"the error map is made {about}" + (f"; {total.count} are there already" if total else "")))
         try:
             how = {"halves": self.halves, "steps": self.steps, "seed": self.seed}
             for total in error_sums(algorithm, state, **how, phase=self.space.phase, begun=begun):

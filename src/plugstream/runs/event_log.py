@@ -133,7 +133,7 @@ def _events(lines: Iterable[tuple[int, dict[str, Any], str]], path: Path) -> Ite
         if event is None:  # a checksum can be right and the event not
             raise DamagedError(
                 f"line {number} of {_NAME} {path} cannot be read: it is no event of version {VERSION}; bring the file "
-                "back from a copy, or start anew"
+                "back from a copy, or start again"
             )
         yield event, check
 
@@ -145,5 +145,5 @@ def _check_header(content: Mapping[str, Any], path: Path) -> None:
     said = "tells no version" if version is None else f"is of version {version}"
     raise InputError(
         f"line 1 of {_NAME} {path} {said}, and this plugstream reads version {VERSION}; use the one that wrote it, or "
-        "start anew"
+        "start again"
     )

@@ -16,12 +16,15 @@ from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 class Event:
     """Something that happened in a run. `at` is when it was written, in seconds since the epoch.
 
-    An event equals what is read back of it: sequences are tuples, and numbers that JSON cannot write (NaN, infinity)
-    are None.
+    `kind`, its name in the log, is that of its class unless another is given. An event equals what is read back of it:
+    sequences are tuples, and numbers that JSON cannot write (NaN, infinity) are None.
     """
 
     kind: ClassVar[str]
     at: float = field(default=0.0, kw_only=True, compare=False)
+
+    def __init_subclass__(cls, kind: str = "") -> None:
+        cls.kind = kind or cls.__name__.lower()
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -48,7 +51,6 @@ class Start(Event):
     SHA-256; versions; pid, started and machine, by which `plugstream.runs.liveness` knows the process.
     """
 
-    kind = "start"
     iterations: int
     settings: dict[str, Any]
     files: dict[str, Any]
@@ -68,7 +70,6 @@ class Machine(Event):
     the GPU's name or "cpu"; threads of torch; processes that share the work.
     """
 
-    kind = "machine"
     name: str
     system: str
     processor: str
@@ -83,7 +84,6 @@ class Machine(Event):
 class Space(Event):
     """The space of the run's image, as `plugstream.images.space.ImageSpace` declares it."""
 
-    kind = "space"
     space: dict[str, Any]
 
 
@@ -91,7 +91,6 @@ class Space(Event):
 class Note(Event):
     """A line for a person."""
 
-    kind = "note"
     text: str
 
 
@@ -99,7 +98,6 @@ class Note(Event):
 class Views(StepEvent):
     """From this step on the run has the first `views` views, without damaged ones; `lipschitz` bounds their L_i."""
 
-    kind = "views"
     views: int
     damaged: tuple[int, ...]
     lipschitz: float | None
@@ -110,7 +108,6 @@ class Views(StepEvent):
 class Stage(StepEvent):
     """A stage, of `count`, begins after this step."""
 
-    kind = "stage"
     number: int
     count: int
     name: str
@@ -123,15 +120,13 @@ class Stage(StepEvent):
 class Quantities(Event):
     """What the monitors of this process measure, each as `plugstream.base.quantities.Quantity` declares it."""
 
-    kind = "quantities"
     quantities: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True)
-class Measurement(StepEvent):
+class Measurement(StepEvent, kind="measured"):
     """What the monitors measured, by the names of quantities, after `time` seconds of steps."""
 
-    kind = "measured"
     time: float
     values: dict[str, float | None]
 
@@ -139,8 +134,6 @@ class Measurement(StepEvent):
 @dataclass(frozen=True)
 class Resume(StepEvent):
     """The run goes on from its checkpoint of this step, 0 for its start; what came after is repeated."""
-
-    kind = "resume"
 
 
 @dataclass(frozen=True)
@@ -151,7 +144,6 @@ class Stop(StepEvent):
     where an error ended the run; answers to the three questions of a verdict, each with word, good, text and number.
     """
 
-    kind = "stop"
     image_step: int
     time: float
     wall: float
@@ -171,7 +163,6 @@ class Steering(StepEvent):
     iteration on, None where they stay as they are.
     """
 
-    kind = "steering"
     action: str
     sigma: float | None = None
     step_size: float | str | None = None
@@ -185,7 +176,6 @@ class Trial(StepEvent):
     won, on views that no step uses; stronger and weaker, the misfits of both sides; ended, whether it was the last.
     """
 
-    kind = "trial"
     round: int
     sigma: float
     ratio: float
@@ -199,7 +189,6 @@ class Trial(StepEvent):
 class Chosen(StepEvent):
     """The search for sigma has chosen a denoiser; `misfits` are of all, on views that no step uses."""
 
-    kind = "chosen"
     denoiser: str
     misfits: dict[str, float | None]
 
@@ -208,7 +197,6 @@ class Chosen(StepEvent):
 class Contradiction(StepEvent):
     """The denoiser or the gradient step (`part`) enlarged a distance by `factor`; `views` of the step, None for all."""
 
-    kind = "contradiction"
     views: tuple[int, ...] | None
     part: str
     factor: float | None
@@ -216,19 +204,17 @@ class Contradiction(StepEvent):
 
 
 @dataclass(frozen=True)
-class WatchTotals(StepEvent):
+class WatchTotals(StepEvent, kind="watched"):
     """Written before a checkpoint: how many steps were compared, and their largest theta."""
 
-    kind = "watched"
     steps: int
     theta: float | None
 
 
 @dataclass(frozen=True)
-class TheoryTerms(StepEvent):
+class TheoryTerms(StepEvent, kind="theory"):
     """Written at the end: what the bound of Proposition 5 needs, and its conditions that do not hold."""
 
-    kind = "theory"
     theta: float | None
     proved: bool
     gamma: float | None
@@ -246,7 +232,6 @@ class Heartbeat(StepEvent):
     steps a second since the last heartbeat; the process, as in `Start`.
     """
 
-    kind = "heartbeat"
     planned: int | None
     seconds: float
     rate: float | None
@@ -259,14 +244,11 @@ class Heartbeat(StepEvent):
 class Finishing(StepEvent):
     """The last step was taken; writing the results may take longer than many steps."""
 
-    kind = "finishing"
-
 
 @dataclass(frozen=True)
 class Preview(StepEvent):
     """A small picture of the image was written to `file`; `plugstream.runs.preview` says what a panel has."""
 
-    kind = "preview"
     file: str
     panels: tuple[dict[str, Any], ...]
 

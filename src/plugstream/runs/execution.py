@@ -118,7 +118,7 @@ def rescue(run: RunContext, reason: str) -> None:
     """Keep the last good state of a run that failed as a checkpoint, and say why it ended, where the disk allows it."""
     last = run.last
     seconds = (0.0, 0.0) if last is None else (last.time, last.wall)
-    with contextlib.suppress(InputError, MemoryError):  # what went wrong first is what is told
+    with contextlib.suppress(InputError, MemoryError):  # the first error is the one to report
         if last is not None and last is run.measurements.last and run.step > max(run.begun, run.writer.step):
             run.writer.write(last)
     with contextlib.suppress(InputError, MemoryError):
@@ -300,7 +300,8 @@ def _answer(
     searched = run.search is not None
     trials = run.group.decide(lambda: replay(run.log.path).trials if searched else run.past.trials)
     algorithm = None if last is None else last.algorithm
-    return answer_strength(result, algorithm, run.plan, trials, held_out)
+    strength = answer_strength(result, algorithm, run.plan, trials, held_out)
+    return replace(result, verdict=replace(result.verdict, strength=strength))
 
 
 def _gather_callbacks(run: RunContext, watch: Watch | None, controls: RunControls) -> None:

@@ -1,6 +1,6 @@
 """The folder of a run: made new, locked while somebody writes to it, with settings.toml and run.json.
 
-`plugstream resume` goes by these two, and they repeat the run.
+`plugstream resume` reads these two, and they repeat the run.
 """
 
 from __future__ import annotations

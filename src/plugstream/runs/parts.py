@@ -70,7 +70,7 @@ class Parts:
         """The same for several processes; what they cannot share is refused."""
         if group.size > 1 and self.device.index is not None:
             raise InputError(
-                f"{group.size} processes cannot share {self.device}; use --device cuda, of which each has one"
+                f"{group.size} processes cannot share {self.device}; use --device cuda, so that each has its own"
             )
         if self.settings.compute.deterministic and group.size > _SHARDS:
             raise InputError(

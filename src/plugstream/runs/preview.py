@@ -89,7 +89,11 @@ class Previews(PacedWriter):
         try:
             if preview:
                 save_tensors(self.folder / _NAME, tensors, header, durable=False)
-            self.frames.add(step, *self._shrink(image, tensors, panels))
+            frame = tensors, panels
+            if sum(value.numel() for value in tensors.values()) > PIXELS:  # a frame has fewer
+                planes = sum(math.prod(value.shape[:-2]) for value in tensors.values())
+                frame = make_panels(image, self.space, int(math.sqrt(PIXELS / planes)))
+            self.frames.add(step, *frame)
         except OSError as error:  # for which the run must not end
             self.pace.every = 0.0
             where = error.filename or self.folder / _NAME
@@ -98,15 +102,6 @@ class Previews(PacedWriter):
         if preview:
             self.next = time.monotonic() + _GAP
             self.log.add(Preview(step, _NAME, tuple(panels)))
-
-    def _shrink(
-        self, image: Tensor, tensors: dict[str, Tensor], panels: list[dict[str, Any]]
-    ) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-        """What a frame shows: the same as the preview, or less where it has many panels."""
-        if sum(value.numel() for value in tensors.values()) <= PIXELS:
-            return tensors, panels
-        planes = sum(math.prod(value.shape[:-2]) for value in tensors.values())
-        return make_panels(image, self.space, int(math.sqrt(PIXELS / planes)))
 
 
 def read_preview(path: Path) -> tuple[int, dict[str, Tensor], list[dict[str, Any]]]:

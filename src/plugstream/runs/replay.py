@@ -149,7 +149,7 @@ class History:
         self.measured = [e for e in self.measured if e.step <= last]
         self.contradictions = [e for e in self.contradictions if e.step <= last]
         self.watched = [e for e in self.watched if e.step <= last]
-        self.stages = [e for e in self.stages if e.step < step]  # one that begins here is told again
+        self.stages = [e for e in self.stages if e.step < step]  # one that begins here is logged again
         self.trials = [e for e in self.trials if e.step < step or (e.step == step and not e.ended)]
         self.chosen = [e for e in self.chosen if e.step < step]
         # Changes at this step are made again, and written down again.

@@ -114,30 +114,19 @@ def write_results(
     write_history(folder, ((name, *row) for name, rows in series.items() for row in rows))
     if settings.run.figure_formats:
         report("drawing the report")
-        _draw(folder, scan, settings, result, compared, notes)
+        history = replay(folder / "events.jsonl")
+        draw_report(
+            folder / "report.png",
+            space=space,
+            formats=settings.run.figure_formats,
+            title="\n".join([_title(settings, result, history), *_wrap_notes(notes)]),
+            result=_single(result.image),
+            compared=None if compared is None else (compared.name, _single(compared.image)),
+            truth=scan.truth,
+            uncertainty=None if result.uncertainty is None else _single(result.uncertainty),
+            history=history,
+        )
     sync_folder(folder)
-
-
-def _draw(
-    folder: Path,
-    scan: Scan,
-    settings: Settings,
-    result: Result[State],
-    compared: Comparison | None,
-    notes: Sequence[str],
-) -> None:
-    history = replay(folder / "events.jsonl")
-    draw_report(
-        folder / "report.png",
-        space=ImageSpace.of(scan),
-        formats=settings.run.figure_formats,
-        title="\n".join([_title(settings, result, history), *_wrap_notes(notes)]),
-        result=_single(result.image),
-        compared=None if compared is None else (compared.name, _single(compared.image)),
-        truth=scan.truth,
-        uncertainty=None if result.uncertainty is None else _single(result.uncertainty),
-        history=history,
-    )
 
 
 def _single(image: torch.Tensor) -> NDArray[Any]:

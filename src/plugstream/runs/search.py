@@ -87,7 +87,7 @@ def check_judges(settings: Settings, n_views: int, data_shape: Sequence[int]) ->
     count = n_views * math.prod(data_shape)
     if judges_by_data(settings, n_views) and count * SHARE < _LEAST:
         raise InputError(
-            f"sigma cannot be searched for: all views together have {count} data, of which a tenth is too few to "
+            f"sigma cannot be searched for: all views together have {count} data, a tenth of which is too few to "
             "judge by; give --sigma"
         )
 
@@ -99,8 +99,8 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
         if settings.denoiser.rivals is not None:
             raise InputError("a denoiser is chosen by the search for sigma, and there is none; leave --rivals out")
         return
-    own, rivals = settings.denoiser.name, settings.denoiser.rival_names
-    other = next((name for name in rivals if is_weight(name) != is_weight(own)), "")
+    name, rivals = settings.denoiser.name, settings.denoiser.rival_names
+    other = next((rival for rival in rivals if is_weight(rival) != is_weight(name)), "")
     for wrong, advice in (
         (a.sigma is None, "it starts from a sigma, and not from a lam; give --sigma"),
         (a.sigma == 0, "it starts from a sigma > 0"),
@@ -118,8 +118,8 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
             bool(rivals) and race_steps(a.search, len(rivals)) < LEAST_STEPS,
             f"with {len(rivals)} rivals it takes at least {LEAST_STEPS + heat_steps(LEAST_STEPS, len(rivals))} steps",
         ),
-        (own in rivals, f"{own} cannot be a rival of itself; leave it out of --rivals"),
-        (bool(other), f"sigma of {other} means something else than that of {own}; leave {other} out of --rivals"),
+        (name in rivals, f"{name} cannot be a rival of itself; leave it out of --rivals"),
+        (bool(other), f"sigma of {other} means something else than that of {name}; leave {other} out of --rivals"),
         (a.search >= a.iterations, f"it takes {a.search} of {a.iterations} steps; more must be left for the image"),
     ):
         if wrong:
@@ -271,16 +271,16 @@ class Search:
         """The model of the data that steps use by now, of the views that they use."""
         return PartOfData(model, self._seed) if self._by_data and self.running else model
 
-    def restrict_views(self, whole: DataFidelity) -> DataFidelity:
+    def restrict_views(self, fidelity: DataFidelity) -> DataFidelity:
         """The fidelity of all views, in memory, on those that steps use by now; L stays that of all."""
         if not self.running:
-            return whole
-        left = usable_views(Views(0, self._views, (), None, True), self._interval)
-        bound = whole.lipschitz_max if whole.has_lipschitz and goes_by_lipschitz(self.settings) else None
-        return whole.with_views(self.restrict_data(whole.model), left, lipschitz_max=bound)
+            return fidelity
+        usable = usable_views(Views(0, self._views, (), None, True), self._interval)
+        bound = fidelity.lipschitz_max if fidelity.has_lipschitz and goes_by_lipschitz(self.settings) else None
+        return fidelity.with_views(self.restrict_data(fidelity.model), usable, lipschitz_max=bound)
 
-    def begin(self, algorithm: Any, damaged: tuple[int, ...], whole: DataFidelity) -> Any:
-        """The race of the algorithm on what steps use, judged by the rest of `whole`; the algorithm once it is over."""
+    def begin(self, algorithm: Any, damaged: tuple[int, ...], fidelity: DataFidelity) -> Any:
+        """The race of the algorithm on what steps use, judged by the rest of the data; itself once it is over."""
         if not self.running:
             return algorithm
         record, judge = Views(0, self._views, damaged, None, True), None
@@ -291,8 +291,8 @@ class Search:
         assert steps is not None
         few = f"{len(judges)} view{'s' * (len(judges) > 1)}"
         if self._by_data:
-            model = whole.model.whole if isinstance(whole.model, PartOfData) else whole.model
-            judge = whole.with_views(PartOfData(model, self._seed, judge=True), judges)
+            model = fidelity.model.whole if isinstance(fidelity.model, PartOfData) else fidelity.model
+            judge = fidelity.with_views(PartOfData(model, self._seed, judge=True), judges)
             few = f"a tenth of the data of {few if len(judges) == 1 else f'each of {few}'}"
         d = self.settings.denoiser
         names = "" if d.rivals is None else f", and the best of {', '.join((d.name, *d.rival_names))}"
@@ -306,10 +306,10 @@ class Search:
         if not isinstance(race, SigmaRace):
             return None
         assert isinstance(state, RaceState)
-        if self._rounds is None:  # of a run that goes on, what was told before
+        if self._rounds is None:  # of a run that goes on: those that are in the log
             self._rounds = state.rounds - state.ended
         if isinstance(race, DenoiserRace) and isinstance(state, HeatState) and state.decided and not self._decided:
-            self._decided = True  # told once more by a run that goes on, since the other may not have come to it
+            self._decided = True  # a run that goes on logs it again, since the one before may not have
             self._tell_heat(race, state)
         if state.rounds == self._rounds and not state.ended:
             return None

@@ -44,12 +44,12 @@ def check_stages(settings: Settings) -> None:
         (settings.scan.follow, "a scan that is followed grows, so that steps cannot be planned; wait for its end"),
         (settings.monitor.watch_theory, "the theory is of one problem from start to end; leave --watch-theory out"),
         (a.distance_limit is not None, "the distance is of one stage alone; leave --distance-limit out"),
-        (a.settled is not None, "the misfit falls in each stage anew; leave --settled out"),
+        (a.settled is not None, "the misfit falls again in each stage; leave --settled out"),
     ):
         if wrong:
             raise InputError(f"{flag} cannot be used: {advice}")
     if ":" in a.name:
-        raise InputError(f"{flag} is for our own algorithms, which can begin anew from an image, and not for {a.name}")
+        raise InputError(f"{flag} is for our own algorithms, which can begin again from an image, and not for {a.name}")
 
 
 def check_begun(plans: Sequence[StagePlan], begun: Sequence[Stage]) -> None:

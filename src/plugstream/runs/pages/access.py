@@ -150,7 +150,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        if scope["type"] != "http":  # a websocket, of which there are none here
+        if scope["type"] != "http":  # a websocket; there are none here
             await send({"type": "websocket.close", "code": 1008})
             return
         query = scope.get("query_string", b"")

@@ -50,12 +50,12 @@ _SIDE = 1024
 _VOLUME_SIDE = 128
 _MOST_CHANNELS = 8
 _LARGE = 64 << 20  # bytes of a file from which on not all of it is read at once
-_COMPARED = ("filtered", "gridding", "backprojection")  # of which a run has one
+_COMPARED = ("filtered", "gridding", "backprojection")  # a run has one of them
 _ROLES = ("result", "preview", "checkpoint", "uncertainty", *_COMPARED, "start", "truth")
 
 
 def picture_files(folder: Path, *, running: bool, finished: bool) -> dict[str, Path]:
-    """The images that there are of a run, by role, the one to show first.
+    """The images of a run by role, the one to show first.
 
     Of a run that has its result it is that, and nothing earlier is needed. While it goes on it is the preview, and
     where it was killed or failed the last checkpoint; a result that is there then is of an earlier end.
@@ -159,7 +159,7 @@ def _is_volume(space: ImageSpace) -> bool:
 
 
 def _picture_of_volume(path: Path, space: ImageSpace, role: str) -> dict[str, Any]:
-    """What `make_picture` makes of a volume in a file, of which some slices at a time are in memory."""
+    """What `make_picture` makes of a volume in a file, with a few slices at a time in memory."""
     volume = open_volume(path)
     if volume.shape != tuple(space.shape):
         raise InputError(f"the image {role} is {volume.shape}, but its space is of {space.shape}")
@@ -188,7 +188,7 @@ def _read_checkpoint(path: Path) -> tuple[int, NDArray[Any]]:
 
 
 def _pixels(image: NDArray[Any]) -> ImageSpace:
-    """The space of an image of which nothing is known."""
+    """The space of an image without any other information."""
     return ImageSpace(tuple(image.shape[-2:]), is_complex=np.iscomplexobj(image), upwards=False)
 
 

@@ -26,7 +26,7 @@ from plugstream.base.files import write_whole
 from plugstream.images.space import ImageSpace
 from plugstream.runs.folder import check_plain
 from plugstream.runs.measuring import usable_views
-from plugstream.runs.pages.assets import SCRIPTS, STYLES, read_asset
+from plugstream.runs.pages import SCRIPTS, STYLES, read_asset
 from plugstream.runs.pages.content import read_settings, run_content
 from plugstream.runs.pages.pictures import run_picture
 from plugstream.runs.replay import History, replay

@@ -29,8 +29,8 @@ from starlette.routing import Route
 from plugstream.base.errors import InputError
 from plugstream.runs.commands import parse_command, send_command
 from plugstream.runs.describe import is_run
+from plugstream.runs.pages import SCRIPTS, STYLES
 from plugstream.runs.pages.access import Access, Guard
-from plugstream.runs.pages.assets import SCRIPTS, STYLES
 from plugstream.runs.pages.feed import Channel, RunFeed
 
 # Folders below one of runs that are looked into; runs lie in it, or in folders of it.
@@ -58,7 +58,7 @@ class Shelf:
         return sum(channel.listeners for channel in (*self._channels.values(), self._list))
 
     def find(self) -> dict[str, RunFeed]:
-        """The runs that there are now, by name."""
+        """The present runs, by name."""
         if time.monotonic() - self._looked > _LOOK or not self._feeds:
             before = self._feeds
             self._feeds = {name: before.get(name) or RunFeed(folder) for name, folder in self._walk()}
