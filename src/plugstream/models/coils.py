@@ -103,8 +103,8 @@ def espirit_maps(
     lags = torch.fft.ifftn(products, dim=axes)  # lag l at l modulo the spread
     folded = torch.zeros((coils, coils, *shape), dtype=torch.complex64)
     for lag in itertools.product(*(range(1 - side, side) for side in sides)):  # small images fold lags together
-        place, source = (tuple(a % n for a, n in zip(lag, m, strict=True)) for m in (shape, spread))
-        folded[:, :, *place] += lags[:, :, *source]
+        place = tuple(a % n for a, n in zip(lag, shape, strict=True))
+        folded[:, :, *place] += lags[:, :, *(a % n for a, n in zip(lag, spread, strict=True))]
     matrices = torch.fft.ifftn(folded, dim=axes, norm="forward") / math.prod(sides)
     matrices = torch.fft.fftshift(matrices, dim=axes).flatten(2).permute(2, 0, 1)
     maps, strength = _principal(matrices)

@@ -17,9 +17,9 @@ _CACHE_BYTES = 3 << 19
 
 
 def torus_symbol(kernel: Tensor, spans: tuple[Span, Span], sizes: tuple[int, int]) -> Tensor:
-    """The transform of an even kernel on a torus of these sizes, whose origin is where the box begins: (rows, columns).
+    """The transform of an even kernel on a torus of these sizes, with its origin at the box's: (rows, columns).
 
-    Holds where no two pairs of pixels fall together: sizes of at least length + wanted - 1.
+    Holds if no two pairs of pixels coincide: for sizes of at least length + wanted - 1.
 
     Arguments: kernel (H, W), what a pixel gives one that is a rows and b columns away.
     """
@@ -41,8 +41,8 @@ def convolution(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """(b, f) -> b + k * (x f), with f in a box and b where the field is wanted, by an FFT there and back.
 
-    The zeros around x f are written once. On a CPU fields go through a few at a time, so that they stay in the cache:
-    that takes two thirds of the time.
+    The zeros around x f are written once. A CPU transforms a few fields at a time, which stay in its cache, in two
+    thirds of the time.
 
     Arguments: symbol of the kernel k (`torus_symbol`); spans of the axes; factor x, (h, w), or None.
     Returns: takes b (k, H, W) and f (k, h, w), complex, and changes neither.
