@@ -84,10 +84,10 @@ class KSpace:
 
         (F_i x)_j = (1 / sqrt N) sum_n x_n exp(-2 pi i k_ij . r_n),
 
-    r_n being the places of the N pixels and k_ij the samples of view i. Fully sampled on the image's own grid it is
+    r_n being the places of the N pixels and k_ij the samples of view i. Fully sampled on the image's own grid, it is
     unitary. Along axes on which all samples are multiples of 1 / (P d), d being the pixel's size and P a whole number
     from the image's size to four times it, it is a plain FFT of that length; along others it is our non-uniform FFT, or
-    in double precision on the CPU finufft's.
+    finufft's in double precision on the CPU.
 
     Arguments:
         trajectory: (views, samples, axes), 1/m, along the axes of `voxels.shape`.
@@ -208,10 +208,9 @@ class ToeplitzNormal:
     r"""x -> sum_i F_i^H W_i F_i x for the samples of some views, prepared once.
 
     Its entry for pixels m and n is p(m - n) with p(l) = (1/N) sum_ij w_ij exp(2 pi i k_ij . d l), so it is a part of
-    the circular convolution with p on a grid of twice the size: the spectrum of p is real, and its largest value is
-    an upper bound of the norm, since a part of a matrix has no larger one. Along axes on which samples lie on the grid
-    of an FFT (`KSpace.axes`), that grid is enough, and where it is the image's own the bound
-    is the norm.
+    the circular convolution with p on a grid of twice the size: the spectrum of p is real, and its largest value is an
+    upper bound of the norm, since a part of a matrix has no larger norm. Along axes on which samples lie on the grid of
+    an FFT (`KSpace.axes`), that grid is enough, and if it is the image's own, the bound is the norm.
 
     Arguments: kspace; views (B,); weights (B, samples) of samples, ones if not given, not negative; rough, that a
     relative accuracy of 1e-2 is enough, as for a bound.
