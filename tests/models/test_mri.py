@@ -8,9 +8,8 @@ import torch
 
 from plugstream import InputError
 from plugstream.models.ct_geometry import Voxels
-from plugstream.models.kspace import KSpace, centered_voxels, find_period
+from plugstream.models.kspace import KSpace, ToeplitzNormal, centered_voxels, find_period
 from plugstream.models.mri import MRIModel
-from plugstream.models.toeplitz import ToeplitzNormal
 
 F64, STEP = torch.float64, 2e-3
 

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError
 from plugstream.base.processes import Group
-from plugstream.models.base import Model, ModelBase
+from plugstream.models.base import Model, ModelBase, WrappedModel
 from plugstream.models.views import Views, all_views
-from plugstream.models.wrapped import WrappedModel
 
 __all__ = ["Shares", "SplitModel", "tree_sum"]
 

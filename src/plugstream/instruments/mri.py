@@ -247,8 +247,7 @@ class MRI(Instrument):
         """The part of k-space that each sample stands for, (views, samples): the column, or from the path."""
         import torch
 
-        from plugstream.models.density import sample_density
-        from plugstream.models.kspace import KSpace, encoded_voxels
+        from plugstream.models.kspace import KSpace, encoded_voxels, sample_density
 
         if "density" in columns:
             return np.asarray(columns["density"][:], np.float32)

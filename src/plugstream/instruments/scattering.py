@@ -108,8 +108,8 @@ class Scattering2D(Born2D):
         from plugstream.models.scattering import ScatteringModel
 
         o = options or ScatteringOptions()
-        solver = {"tolerance": o.tolerance, "max_iterations": o.max_iterations}
-        return ScatteringModel(geometry, method=o.method, eps=o.eps, **solver, **place)
+        accuracy, most = o.tolerance, o.max_iterations
+        return ScatteringModel(geometry, tolerance=accuracy, max_iterations=most, method=o.method, eps=o.eps, **place)
 
     @classmethod
     def simulated_picture(cls, options: BornSimulation, grid: Grid) -> tuple[torch.Tensor, str]:

@@ -72,7 +72,7 @@ def suspects_of_ct(instrument: Any, columns: Columns, views: Index, trial: Make)
     moved = {f"{pixels:+g} pixels": rays.shift_detector(columns=pixels).vectors for pixels in shifts}
 
     def wider(factor: float) -> NDArray[np.float64]:
-        return rays.vectors * np.array([1, 1, factor, 1])[:, None]
+        return np.asarray(rays.vectors * np.array([1, 1, factor, 1])[:, None])
 
     suspects = [
         Suspect(
@@ -162,7 +162,7 @@ def suspects_of_ptychography(instrument: Any, columns: Columns, views: Index, tr
     room = np.array([instrument.image_rows, instrument.image_columns]) - instrument.probe.shape[1:]
 
     def centred(new: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.clip(new - (new.min(0) + new.max(0)) / 2 + room / 2, 0, room)
+        return np.asarray(np.clip(new - (new.min(0) + new.max(0)) / 2 + room / 2, 0, room))
 
     ways = {
         "rows and columns swapped": places[:, ::-1],

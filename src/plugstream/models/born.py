@@ -44,14 +44,14 @@ class BornModel(ModelBase):
 
     Holds where the object scatters weakly: the phase it adds stays well below pi across its diameter.
 
-    Two methods give the same data. "dense" keeps S, (receivers, pixels), and the fields, (views, pixels); it takes any
+    Two methods give the same data. "dense" holds S, (receivers, pixels), and the fields, (views, pixels), for any
     geometry. "fast" writes sources outside the image as sums of plane waves, so that one non-uniform FFT serves all
-    views, in a small part of the time and memory for all but small images; it agrees with "dense" to a relative `eps`
-    of the scattered field, and needs transmitters and receivers a little farther away than the image's corners
-    (`plan_expansion` says how far), or plane waves and far fields. With either, forward and adjoint are each other's
-    transpose to rounding, whatever `eps`. "auto" takes the one that a model of their costs prefers: `method` is its
-    name, and `describe()` says why. What either keeps for each view is kept up to a limit only (`FIELD_BYTES`,
-    `TABLE_BYTES`), and beyond it computed or read for the views that are asked for, with the same result to the bit.
+    views, in much less time and memory except for small images; it agrees with "dense" to a relative `eps` of the
+    scattered field, and needs transmitters and receivers a little farther away than the image's corners
+    (`plan_expansion` says how far), or plane waves and far fields. With either, forward and adjoint are transposes to
+    rounding, whatever `eps`. "auto" takes the cheaper one by estimated cost: `method` is its name, and `describe()`
+    gives the reason. Above a limit (`FIELD_BYTES`, `TABLE_BYTES`), data of each view are computed or read when needed,
+    with the same bits.
 
     Arguments:
         geometry: positions, wavelength, background and pixel grid (H, W).

@@ -32,10 +32,9 @@ _POINTS = 1 << 16  # transmitters whose nearest pixels are computed at once
 class DenseBorn:
     """y_i = S (u_i * x) with S, (receivers, pixels), in memory, and the fields u_i, (views, pixels), if they are few.
 
-    The cost grows as pixels x receivers x views, and S alone is 189 MB at the paper's size. Fields that would take more
-    than `FIELD_BYTES` are computed, or read from where the geometry has them, for a block of views when it is needed,
-    with the same result to the bit. `BornModel` has the definitions; images here are (n, H, W), data (n, B, receivers),
-    and `index` the B views or None for all.
+    The cost grows as pixels x receivers x views, and S alone is 189 MB at the paper's size. Fields above `FIELD_BYTES`
+    are computed or read for a block of views when needed, with the same bits. `BornModel` has the definitions; images
+    here are (n, H, W), data (n, B, receivers), and `index` the B views or None for all.
     """
 
     name = "dense"
@@ -116,9 +115,9 @@ class DenseBorn:
         return float(largest_eigenvalue(apply, like))
 
     def _back(self, z: Tensor) -> Tensor:
-        # conj(S^H z) written as conj(z) S: the product then reads S as it lies. Written z conj(S), torch would
-        # first make a conjugated copy of all of S, which costs four times the product for few views. The
-        # conjugate left on the result is undone by multiplying with u instead of conj(u) and taking the real part.
+        # conj(S^H z), written as conj(z) S: z conj(S) would first make a conjugated copy of all of S, which costs four
+        # times the product for few views. Multiplying by u instead of conj(u) and taking the real part undoes the
+        # conjugate.
         return z.conj().resolve_conj() @ self.green
 
     def _field_blocks(self, index: Tensor | None, images: int) -> Iterator[tuple[slice, Tensor]]:

@@ -42,10 +42,9 @@ class FastBorn:
 
     Holds for sources and receivers beyond the radius of `plan_expansion`, or plane waves and the far field.
     The cost is that of an FFT, of P^2/4 interpolations, and of products with P^2 values for every view; P is about
-    2 k a, a the radius of the image. R and the plan of the FFT are kept, and T up to `TABLE_BYTES`; beyond, the rows of
-    a batch are computed when they are needed, those of places that came before taken from a few that are kept, with the
-    same result to the bit, and memory does not grow with the views.
-    Images here are (n, H, W), data (n, B, receivers), and `index` the B views or None for all.
+    2 k a, a the radius of the image. R and the plan of the FFT are kept, and T up to `TABLE_BYTES`; beyond that, the
+    rows of a batch are computed when needed, with the same bits and a small cache, so that memory does not grow with
+    the views. Images here are (n, H, W), data (n, B, receivers), and `index` the B views or None for all.
 
     Arguments: geometry; expansion from `plan_expansion`; nufft, the form of the FFT (see `make_nufft`).
     """
@@ -145,9 +144,9 @@ class FastBorn:
         return _cat(parts)
 
     def normal(self, index: Tensor | None, weights: Tensor | None) -> Callable[[Tensor], Tensor]:
-        """sum_i w_i Re(H_i^H H_i x) through R^H R, (P, P), where that is smaller than R there and back.
+        """x -> sum_i w_i Re(H_i^H H_i x) through R^H R, (P, P), if that is smaller than R twice; likewise the sources.
 
-        With many views the same is done with the sources. Holds where no receiver is masked.
+        Holds if no receiver is masked.
         """
         few_receivers, few_views = 2 * len(self._receivers) <= self.waves, 2 * self._count(index) <= self.waves
         if few_views:

@@ -1,4 +1,4 @@
-"""Where transmitters, receivers and pixels of a scattering experiment are."""
+"""The transmitters, receivers and pixels of a scattering experiment."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["BornGeometry", "describe_range", "ring"]
 def ring(count: int, radius: float, *, start: float = 0.0, arc: float = 360.0) -> Points:
     """Positions evenly spaced on a circle about the origin: (count, 2) of x and y in metres.
 
-    `start` and `arc` are in degrees. A full circle leaves its end out, since that is its start again; a
-    shorter arc includes both ends, as linspace does.
+    `start` and `arc` are in degrees. A full circle leaves out its end, which is its start; a shorter arc includes both
+    ends, as linspace does.
 
         >>> import plugstream as ps
         >>> ps.ring(3, 2.0, arc=180.0).round(6).tolist()
@@ -40,10 +40,9 @@ class BornGeometry:
     s_i = `plane_waves[i]`, or `fields[i]`, an incident field on the grid such as a measured beam: one of the three.
     Receivers are positions, and the data the scattered field there; with `far_field` they are directions s, and the
     data the amplitude A(s) of the scattered field, which far away is A(s) exp(i k r) / sqrt(r), r from the origin.
-    Directions may have any length and are kept as unit vectors. `mask[i, m]` is False where receiver m did not record
-    view i.
-    Lengths are in metres, `wavelength` is that of vacuum, `background` a relative permittivity. `fields` and `mask` of
-    a large scan lie on its disk (`Rows`), so index them, and do not make them arrays.
+    Directions may have any length and are stored as unit vectors. `mask[i, m]` is False where receiver m did not record
+    view i. Lengths are in metres, `wavelength` is that of vacuum, `background` a relative permittivity. `fields` and
+    `mask` of a large scan are on disk (`Rows`): index them instead of converting them to arrays.
     """
 
     receivers: Points
@@ -57,13 +56,14 @@ class BornGeometry:
     far_field: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "receivers", _points("receivers", self.receivers))
+        set_once = object.__setattr__
+        set_once(self, "receivers", _points("receivers", self.receivers))
         if self.far_field:
-            object.__setattr__(self, "receivers", _unit("receivers of the far field", self.receivers))
+            set_once(self, "receivers", _unit("receivers of the far field", self.receivers))
         if self.transmitters is not None:
-            object.__setattr__(self, "transmitters", _points("transmitters", self.transmitters))
+            set_once(self, "transmitters", _points("transmitters", self.transmitters))
         if self.plane_waves is not None:
-            object.__setattr__(self, "plane_waves", _unit("plane_waves", _points("plane_waves", self.plane_waves)))
+            set_once(self, "plane_waves", _unit("plane_waves", _points("plane_waves", self.plane_waves)))
         if sum(source is not None for source in (self.transmitters, self.fields, self.plane_waves)) != 1:
             raise InputError("a geometry needs either transmitters or fields or plane_waves, and only one of them")
         if self.fields is not None and (len(self.fields.shape) != 3 or self.fields.shape[1:] != self.grid.shape):
@@ -83,7 +83,7 @@ class BornGeometry:
             if self.mask.shape != want:
                 raise InputError(f"mask has shape {self.mask.shape}, but must be (views, receivers) = {want}")
             if isinstance(self.mask, np.ndarray):
-                object.__setattr__(self, "mask", np.asarray(self.mask, dtype=bool))
+                set_once(self, "mask", np.asarray(self.mask, dtype=bool))
 
     @property
     def n_views(self) -> int:
@@ -134,7 +134,7 @@ class BornGeometry:
         )
 
     def with_views(self, index: ArrayLike) -> BornGeometry:
-        """The same experiment with only the views of `index`; what lies on a disk stays there."""
+        """The same experiment with only the views of `index`; rows on disk stay there."""
         i = np.asarray(index)
 
         def take(array: Any) -> Any:
@@ -161,9 +161,9 @@ def _points(name: str, value: ArrayLike) -> Points:
 
 
 def _unit(name: str, vectors: Points) -> Points:
-    """The vectors at length one; one that has none is refused."""
+    """The vectors at unit length; refuse a zero vector."""
     length = np.hypot(*vectors.T)
     if not length.min() > 0:
         raise InputError(f"{name} are directions, but number {int(np.argmin(length))} is (0, 0) and points nowhere")
-    # A vector that is of unit length already stays as it is, so that what is stored is what was given.
+    # Unit vectors keep their bits, so that what is stored is what was given.
     return np.where(np.abs(length - 1)[:, None] < 1e-15, vectors, vectors / length[:, None])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -103,8 +104,9 @@ def espirit_maps(
     lags = torch.fft.ifftn(products, dim=axes)  # lag l at l modulo the spread
     folded = torch.zeros((coils, coils, *shape), dtype=torch.complex64)
     for lag in itertools.product(*(range(1 - side, side) for side in sides)):  # small images fold lags together
-        place, source = (tuple(a % n for a, n in zip(lag, m, strict=True)) for m in (shape, spread))
-        folded[:, :, *place] += lags[:, :, *source]
+        place: Any = (..., *(a % n for a, n in zip(lag, shape, strict=True)))
+        source: Any = (..., *(a % n for a, n in zip(lag, spread, strict=True)))
+        folded[place] += lags[source]
     matrices = torch.fft.ifftn(folded, dim=axes, norm="forward") / math.prod(sides)
     matrices = torch.fft.fftshift(matrices, dim=axes).flatten(2).permute(2, 0, 1)
     maps, strength = _principal(matrices)

@@ -52,9 +52,9 @@ def fan_beam(
     Arguments:
         angles: (views,). columns, pixel: of the detector, along the arc if it is curved.
         source, detector: their distances from the rotation axis, on either side.
-        center: the column that the perpendicular ray of the source hits, the one through the rotation axis unless
-            `axis` says otherwise; the middle if not given.
-        axis: how far the rotation axis is off the line from the source perpendicular to the detector, along u.
+        center: the column hit by the source's ray perpendicular to the detector, which passes through the rotation axis
+            unless `axis` is given; the middle if not given.
+        axis: distance of the rotation axis from that ray, along u.
         curved: whether the pixels are at equal angles, on an arc around the source.
     """
     _check_distances(source, detector)
@@ -131,9 +131,9 @@ def laminography(
     center: float | None = None,
     middle: float | None = None,
 ) -> Rays:
-    """Rays that are tilted against the plane perpendicular to the rotation axis, for flat objects.
+    """Rays tilted against the plane perpendicular to the rotation axis, for flat objects.
 
-    The rays run along (-sin t cos a, cos t cos a, sin a) for a tilt a, and the detector is perpendicular to them;
+    For a tilt a, the rays run along (-sin t cos a, cos t cos a, sin a), and the detector is perpendicular to them;
     a tilt of 0 is a parallel or cone beam.
 
     Arguments: as of `cone_beam`; tilt in radians; source, None for a parallel beam.

@@ -11,22 +11,20 @@ __all__ = ["solve_band", "solve_bands"]
 
 Values = NDArray[np.floating]
 
-# Of a band: windows solve (s I - M) w = 1 with s so far above the largest eigenvalue of M, by so many corrections of s.
+# For a band: how far s is above the largest eigenvalue of M, and the most corrections of s.
 _BAND_ABOVE, _CORRECTIONS = 1e-3, 12
-# Of bands: products for the largest eigenvalue, and for the window; how far s is above it, and how far and how often it
-# is raised where it was not.
+# For bands: most products for the largest eigenvalue and for the window; how far s is above the eigenvalue, and by how
+# much and how often it is raised if it was not.
 _LANCZOS, _GRADIENTS, _ABOVE, _RAISE, _OFTEN = 40, 300, 3e-3, 4e-3, 100
-# This part of all that neighbours share may be counted as if a ray shared it with itself.
-_SMALL = 1e-3
-# Windows are never less than this: single precision has to divide by them.
-_LEAST = 1e-5
+_SMALL = 1e-3  # part of all that neighbours share that may be counted as a ray's own
+_LEAST = 1e-5  # of a window, since single precision divides by it
 
 
 def solve_band(bands: Values) -> Values:
     """w = (s I - M)^-1 1 as a part of its largest value, M given by its diagonals, s slightly above its eigenvalues.
 
-    w is positive, since s I - M has no positive entries off its diagonal, and M w < s w everywhere. The largest
-    eigenvalue is found from above by Noda's iteration, w_{n + 1} = (s I - M)^-1 w_n.
+    w is positive, since s I - M has no positive entries off its diagonal, and M w < s w everywhere. Noda's iteration
+    w_{n + 1} = (s I - M)^-1 w_n approaches the largest eigenvalue from above.
 
     Arguments: bands (diagonals, size), entry (d, j) being M_{j, j + d}; what is beyond the last column counts nothing.
     Reference: Noda, Numer. Math. 17, 1971; Berman and Plemmons, Nonnegative Matrices in the Mathematical Sciences,
@@ -63,34 +61,34 @@ def solve_band(bands: Values) -> Values:
     return np.asarray(np.maximum(w / w.max(), _LEAST))
 
 
-def solve_bands(bands: Values, apart: NDArray[np.int64]) -> Values:
+def solve_bands(bands: Values, offsets: NDArray[np.int64]) -> Values:
     """The same for a matrix of a few diagonals that may be far apart, which cannot be factored cheaply.
 
-    The largest eigenvalue is found from below by Lanczos's iteration, and w by conjugate gradients, until
-    |(s I - M) w - 1| < 1/2 everywhere: that is all that M w < s w asks for.
+    Lanczos iterations estimate the largest eigenvalue from below, and conjugate gradients give w, until
+    |(s I - M) w - 1| < 1/2 everywhere, which suffices for M w < s w.
 
-    Arguments: bands (diagonals, size), entry (n, j) being M_{j, j + apart[n]}, which are overwritten; apart
+    Arguments: bands (diagonals, size), entry (n, j) being M_{j, j + offsets[n]}, which are overwritten; offsets
     (diagonals,), 0 first.
     """
     scale = float(bands[0].max())
     if not scale > 0:
         return np.ones(bands.shape[1])
     bands /= scale
-    distances, same = np.unique(apart, return_inverse=True)
-    if len(distances) < len(apart):  # down and back may be as far as across
-        merged = np.zeros((len(distances), bands.shape[1]), bands.dtype)
+    distinct, same = np.unique(offsets, return_inverse=True)
+    if len(distinct) < len(offsets):  # down and back may be as far as across
+        merged = np.zeros((len(distinct), bands.shape[1]), bands.dtype)
         for n, band in zip(same, bands, strict=True):
             merged[n] += band
-        bands, apart = merged, distances
-    # What is left out is added to the diagonal, so that every row has the sum that it had.
+        bands, offsets = merged, distinct
+    # What is left out is added to the diagonal, so that row sums do not change.
     most = bands.max(1)
     order = np.argsort(most)
     small = np.zeros(len(bands), bool)
     small[order[np.cumsum(most[order]) < _SMALL * most.sum()]] = True
-    for band, d in zip(bands[small], apart[small], strict=True):
+    for band, d in zip(bands[small], offsets[small], strict=True):
         bands[0] += band
         bands[0, d:] += band[: len(band) - d]
-    multiply, ones = _product(bands[~small], apart[~small]), np.ones(bands.shape[1], bands.dtype)
+    multiply, ones = _product(bands[~small], offsets[~small]), np.ones(bands.shape[1], bands.dtype)
     shift = (1 + _ABOVE) * _largest_eigenvalue(multiply, ones)
     for _ in range(_OFTEN):
         if (w := _conjugate_gradients(multiply, shift, ones)) is not None:
@@ -99,17 +97,17 @@ def solve_bands(bands: Values, apart: NDArray[np.int64]) -> Values:
     return ones
 
 
-def _product(bands: Values, apart: NDArray[np.int64]) -> Callable[[Values], Values]:
+def _product(bands: Values, offsets: NDArray[np.int64]) -> Callable[[Values], Values]:
     """Products with the symmetric matrix of these diagonals, the first of them the main one."""
     from scipy.sparse import dia_array
 
     size = bands.shape[1]
     data = np.zeros((2 * len(bands) - 1, size), bands.dtype)
     data[0] = bands[0]
-    for n, (band, d) in enumerate(zip(bands[1:], apart[1:], strict=True)):
+    for n, (band, d) in enumerate(zip(bands[1:], offsets[1:], strict=True)):
         data[2 * n + 1] = band
         data[2 * n + 2, d:] = band[: size - d]
-    signed = np.concatenate([[0], np.stack([-apart[1:], apart[1:]], 1).ravel()])
+    signed = np.concatenate([[0], np.stack([-offsets[1:], offsets[1:]], 1).ravel()])
     matrix = dia_array((data, signed), shape=(size, size))
     if np.count_nonzero(data) < data.size / 4:  # most rays have few of the neighbours that some have
         matrix = matrix.tocsr()
@@ -117,7 +115,7 @@ def _product(bands: Values, apart: NDArray[np.int64]) -> Callable[[Values], Valu
 
 
 def _largest_eigenvalue(multiply: Callable[[Values], Values], start: Values) -> float:
-    """From below, by Lanczos's iteration."""
+    """A lower bound, by Lanczos iterations."""
     from scipy.linalg import eigvalsh_tridiagonal
 
     v, before, beta = start / np.linalg.norm(start), np.zeros_like(start), 0.0
@@ -136,7 +134,7 @@ def _largest_eigenvalue(multiply: Callable[[Values], Values], start: Values) -> 
 
 
 def _conjugate_gradients(multiply: Callable[[Values], Values], shift: float, right: Values) -> Values | None:
-    """x > 0 with |shift x - M x - right| < right / 2 everywhere; None where shift is below an eigenvalue of M."""
+    """x > 0 with |shift x - M x - right| < right / 2 everywhere; None if shift is below an eigenvalue of M."""
     x, r = np.zeros_like(right), right.copy()
     p, square = r, float(r @ r)
     for _ in range(_GRADIENTS):

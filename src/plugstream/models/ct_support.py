@@ -45,10 +45,10 @@ class Tangents:
 def find_tangents(rays: Rays, data: NDArray[np.floating], counts: NDArray[np.bool_] | None = None) -> Tangents:
     r"""The first and the last ray of each view that meet the object.
 
-    A ray that meets nothing measures 0, so the object lies between the two outermost rays that do not; near a smooth
-    edge y^2 is linear in the distance from the tangent (a chord at depth s of a circle is sqrt(8 r s) long), by which a
-    line through y^2 places it between columns. Holds where the object is seen whole in every view: data that is not
-    zero at both ends of the detector, or noise above 1 % of the largest datum, are refused.
+    A ray that misses the object measures 0, so the object lies between the two outermost rays that do not. Near a
+    smooth edge, y^2 is linear in the distance from the tangent (a chord at depth s of a circle is sqrt(8 r s) long), so
+    a line through y^2 locates it between columns. Holds if every view sees the whole object: data that is not zero at
+    both ends of the detector, or noise above 1 % of the largest datum, are refused.
 
     Arguments: rays, of a detector without rows; data, (views, columns), line integrals; counts, of the same shape,
     False where a pixel does not count.
@@ -95,8 +95,8 @@ def find_tangents(rays: Rays, data: NDArray[np.floating], counts: NDArray[np.boo
 def fit_disc(tangents: Tangents) -> tuple[tuple[float, float, float], float, float]:
     """The disc whose tangents are these: (x, y, radius), and the mean square and largest misfit in columns.
 
-    n . c + r = d for each tangent is linear in the centre c and the radius r; least squares solve it. A disc is one
-    only as far as it is seen: tangents of limited angles say nothing of what an object is in other directions.
+    n . c + r = d for each tangent is linear in the centre c and the radius r, and solved by least squares. Tangents of
+    limited angles say nothing about other directions.
     """
     normals, offsets = tangents.normals.reshape(-1, 2), tangents.offsets.reshape(-1)
     table = np.concatenate([normals, np.ones((len(normals), 1))], 1)
@@ -106,7 +106,7 @@ def fit_disc(tangents: Tangents) -> tuple[tuple[float, float, float], float, flo
 
 
 def fits(mean: float, worst: float) -> bool:
-    """Whether an object with tangents that a disc misses by so many columns is that disc."""
+    """Whether an object is a disc that misses its tangents by so many columns."""
     return mean <= _MEAN and worst <= _WORST
 
 

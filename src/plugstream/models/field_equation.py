@@ -81,13 +81,12 @@ class CoarseGuess:
 
         M r = r + P ((I - G_c X_c)^{-1} - I) R r,
 
-    so that r is kept to the pixel and only the field that the object adds to it, which G has made smooth, is
-    interpolated. In `refine` it makes residuals 50 to 2000 times smaller with one product of the fine grid where they
-    are smooth, as illuminations are, and 10 to 20 times smaller after that. The coarse equation keeps what it finds for
-    guesses to come, and may have a coarser one of its own.
+    so that r is exact and only the field that the object adds to it, which G makes smooth, is interpolated. In
+    `refine`, one product of the fine grid makes smooth residuals, such as illuminations, 50 to 2000 times smaller, and
+    later ones 10 to 20 times. The coarse equation keeps its solutions for later guesses, and may have a coarser one.
 
-    Holds where a wavelength in the object has several coarse pixels; where it has not, the guess is poor and the
-    solution as good as ever.
+    Holds where a wavelength in the object has several coarse pixels; otherwise the guess is poor, but the solution is
+    not.
 
     Arguments: contrast (h, w), real; green, of pixels twice as large.
     Reference: Brakhage, Numer. Math. 2, 1960; Atkinson, The Numerical Solution of Integral Equations of the Second

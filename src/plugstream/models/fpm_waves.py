@@ -1,4 +1,4 @@
-"""Fourier ptychography: what a microscope with a small aperture sees of an object under light from many directions."""
+"""Fourier ptychography: the waves of an object under light from many directions, seen through a small aperture."""
 
 from __future__ import annotations
 
@@ -28,28 +28,26 @@ _BYTES_AT_ONCE = 1 << 26
 class FPMWaves(ModelBase):
     r"""The waves on the camera of a microscope, one view for each direction of light: A_i x = a F_n^-1 P_i C_i F_N x.
 
-    The image x is the object's complex transmission, its spectrum F_N x (an FFT divided by the number of pixels, so
-    that the middle is the mean). Light from direction i moves the spectrum, and the objective lets through a crop C_i
-    of it around the step s_i, which the pupil P multiplies: it is 1 in an ideal aperture, has the phase of defocus and
-    aberrations, and is zero outside. A step s_i is rounded for the crop, and the pupil moved by the rest d_i, which it
-    is interpolated for: P_i(k) = P(k - d_i), so that |A_i x| is right between steps, too. F_n^-1 is the sum over
-    frequencies, on the camera's coarser pixels, so that an empty object of transmission 1 is seen as 1. The camera
-    records |A_i x|^2, to be compared by an amplitude or Poisson loss.
+    The image x is the object's complex transmission, and F_N x its spectrum (an FFT divided by the number of pixels, so
+    that the middle is the mean). Light from direction i shifts the spectrum, and a crop C_i of it around the step s_i
+    passes the objective, times the pupil P: it is 1 in an ideal aperture, has the phase of defocus and aberrations, and
+    is zero outside. The step s_i is rounded for the crop, and the pupil is interpolated at the rest d_i,
+    P_i(k) = P(k - d_i), so that |A_i x| is right between steps. F_n^-1 is the sum over frequencies, on the camera's
+    coarser pixels, so that an empty object of transmission 1 is seen as 1. The camera records |A_i x|^2, for an
+    amplitude or Poisson loss.
 
-    It holds for objects that are thin beside their lateral detail, for a field that repeats beyond its border, and for
-    light that is a plane wave over it. Two options are for microscopes of which that is not so. Light of an LED at a
-    distance z is a spherical wave: with `curvature` 1/z the object is multiplied by exp(i pi r^2 / (wavelength z)), r
-    being the way from the field's middle, which all LEDs at this distance have in common (`light_curvature`). So s_i is
-    the step of the middle, and light near the aperture's edge may be cut in one part of the field and not in another.
-    With a `guard` the field is so many pixels wider than the camera on each side, so that what is at one border of the
-    camera is not seen at the other.
+    Holds for objects that are thin compared with their lateral detail, for a field that repeats beyond its border, and
+    for light that is a plane wave over it. Two options relax this. Light of an LED at a distance z is a spherical wave:
+    with `curvature` 1/z, the object is multiplied by exp(i pi r^2 / (wavelength z)), r being the distance from the
+    field's middle, which all LEDs at this distance have in common (`light_curvature`). Then s_i is the step of the
+    middle, and light near the aperture's edge may be cut in one part of the field only. With a `guard`, the field is so
+    many pixels wider than the camera on each side, so that one border of the camera is not seen at the other.
 
     a is the root of the light's intensity. A view may be recorded g_i times as strongly, above a background b_i, as
-    g_i |A_i x|^2 + b_i, which losses know of (`recording`): they compare waves on the scale of the light, so that one
-    step suits all views.
+    g_i |A_i x|^2 + b_i (`recording`): losses compare waves on the scale of the light, so that one step suits all views.
 
     sum_i A_i^H A_i is diagonal in the spectrum (`overlap`), and ||A_i||^2 = a^2 (n / N) max |P_i|^2, with n pixels of
-    the camera and N of the image. A step touches only those parts of the spectrum that its views see.
+    the camera and N of the image. A step changes only those parts of the spectrum that its views see.
 
     Arguments:
         directions: (views, 2), sines of the angles under which LEDs are seen, along x and y (`light_directions`).

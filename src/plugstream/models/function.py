@@ -17,9 +17,9 @@ __all__ = ["FunctionModel"]
 class FunctionModel(ModelBase):
     """Measurements that any differentiable function predicts, linear or not: y_i = F_i(x).
 
-    The gradient of 1/2 ||F_i(x) - y_i||^2 is J_i(x)^T (F_i(x) - y_i), with J_i(x)^T applied by autograd, so a
-    nonlinear model needs nothing but its forward direction. The theory of the paper asks for convex d_i, which a
-    nonlinear F_i gives up; no Lipschitz constant is known then, so steps are found on the way or given as numbers.
+    The gradient of 1/2 ||F_i(x) - y_i||^2 is J_i(x)^T (F_i(x) - y_i), with J_i(x)^T applied by autograd, so a nonlinear
+    model needs only its forward direction. The theory of the paper requires convex d_i, which a nonlinear F_i does not
+    give; its Lipschitz constant is unknown, so steps are found during the run or given as numbers.
 
     Arguments:
         function: maps an image (..., *image_shape) and views (an int64 tensor of B indices) to (..., B, *data_shape).

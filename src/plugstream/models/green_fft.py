@@ -25,10 +25,10 @@ _NEAR = 1e-2  # of |s - k| L, below which a quotient of two vanishing numbers is
 class GreenFFT:
     r"""f -> k_0^2 int g(r - r') f(r') dr' on the pixels of a grid or of a box of it, g = (i/4) H_0^(1)(k |r|).
 
-    g is cut off beyond the grid's diagonal, which no pair of pixels can tell, and its transform is then smooth and
-    known (`truncated_green`), so that the sum over pixels converges as fast as f is smooth: at second order where
-    an object has edges and its pixels hold averages. The operator is a symmetric matrix, complex and not Hermitian: its
-    adjoint is its conjugate.
+    g is cut off beyond the grid's diagonal, which no pair of pixels notices. Its transform is then smooth and known
+    (`truncated_green`), so that the sum over pixels converges as fast as f is smooth: at second order for an object
+    with edges whose pixels hold averages. The operator is a symmetric matrix, complex and not Hermitian: its adjoint is
+    its conjugate.
 
     A product costs an FFT there and back of twice the box's sides.
 
@@ -85,10 +85,9 @@ class GreenFFT:
         return lambda fields: convolve(fields, fields)
 
     def spread(self, incident: Tensor, currents: Tensor, box: Box) -> Tensor:
-        """An incident field and that of currents in a box of the grid, on the whole grid: (k, H, W) and (k, h, w)
-        complex to (k, H, W).
+        """The sum of an incident field, (k, H, W), and that of currents in a box, (k, h, w), on the grid: (k, H, W).
 
-        The torus is as large as the grid and the box together, which for a small box is half of what `apply` needs.
+        The torus is as large as grid and box together, half of what `apply` needs for a small box.
         """
         (top, left), (height, width) = (side.start or 0 for side in box), currents.shape[-2:]
         spans = (top, height, self.shape[0]), (left, width, self.shape[1])
@@ -110,7 +109,7 @@ def _spans(shape: tuple[int, int]) -> tuple[Span, Span]:
 
 
 def truncated_green(shape: tuple[int, int], pixel: float, wavenumber: float) -> NDArray[np.complex128]:
-    r"""What a unit in one pixel gives in another, a rows and b columns away: (H, W) complex, for a < H and b < W.
+    r"""The field of a unit in one pixel at another one, a rows and b columns away: (H, W) complex, a < H and b < W.
 
     With g cut off at L, the grid's diagonal, its Fourier transform is
 

@@ -1,4 +1,4 @@
-"""Fourier transforms of images at the k-space samples of some views: a plain FFT where those lie on its grid."""
+"""Fourier transforms of images at k-space samples, their normal operator, and the density of samples."""
 
 from __future__ import annotations
 
@@ -13,10 +13,19 @@ from torch import Tensor
 from plugstream.base.errors import InputError
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.nufft import FinufftNufft, finufft_is_here
+from plugstream.models.nufft_grid import fast_size
 from plugstream.models.nufft_points import Points, join_points
 from plugstream.models.nufft_spread import Axis, SpreadNufft
 
-__all__ = ["KSpace", "centered_voxels", "encoded_voxels", "find_axes", "find_period"]
+__all__ = [
+    "KSpace",
+    "ToeplitzNormal",
+    "centered_voxels",
+    "encoded_voxels",
+    "find_axes",
+    "find_period",
+    "sample_density",
+]
 
 Real = NDArray[np.float64]
 
@@ -24,6 +33,7 @@ Real = NDArray[np.float64]
 _ON_GRID = 3e-5
 _LONGEST = 4  # times the image's size: a longer grid that contains all samples does not pay
 _CACHE_BYTES, _BYTES_A_POINT = 1 << 28, 40  # of where samples of views lie on the grid
+_FFT_BYTES = 1 << 22  # of images that are transformed together: what stays near the processor is faster
 _GRID_BYTES = 1 << 28  # of finer grids that are worked on together
 
 
@@ -74,10 +84,10 @@ class KSpace:
 
         (F_i x)_j = (1 / sqrt N) sum_n x_n exp(-2 pi i k_ij . r_n),
 
-    r_n being the places of the N pixels and k_ij the samples of view i. Fully sampled on the image's own grid it is
+    r_n being the places of the N pixels and k_ij the samples of view i. Fully sampled on the image's own grid, it is
     unitary. Along axes on which all samples are multiples of 1 / (P d), d being the pixel's size and P a whole number
     from the image's size to four times it, it is a plain FFT of that length; along others it is our non-uniform FFT, or
-    in double precision on the CPU finufft's.
+    finufft's in double precision on the CPU.
 
     Arguments:
         trajectory: (views, samples, axes), 1/m, along the axes of `voxels.shape`.
@@ -192,6 +202,102 @@ class KSpace:
                 shape, frequencies, self.eps, device=self.device, dtype=self.dtype, is_complex=True
             )
         return self._plans[key]
+
+
+class ToeplitzNormal:
+    r"""x -> sum_i F_i^H W_i F_i x for the samples of some views, prepared once.
+
+    Its entry for pixels m and n is p(m - n) with p(l) = (1/N) sum_ij w_ij exp(2 pi i k_ij . d l), so it is a part of
+    the circular convolution with p on a grid of twice the size: the spectrum of p is real, and its largest value is an
+    upper bound of the norm, since a part of a matrix has no larger norm. Along axes on which samples lie on the grid of
+    an FFT (`KSpace.axes`), that grid is enough, and if it is the image's own, the bound is the norm.
+
+    Arguments: kspace; views (B,); weights (B, samples) of samples, ones if not given, not negative; rough, that a
+    relative accuracy of 1e-2 is enough, as for a bound.
+    Reference: Fessler et al., IEEE Trans. Signal Process. 53(9), 2005.
+    """
+
+    def __init__(self, kspace: KSpace, views: Tensor, weights: Tensor | None = None, *, rough: bool = False) -> None:
+        shape = kspace.voxels.shape
+        self.shape = shape
+        self.sizes = tuple(
+            fast_size(2 * size) if axis.period is None else axis.period
+            for size, axis in zip(shape, kspace.axes, strict=True)
+        )
+        count = len(views) * kspace.samples
+        plan = SpreadNufft(
+            self.sizes,
+            1e-2 if rough else min(kspace.eps, 1e-5 if kspace.dtype == torch.float32 else 1e-11),
+            axes=kspace.axes,
+            is_complex=True,
+            points=count,
+            box=True,
+            device=kspace.device,
+            dtype=kspace.dtype,
+        )
+        kind = kspace.dtype.to_complex()
+        values = torch.ones((1, count), dtype=kind, device=kspace.device)
+        if weights is not None:
+            values = weights.to(device=kspace.device, dtype=kind).reshape(1, count)
+        response = plan.adjoint(values * kspace.scale**2, plan.place(kspace.frequencies(views)))[0]
+        # Lag zero comes first; the response is that of a Hermitian operator, so its spectrum is real.
+        axes = tuple(range(len(shape)))
+        rolled = torch.roll(response, [-(size // 2) for size in self.sizes], axes)
+        self.spectrum: Tensor = torch.fft.fftn(rolled).real.contiguous()
+
+    @property
+    def bound(self) -> float:
+        """An upper bound of the norm."""
+        return float(self.spectrum.max())
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """(n, *shape) to the same."""
+        axes = tuple(range(-len(self.shape), 0))
+        inside = (slice(None), *(slice(0, size) for size in self.shape))
+        out = torch.empty_like(images)
+        step = max(1, _FFT_BYTES // (math.prod(self.sizes) * images.element_size()))
+        padded = torch.zeros((min(step, len(images)), *self.sizes), dtype=images.dtype, device=images.device)
+        for begin in range(0, len(images), step):
+            part = images[begin : begin + step]
+            padded[: len(part)][inside] = part
+            spectra = torch.fft.fftn(padded[: len(part)], dim=axes).mul_(self.spectrum)
+            out[begin : begin + step] = torch.fft.ifftn(spectra, dim=axes)[inside]
+        return out
+
+
+def sample_density(kspace: KSpace, iterations: int = 30, weights: Tensor | None = None) -> NDArray[np.float32]:
+    r"""Weights of all samples, (views, samples), with which the adjoint of the transform is nearly its inverse.
+
+    They are the fixed point of w <- w / (C w), C being the convolution of samples with the kernel of the non-uniform
+    FFT for twice the image's field of view. There, the weights of samples near each other add up to the same
+    everywhere, so that each is the part of k-space that its sample stands for, 1 on the image's own grid. Samples too
+    far apart for a kernel to reach the next one have equal weights.
+
+    Arguments: kspace; iterations; weights (views, samples), 0 for samples that do not count.
+    Reference: Pipe and Menon, Magn. Reson. Med. 41(1), 1999.
+    """
+    views = torch.arange(len(kspace.trajectory))
+    shape = tuple(axis.period or 2 * size for size, axis in zip(kspace.voxels.shape, kspace.axes, strict=True))
+    plan = SpreadNufft(
+        shape, 1e-3, axes=kspace.axes, is_complex=True, points=1, device=kspace.device, dtype=kspace.dtype
+    )
+    points = plan.place(kspace.frequencies(views))
+    counts = torch.ones(len(points), device=kspace.device, dtype=kspace.dtype)
+    if weights is not None:
+        counts = (weights.reshape(-1) > 0).to(counts)
+    # C w for one sample at each step of the image's own grid: reading and writing are one kernel each, whose integral
+    # is in steps of the finer grid.
+    integral = float(plan.kernel.transform(np.zeros(1))[0]) ** 2
+    even = 1.0
+    for size, fine, axis in zip(kspace.voxels.shape, plan.sizes, kspace.axes, strict=True):
+        even *= (1.0 if axis.period is not None else integral) * size / fine
+    density = counts.clone()
+    for _ in range(iterations):
+        grid = plan.zeros(1)
+        plan.write(density.to(kspace.dtype.to_complex())[None], points, grid)
+        near = plan.read(grid, points)[0].real / even
+        density = torch.where(counts > 0, density / near.clamp_min(1e-6 * float(near.max())), density)
+    return density.view(kspace.trajectory.shape[:2]).cpu().numpy().astype(np.float32)
 
 
 def _is_whole(values: Real) -> bool:

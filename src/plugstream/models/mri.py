@@ -15,8 +15,7 @@ from plugstream.base.errors import InputError
 from plugstream.base.rows import Rows
 from plugstream.models.base import ModelBase
 from plugstream.models.ct_geometry import Voxels
-from plugstream.models.kspace import KSpace, encoded_voxels
-from plugstream.models.toeplitz import ToeplitzNormal
+from plugstream.models.kspace import KSpace, ToeplitzNormal, encoded_voxels
 from plugstream.models.views import Views, all_views, check_shape, mask_data
 
 __all__ = ["MRIModel"]
@@ -28,13 +27,13 @@ class MRIModel(ModelBase):
         y_icj = (1 / sqrt N) sum_n S_c(r_n) x_n exp(-2 pi i k_ij . r_n),
 
     for view i (a spoke, an interleaf of a spiral, phase-encode lines), coil c with the sensitivity S_c, and samples j.
-    The image is complex. Of a stack of slices each slice is measured along the same trajectory of two dimensions; a
-    volume that is encoded along three has one of three. On the grid of an FFT the transform is one
-    (`plugstream.models.kspace.KSpace`), so fully sampled with maps of sum_c |S_c|^2 = 1 the model is unitary.
+    The image is complex. Each slice of a stack is measured along the same trajectory of two dimensions; a volume that
+    is encoded along three axes has a trajectory of three. On the grid of an FFT, the transform is one
+    (`plugstream.models.kspace.KSpace`), so the model is unitary if fully sampled with maps of sum_c |S_c|^2 = 1.
 
-    With `density`, w_ij, predictions and data (`convert`) are multiplied by sqrt(w_ij), so that least squares weigh
-    samples by the part of k-space that they stand for: along spokes the middle of k-space is sampled far more densely
-    than the rest, and without the weights fine detail comes last.
+    With `density` w_ij, predictions and data (`convert`) are multiplied by sqrt(w_ij), so that least squares weight
+    samples by the part of k-space that they stand for: spokes sample the middle of k-space far more densely than the
+    rest, and without the weights fine detail comes last.
 
     Arguments:
         trajectory: (views, samples, axes), 1/m, along z, y, x, or y, x.

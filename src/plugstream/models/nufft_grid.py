@@ -28,13 +28,13 @@ class GridNufft:
 
     F(w) = sum_n x_n exp(i n w) = sum_l phi(n_f w / 2 pi - l) X_l up to eps, with X the FFT of length n_f, about 2 N, of
     x_n / phihat(n / n_f), along each axis, and phi the Kaiser-Bessel kernel of a few grid points' width. The image is
-    real, so half of the grid is enough, and of that only the columns near a frequency are computed. The weights are
-    computed in double precision, so that single precision loses nothing to rounded frequencies.
+    real, so half of the grid is enough, and only the columns near a frequency are computed. The weights are computed in
+    double precision, so that single precision loses nothing to rounded frequencies.
 
     Holds to eps for every pixel: see `choose_kernel`.
 
-    The adjoint is the exact transpose: each step's transpose, with the transposed sparse matrix stored beside the
-    other so that both are read row by row and sums are taken in the same order every time.
+    The adjoint is the exact transpose of each step. The transposed sparse matrix is stored as well, so that both are
+    read row by row and sums have a fixed order.
 
     Arguments: shape (H, W); frequencies (points, 2) in radians a pixel along rows and columns, any values, since F has
     the period 2 pi; eps, the relative accuracy; device and real dtype.
@@ -215,10 +215,10 @@ def choose_kernel(
     fft: float = 1.0,
     oversamplings: tuple[float, ...] = _OVERSAMPLINGS,
 ) -> Kernel:
-    """The kernel with an error of at most eps whose interpolation and FFT together are the cheapest.
+    """The kernel with an error of at most eps and the cheapest interpolation and FFT.
 
-    Arguments: eps; pixels of an image and points; axes along which frequencies lie between those of the grid; fft, what
-    a cell of the finer grid costs beside a cell that a point touches; oversamplings to choose from.
+    Arguments: eps; pixels of an image and points; axes along which frequencies lie between those of the grid; fft, the
+    cost of a cell of the finer grid relative to that of a cell that a point touches; oversamplings to choose from.
     """
     fits = [
         kernel

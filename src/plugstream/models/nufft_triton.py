@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,12 @@ def triton_is_here() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
+def _kernels() -> Any:
+    from plugstream.models import nufft_triton_kernel  # which needs Triton
+
+    return nufft_triton_kernel
+
+
 def serves(values: Tensor) -> bool:
     """Whether the kernels take tensors like this one: on CUDA, where Triton is installed."""
     return values.is_cuda and triton_is_here()
@@ -54,12 +61,10 @@ def product(
 
     Results are conjugated where `row_sign` is -1, and entries of the vectors where `column_sign` is.
     """
-    from plugstream.models.nufft_triton_kernel import csr_product
-
     vectors = vectors.contiguous()
     rows = len(starts) - 1
     out = torch.empty((len(vectors), rows, 2), dtype=vectors.dtype, device=vectors.device)
-    csr_product[(-(-rows // _ROWS), len(vectors))](
+    _kernels().csr_product[(-(-rows // _ROWS), len(vectors))](
         starts, columns, values, vectors, out,
         values if row_sign is None else row_sign, values if column_sign is None else column_sign,
         rows, vectors.shape[1], FLIP_ROWS=row_sign is not None, FLIP_COLUMNS=column_sign is not None,
@@ -70,33 +75,27 @@ def product(
 
 def expand(values: Tensor, total: Tensor) -> Tensor:
     """What `born_products.expand` does, in one launch: (n, P/2, P/2) complex and (n,) to (n, P, P)."""
-    from plugstream.models.nufft_triton_kernel import expand_products
-
     half = values.shape[-1]
     pairs = torch.view_as_real(values.contiguous())
     out = torch.empty((len(values), 2 * half, 2 * half), dtype=pairs.dtype, device=values.device)
-    expand_products[(-(-half // _BLOCK), half, len(values))](pairs, total, out, half, BLOCK=_BLOCK)
+    _kernels().expand_products[(-(-half // _BLOCK), half, len(values))](pairs, total, out, half, BLOCK=_BLOCK)
     return out
 
 
 def fold(products: Tensor) -> Tensor:
     """What `born_products.fold` does, but for the sum: (n, P, P) to (n, P/2, P/2) complex."""
-    from plugstream.models.nufft_triton_kernel import fold_products
-
     products = products.contiguous()
     half = products.shape[-1] // 2
     out = torch.empty((len(products), half, half, 2), dtype=products.dtype, device=products.device)
-    fold_products[(-(-half // _BLOCK), half, len(products))](products, out, half, BLOCK=_BLOCK)
+    _kernels().fold_products[(-(-half // _BLOCK), half, len(products))](products, out, half, BLOCK=_BLOCK)
     return torch.view_as_complex(out)
 
 
 def pad_rows(images: Tensor, scale: Tensor, columns: int) -> Tensor:
     """Scaled images, (n, H, W) to (n, H, columns), the pixel at the centre of each row first."""
-    from plugstream.models import nufft_triton_kernel as kernels
-
     count, height, width = images.shape
     out = torch.empty((count, height, columns), dtype=images.dtype, device=images.device)
-    kernels.pad_rows[(-(-out.numel() // _PIXELS),)](
+    _kernels().pad_rows[(-(-out.numel() // _PIXELS),)](
         images.contiguous(), scale, out, out.numel(), height, width, columns, BLOCK=_PIXELS
     )
     return out
@@ -104,11 +103,9 @@ def pad_rows(images: Tensor, scale: Tensor, columns: int) -> Tensor:
 
 def crop_rows(padded: Tensor, scale: Tensor, width: int) -> Tensor:
     """The transpose of `pad_rows`: (n, H, columns) to (n, H, W)."""
-    from plugstream.models import nufft_triton_kernel as kernels
-
     count, height, columns = padded.shape
     out = torch.empty((count, height, width), dtype=padded.dtype, device=padded.device)
-    kernels.crop_rows[(-(-out.numel() // _PIXELS),)](
+    _kernels().crop_rows[(-(-out.numel() // _PIXELS),)](
         padded, scale, out, out.numel(), height, width, columns, BLOCK=_PIXELS
     )
     return out
@@ -119,11 +116,9 @@ def take_columns(half: Tensor, rows: int, columns: int, left: int, count: int) -
 
     Rows are padded with zeros between, the one at the centre first, for the FFT along them.
     """
-    from plugstream.models import nufft_triton_kernel as kernels
-
     images, height, stored = half.shape
     out = torch.empty((images, count, rows), dtype=half.dtype, device=half.device)
-    kernels.take_columns[(-(-rows // _TILE), -(-count // _TILE), images)](
+    _kernels().take_columns[(-(-rows // _TILE), -(-count // _TILE), images)](
         torch.view_as_real(half), torch.view_as_real(out), height, rows, columns, stored, left, count,
         COLUMNS=_TILE, ROWS=_TILE,
     )  # fmt: skip
@@ -132,12 +127,10 @@ def take_columns(half: Tensor, rows: int, columns: int, left: int, count: int) -
 
 def put_columns(grid: Tensor, height: int, columns: int, left: int) -> Tensor:
     """The transpose of `take_columns` and of the real FFT's half: (n, count, rows) to (n, H, columns / 2 + 1)."""
-    from plugstream.models import nufft_triton_kernel as kernels
-
     images, count, rows = grid.shape
     stored = columns // 2 + 1
     out = torch.empty((images, height, stored), dtype=grid.dtype, device=grid.device)
-    kernels.put_columns[(-(-stored // _TILE), -(-height // _TILE), images)](
+    _kernels().put_columns[(-(-stored // _TILE), -(-height // _TILE), images)](
         torch.view_as_real(grid), torch.view_as_real(out), height, rows, columns, stored, left, count,
         COLUMNS=_TILE, ROWS=_TILE,
     )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -28,7 +27,7 @@ _MARGIN = 1.05  # discs of voxels reach beyond the box that they fill
 
 
 class ODTModel(ModelBase):
-    r"""The field behind an object, less the light and divided by it, for each direction that it is seen from.
+    r"""The field behind an object, minus the light and divided by it, for each viewing direction.
 
     The image is the permittivity contrast x = (n / n_0)^2 - 1 of an object with the refractive index n in a medium with
     n_0, real unless it absorbs light. A view's data is u / u_0 - 1 (Born) or log(u / u_0) (Rytov), u_0 being the light
@@ -169,7 +168,7 @@ class ODTModel(ModelBase):
     def _cap(self, view: int) -> Cap:
         frame, light = self.poses[view, :3], self.poses[view, 3]
         slant = np.round(frame[:2] @ light, 14)
-        return _cached_cap(self.optics, self.sizes, (float(slant[0]), float(slant[1])))
+        return cut_cap(self.optics, self.sizes, (float(slant[0]), float(slant[1])))
 
     def _look(self, views: Tensor) -> tuple[Points, Tensor, Tensor]:
         """Where views read the spectrum, which cells of their fields that gives, and the factors."""
@@ -200,8 +199,3 @@ class ODTModel(ModelBase):
     @property
     def _views_at_once(self) -> int:
         return max(1, _POINTS_AT_ONCE // max(1, self.sizes[0] * self.sizes[1]))
-
-
-@lru_cache(maxsize=32)  # one where the object turns, and one a view where the light does
-def _cached_cap(optics: Optics, sizes: tuple[int, int], slant: tuple[float, float]) -> Cap:
-    return cut_cap(optics, sizes, slant)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ class Cap:
     most: float
 
 
+@lru_cache(maxsize=32)  # one if the object turns, one a view if the light does
 def cut_cap(optics: Optics, sizes: tuple[int, int], slant: tuple[float, float]) -> Cap:
     r"""The cap of one direction of light.
 

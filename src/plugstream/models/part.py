@@ -10,9 +10,8 @@ from torch import Tensor
 
 from plugstream.base.draws import Stream, draw_words
 from plugstream.base.errors import InputError
-from plugstream.models.base import Linearization, Model
+from plugstream.models.base import Linearization, Model, WrappedModel
 from plugstream.models.views import Views, all_views
-from plugstream.models.wrapped import WrappedModel
 
 __all__ = ["SHARE", "PartOfData", "judged_entries"]
 

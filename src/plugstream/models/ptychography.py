@@ -19,12 +19,9 @@ from plugstream.models.views import Derivative, Views, all_views, check_shape
 
 __all__ = ["PtychographyModel", "mode_powers", "probe_modes"]
 
-# Bytes of predictions that are worked on at once; more do not fit a cache, and all of a scan hardly memory.
-_BYTES = 64 << 20
-# A position this near to a whole pixel is one: the shift would be lost in single precision.
-_WHOLE = 1e-4
-# How much of the beam's power modes begin with that nobody gave, one after the other, as parts of the one before.
-_SHARE = 0.1
+_BYTES = 64 << 20  # of predictions that are worked on at once, and fit a cache
+_WHOLE = 1e-4  # of a pixel: smaller shifts would be lost in single precision
+_SHARE = 0.1  # power of the first added mode, as a part of the main one's; each further one has half of it
 # Where the object lights the probe less than this part of the most, the probe learns as slowly as there.
 _LEAST = 0.1
 
@@ -34,10 +31,9 @@ class PtychographyModel(ModelBase):
 
         (A_i x)_m = F( P_m(. - f_i) x[r_i : r_i + n] ),   F the unitary FFT in two dimensions,
 
-    with the probe's modes P_m, the position r_i + f_i of the probe's first pixel, r_i whole and |f_i| <= 1/2, by which
-    the probe is shifted in Fourier space. The model is linear in the object x; what is counted is
-    I_i = sum_m |(A_i x)_m|^2 (and noise), since modes do not interfere, which is what losses compare with: they sum
-    over the axis `incoherent` of predictions.
+    with the probe's modes P_m and the position r_i + f_i of the probe's first pixel, r_i whole and |f_i| <= 1/2, by
+    which the probe is shifted in Fourier space. The model is linear in the object x. Modes do not interfere, so the
+    counts are I_i = sum_m |(A_i x)_m|^2 plus noise, and losses sum over the axis `incoherent` of predictions.
 
     sum_i A_i^H A_i is diagonal: it multiplies x with the sum of the beams' intensities at all positions (`overlap`).
     L_i is the largest intensity of the beam.
@@ -202,8 +198,8 @@ class PtychographyModel(ModelBase):
 
         g_im being the loss's derivative at the prediction of view i, x_i the part of the image that view i sees, and
         S_i the shift by a fraction of a pixel. It is the gradient step whose length follows the object's overlap, as
-        that of the image follows the probe's. The beam's power stays as it is, since no data tells it from the square
-        of the object's transmission, and a denoiser that shrinks the object would let the probe grow.
+        that of the image follows the probe's. The beam's power is fixed: the data cannot tell it from the square of the
+        object's transmission, and with a denoiser that shrinks the object the probe would grow.
 
         Arguments: image (*image_shape); data (B, 1, n, n) of these views; names, of parameters to refine; derivative of
         a loss whose curvature at a fit is 1; pace, the part of the step that is taken.
@@ -264,7 +260,7 @@ class PtychographyModel(ModelBase):
         return torch.stack([values[..., r : r + h, c : c + w] for r, c in self.corners[index.numpy()].tolist()], -3)
 
     def _add_patches(self, patches: Tensor, index: Tensor, out: Tensor) -> Tensor:
-        """The adjoint of `_patches`, added to `out`, one view after the other, so that sums are the same every time."""
+        """The adjoint of `_patches`, added to `out`, one view after the other, so that sums are repeatable."""
         h, w = self.data_shape[1:]
         for number, (r, c) in enumerate(self.corners[index.numpy()].tolist()):
             out[..., r : r + h, c : c + w] += patches[..., number, :, :]

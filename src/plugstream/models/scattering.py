@@ -39,29 +39,28 @@ class ScatteringModel(ModelBase):
         u_i = u_i^in + G (x u_i),        y_i = S (x u_i),
 
     where G is convolution with k_0^2 (i/4) H_0^(1)(k |r|) (`GreenFFT`), and u_i^in and S are those of `BornModel`,
-    which keeps the first term of the series u = u^in + G x u^in + ... This model keeps all of it: it solves
+    which takes the first term of the series u = u^in + G x u^in + ... This model takes all of it: it solves
     (I - G X) u_i = u_i^in to a relative residual of `tolerance`, for all views of a batch together (`Scatterer`).
 
     The derivative is J_i v = S (I - X G)^{-1} (u_i v), and with G symmetric its adjoint is
 
         Re(J_i^H z) = Re(u_i p_i),    p_i = (I - G X)^{-1} S^T conj(z),
 
-    a field of the same equation, lit from the receivers: a gradient takes two solutions, of which the second begins
-    with all that the first has found, and none of what the solver did is differentiated. At x = 0 it is the Born model,
-    which is what `linearized()` returns.
+    a field of the same equation, lit from the receivers. So a gradient takes two solutions, the second of which starts
+    from the first, and the solver is not differentiated. At x = 0 it is the Born model, which `linearized()` returns.
 
-    Holds for scalar waves in 2D (TM polarisation) with pixels well below the wavelength in the object. Discs of 0.4 to
-    2 wavelengths across, averaged over pixels, at 11 of them a wavelength inside: up to a permittivity of 3 0.7 % in
-    the median and 1.7 % at most, from 3 to 6 1.6 % and 3.5 %, from 6 to 12 1.0 % and 6.5 %. The error falls about with
-    the square of the pixel up to 3; of stronger discs, which resonate, by 1.7 to 13 for half the pixel. GMRES needs
-    more products the larger and the stronger the object: 3 and 2 for discs of half a wavelength, and 17 and 4 where one
-    of contrast 2 is two wavelengths wide. Where coarser grids can tell the waves of a large box, one or two products of
-    the fine one are enough, and those are theirs (`FieldEquation`).
+    Holds for scalar waves in 2D (TM polarisation) with pixels well below the wavelength in the object. The error for
+    discs of 0.4 to 2 wavelengths across, averaged over pixels, with 11 pixels a wavelength inside, is 0.7 % in the
+    median and 1.7 % at most up to a permittivity of 3, 1.6 % and 3.5 % from 3 to 6, and 1.0 % and 6.5 % from 6 to 12.
+    It falls about with the square of the pixel up to 3; for stronger discs, which resonate, by 1.7 to 13 for half the
+    pixel. GMRES needs more products for larger and stronger objects: 3 and 2 for discs of half a wavelength, and 17 and
+    4 for one of contrast 2 and two wavelengths. If coarser grids resolve the waves of a large box, one or two products
+    of the fine grid are enough (`FieldEquation`).
 
     Arguments:
         geometry: as for `BornModel`; all of its geometries are taken.
         tolerance: 1e-3 in single and 1e-9 in double precision if not given.
-        max_iterations: products for a solution; a warning names a view that has not converged by then.
+        max_iterations: most products for a solution; a warning names a view that has not converged.
         method, eps, device, dtype, nufft: as for `BornModel`; method and eps are of u^in and S.
 
     Reference: Colton and Kress, Inverse Acoustic and Electromagnetic Scattering Theory, ch. 8; for the gradient,

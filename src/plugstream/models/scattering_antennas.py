@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,57 +17,39 @@ from plugstream.models.born_geometry import BornGeometry
 from plugstream.models.green_fft import Box
 from plugstream.models.nufft import make_nufft
 
-__all__ = ["Antennas", "PlaneWaveSums", "WaveNufft", "antennas_of"]
+__all__ = ["PlaneWaveSums", "WaveNufft", "antennas_of"]
 
 _FEW = 160  # directions up to which matrix products are faster than a non-uniform FFT
 
 
-class Antennas(Protocol):
-    """The incident fields u_i, and S from currents in pixels to receivers, with its transpose."""
-
-    def incident(self, views: Sequence[int]) -> Tensor:
-        """u_i on the grid: (B, H, W) complex; not to be changed."""
-
-    def receive(self, currents: Tensor, box: Box) -> Tensor:
-        """S w of currents that are zero outside a box: (N, h, w) complex to (N, receivers)."""
-
-    def radiate(self, data: Tensor) -> Tensor:
-        """S^T q on the grid: (N, receivers) complex to (N, H, W)."""
-
-    @property
-    def held(self) -> int:
-        """Bytes kept beside what the Born model keeps."""
-
-
-def antennas_of(engine: DenseBorn | FastBorn, geometry: BornGeometry) -> Antennas:
-    """The antennas of a geometry, by the Green's matrix or through plane waves, like the engine of its Born model."""
-    return DenseAntennas(engine) if isinstance(engine, DenseBorn) else PlaneWaveAntennas(engine, geometry)
-
-
 class DenseAntennas:
-    """S as a matrix, (receivers, pixels), which any geometry has."""
+    """The incident fields u_i, and S from currents in pixels to receivers, as a matrix, for any geometry."""
 
     held = 0
+    """Bytes kept besides those of the Born model."""
 
     def __init__(self, engine: DenseBorn) -> None:
         self.engine, self.shape = engine, engine.shape
 
     def incident(self, views: Sequence[int]) -> Tensor:
+        """u_i on the grid: (B, H, W) complex, read-only."""
         fields: Tensor = self.engine.fields_of(torch.tensor(views)).unflatten(1, self.shape)
         return fields
 
     def receive(self, currents: Tensor, box: Box) -> Tensor:
+        """S w of currents that are zero outside a box: (N, h, w) complex to (N, receivers)."""
         green = self.engine.green.unflatten(1, self.shape)[:, *box].flatten(1)
         data: Tensor = currents.flatten(1) @ green.T
         return data
 
     def radiate(self, data: Tensor) -> Tensor:
+        """S^T q on the grid: (N, receivers) complex to (N, H, W)."""
         fields: Tensor = (data @ self.engine.green).unflatten(1, self.shape)
         return fields
 
 
 class PlaneWaveAntennas:
-    """S and the incident fields through P standing plane waves, as the fast Born model has them.
+    """As `DenseAntennas`, through P standing plane waves, as the fast Born model has them.
 
     u_i = sum_a T[i, a] phi_a and S = R phi^T with phi_a the cosines and sines of P/2 directions: between pixels and
     sums with phi by matrices (`PlaneWaveSums`), or for many directions by a non-uniform FFT at P/2 frequencies on a
@@ -125,6 +106,11 @@ class PlaneWaveAntennas:
         """The sums of standing waves with these coefficients: (N, P) complex to (N, H, W)."""
         cosines, sines = waves.chunk(2, 1)
         return self._waves.combine(cosines, sines)
+
+
+def antennas_of(engine: DenseBorn | FastBorn, geometry: BornGeometry) -> DenseAntennas | PlaneWaveAntennas:
+    """The antennas of a geometry, by the Green's matrix or through plane waves, like the engine of its Born model."""
+    return DenseAntennas(engine) if isinstance(engine, DenseBorn) else PlaneWaveAntennas(engine, geometry)
 
 
 class PlaneWaveSums:

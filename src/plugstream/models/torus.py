@@ -17,15 +17,15 @@ _CACHE_BYTES = 3 << 19
 
 
 def torus_symbol(kernel: Tensor, spans: tuple[Span, Span], sizes: tuple[int, int]) -> Tensor:
-    """The transform of an even kernel on a torus of these sizes, whose origin is where the box begins: (rows, columns).
+    """The transform of an even kernel on a torus of these sizes, with its origin at the box's: (rows, columns).
 
-    Holds where no two pairs of pixels fall together: sizes of at least length + wanted - 1.
+    Holds if no two pairs of pixels coincide: for sizes of at least length + count - 1.
 
     Arguments: kernel (H, W), what a pixel gives one that is a rows and b columns away.
     """
     torus = kernel
-    for axis, ((start, length, wanted), size) in enumerate(zip(spans, sizes, strict=True)):
-        before, after = start + length, wanted - start  # how far the field goes, to either side
+    for axis, ((start, length, count), size) in enumerate(zip(spans, sizes, strict=True)):
+        before, after = start + length, count - start  # how far the field extends to either side
         line = torus.new_zeros([size if n == axis else torus.shape[n] for n in (0, 1)])
         line.narrow(axis, 0, after).copy_(torus.narrow(axis, 0, after))
         if before > 1:
@@ -41,14 +41,14 @@ def convolution(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """(b, f) -> b + k * (x f), with f in a box and b where the field is wanted, by an FFT there and back.
 
-    The zeros around x f are written once. On a CPU fields go through a few at a time, so that they stay in the cache:
-    that takes two thirds of the time.
+    The zeros around x f are written once. A CPU transforms a few fields at a time, which stay in its cache, in two
+    thirds of the time.
 
     Arguments: symbol of the kernel k (`torus_symbol`); spans of the axes; factor x, (h, w), or None.
     Returns: takes b (k, H, W) and f (k, h, w), complex, and changes neither.
     """
     height, width = spans[0][1], spans[1][1]
-    pieces = [_pieces(-start, wanted, size) for (start, _, wanted), size in zip(spans, symbol.shape, strict=True)]
+    pieces = [_pieces(-start, count, size) for (start, _, count), size in zip(spans, symbol.shape, strict=True)]
     most = None if symbol.is_cuda else max(1, _CACHE_BYTES // symbol.nbytes)
     multiplier = None if factor is None else factor.to(symbol.dtype)
     padded = symbol.new_zeros((0, *symbol.shape))

@@ -18,8 +18,8 @@ _GOLDEN = np.pi * (np.sqrt(5) - 1) / 2  # radians, 111.25 degrees: any number of
 def radial_spokes(voxels: Voxels, spokes: int, samples: int | None = None) -> Real:
     """Spokes through the middle of k-space, each turned by the golden angle from the one before: (spokes, samples, 2).
 
-    They reach 1 / (2 d) along each axis, d being the pixel's size along it. Of a square image of N pixels a side pi N /
-    2 spokes are needed for every sample to be within half a step of another at the edge.
+    They reach 1 / (2 d) along each axis, d being the pixel's size along it. A square image of N pixels a side needs
+    pi N / 2 spokes for every sample at the edge to be within half a step of another.
 
     Arguments: voxels of the image, two axes; spokes; samples of each, twice as many as the image has pixels along its
     longer axis if not given.
@@ -35,8 +35,8 @@ def radial_spokes(voxels: Voxels, spokes: int, samples: int | None = None) -> Re
 def spiral_interleaves(voxels: Voxels, interleaves: int, turns: float, samples: int | None = None) -> Real:
     """Spirals of Archimedes from the middle of k-space outwards, each turned by the golden angle from the one before.
 
-    (interleaves, samples, 2). They reach 1 / (2 d); samples follow each other at equal distances along the path, but
-    for its first half turn. M interleaves of t turns cover a field of view of N pixels where M t is at least N / 2.
+    (interleaves, samples, 2). They reach 1 / (2 d); samples are equally spaced along the path, except for its first
+    half turn. M interleaves of t turns cover a field of view of N pixels if M t is at least N / 2.
 
     Arguments: voxels of the image, two axes; interleaves; turns of each; samples of each, as many as are needed for a
     distance of at most one step of k-space if not given.
@@ -66,10 +66,10 @@ def cartesian_lines(voxels: Voxels, rows: NDArray[np.integer], columns: int | No
 
 
 def variable_lines(height: int, count: int, *, middle: int | None = None, seed: int = 0) -> NDArray[np.int64]:
-    """Which rows of k-space are measured: all in the middle, and others at random, fewer the farther out.
+    """Which rows of k-space are measured: all in the middle, and random ones, fewer farther out.
 
-    Arguments: height, rows in all; count of those that are measured; middle, those around row 0 that all are, a third
-    of them and 24 at most if not given; seed.
+    Arguments: height, rows in all; count of measured rows; middle, rows around row 0 that are all measured, a third of
+    them and at most 24 if not given; seed.
     """
     full = min(24, max(1, count // 3)) if middle is None else middle
     if not 1 <= full <= count <= height:
@@ -84,6 +84,6 @@ def variable_lines(height: int, count: int, *, middle: int | None = None, seed: 
 
 
 def _spiral_length(radius: Real, turns: float) -> Real:
-    """Of a spiral r = angle / (2 pi turns) from the middle to these radii."""
+    """Lengths of a spiral r = angle / (2 pi turns) from the middle to these radii."""
     angle = 2 * np.pi * turns * radius
     return np.asarray((angle * np.sqrt(1 + angle**2) + np.arcsinh(angle)) / (4 * np.pi * turns))

@@ -14,8 +14,7 @@ from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.models.coils import adaptive_maps, espirit_maps, smooth_images
 from plugstream.models.ct_geometry import Voxels
-from plugstream.models.density import sample_density
-from plugstream.models.kspace import KSpace, encoded_voxels
+from plugstream.models.kspace import KSpace, encoded_voxels, sample_density
 from plugstream.models.mri import MRIModel
 
 __all__ = ["Samples", "estimate_maps", "first_image", "group_grid", "leave_out", "whitening_matrix"]
