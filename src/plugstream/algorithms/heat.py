@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -139,7 +139,7 @@ class DenoiserRace(SigmaRace):
 
     def _begin_round(self, state: Any, trunk: Any) -> RaceState:
         """The state before a round, or before the heat where sigma has just been found."""
-        following: Any = super()._begin_round(state, trunk)
+        following = cast(HeatState, super()._begin_round(state, trunk))
         if state.decided or not following.ended:
             return following
         return replace(following, ended=False, entrant=0, goal=self.length)

@@ -50,7 +50,9 @@ def lengths(field: Tensor, ndim: int, isotropic: bool, coupled: bool) -> Tensor:
     if isotropic:
         squares = _squares([part for components in zip(*axes, strict=True) for part in components])
         return squares.sqrt()
-    sizes = [components[0].abs() if len(components) == 1 else _squares(components).sqrt() for components in axes]
+    sizes: list[Tensor] = [
+        components[0].abs() if len(components) == 1 else _squares(components).sqrt() for components in axes
+    ]
     return functools.reduce(torch.add, sizes)
 
 

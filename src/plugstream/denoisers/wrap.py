@@ -18,7 +18,7 @@ from plugstream.denoisers.base import (
     Wrapper,
     check_bounds,
     compose_averaged,
-    per_image,
+    levels,
     refuse_complex_box,
     require_real,
 )
@@ -97,17 +97,16 @@ class FromModule(Denoiser):
 
     def _denoise(self, image: Tensor, sigma: Sigma) -> Tensor:
         require_real(image, "a network")
-        ones = [1] * self.axes
         shape = image.shape[-self.axes :] if self.channels else (1, *image.shape[-self.ndim :])
         stack = image.reshape(-1, *shape)
-        level = torch.as_tensor(per_image(sigma, image, self.axes), dtype=image.dtype, device=image.device)
-        level = level.expand(*image.shape[: image.ndim - self.axes], *ones).reshape(-1, *[1] * (self.ndim + 1))
+        level = levels(sigma, image, self.axes)
         module = self._module_like(image)
         inputs: tuple[Tensor, ...] = (stack,)
         if self.condition == "map":
-            inputs = (torch.cat([stack, level.expand_as(stack[:, :1])], dim=1),)
+            level_map = level.reshape(-1, *[1] * (self.ndim + 1)).expand_as(stack[:, :1])
+            inputs = (torch.cat([stack, level_map], dim=1),)
         elif self.condition == "scalar":
-            inputs = (stack, level.flatten())
+            inputs = (stack, level)
         try:
             out = module(*inputs)
         except torch.OutOfMemoryError:

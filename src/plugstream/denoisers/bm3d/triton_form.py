@@ -1,8 +1,7 @@
 """BM3D on CUDA: which kernels of `triton_matching.py` and `triton_kernels.py` run, in which order, on which grid.
 
 Grids come from shapes alone and nothing is read back, so that a call can be captured in a CUDA graph, after one call
-outside it that compiles the kernels and puts the constants on the device. Small images, whose kernels take less time
-than their launches, are put into such a graph here.
+outside it that compiles the kernels. Small images, whose kernels take less time than their launches, use such a graph.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["bm3d", "match", "serves"]
 
 # Measured on an H200 at 256 x 256 and 512 x 512.
 _REFERENCES = 4  # references below each other in one program of the matching,
-_BESIDE = 3  # as many beside each other, and
+_SIDE = 3  # as many side by side, and
 _DOWN = 3  # candidates below each other in one lane: 39 x 13 lanes fill 512
 _WARPS, _REGISTERS = 16, 128  # of the matching at most: a lane a thread, and as many registers as 512 threads can have
 _KEEP = (4, 5)  # keys that a thread of the selection keeps, of groups of up to 16 and of more
@@ -40,16 +39,16 @@ serves = forms.triton_serves
 def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2, deterministic: bool = False) -> Tensor:
     """Remove white Gaussian noise by filtering groups of similar blocks: (N, H, W) and (N,) to (N, H, W).
 
-    The matching is that of `reference.bm3d` to the bit, the result its own up to rounding. Blocks are added up
-    atomically, in an order that changes from run to run: as whole numbers of 64 bits, whose sum does not depend on it,
-    or as floating point numbers, whose last bits do. Where those decide which of two blocks is the nearer in stage 2,
-    pixels were seen to move by up to 7e-4 of values from 0 to 1, with sigma 0.1.
+    The matching is that of `reference.bm3d` to the bit, the result up to rounding. Blocks are added atomically, in an
+    order that changes from run to run: as integers of 64 bits, whose sum does not depend on it, or as floating point
+    numbers, whose last bits do. If those decide which of two blocks is nearer in stage 2, pixels move by up to 7e-4 of
+    values from 0 to 1, with sigma 0.1.
 
     Arguments:
         images: float32 on CUDA, contiguous, H, W >= 8.
-        sigma: float32 on the same device, one for each image; never read by the host. 0 returns the image as it is. Not
-            to be written to after it was given here: another tensor has other levels.
-        deterministic: add up whole numbers: the same bits every time, a little slower, twice the memory for sums.
+        sigma: float32 on the same device, one for each image; never read by the host, and not to be changed later. 0
+            returns the image as it is.
+        deterministic: add integers: the same bits every time, a little slower, twice the memory for sums.
     """
     return _graph_call(profile, stages, deterministic)(images, sigma)
 
@@ -64,23 +63,23 @@ def _graph_call(profile: Profile, stages: int, deterministic: bool) -> GraphCall
     return GraphCall(lambda images, sigma: _bm3d(images, sigma, profile, stages, deterministic), steady=(1,))
 
 
-def match(guide: Tensor, profile: Profile, wanted: int) -> Tensor:
-    """As `reference.match`, for an image (H, W), or for (N, H, W) with (N, references, K) to come back."""
-    found = _match(guide.reshape(-1, *guide.shape[-2:]).contiguous(), profile, wanted).long()
-    return found.reshape(*guide.shape[:-2], *found.shape[1:])
+def match(guide: Tensor, profile: Profile, most: int) -> Tensor:
+    """As `reference.match`: (H, W) to (references, K), or (N, H, W) to (N, references, K)."""
+    groups = _match(guide.reshape(-1, *guide.shape[-2:]).contiguous(), profile, most).long()
+    return groups.reshape(*guide.shape[:-2], *groups.shape[1:])
 
 
-def _match(images: Tensor, profile: Profile, wanted: int) -> Tensor:
+def _match(images: Tensor, profile: Profile, most: int) -> Tensor:
     """The block positions of each reference's group, int32 (N, references, K)."""
     from plugstream.denoisers.bm3d.triton_matching import measure, select
 
     count, height, width = images.shape
-    k = group_size((height, width), profile.radius, wanted)
+    k = group_size((height, width), profile.radius, most)
     # As many as `reference_positions` has: every `step` pixels, and one at the very end.
     rows, columns = (forms.cover(size - BLOCK, profile.step) + 1 for size in (height, width))
     down, across = (
         forms.cover((size - BLOCK) // profile.step + 1, at_once)
-        for size, at_once in ((height, _REFERENCES), (width, _BESIDE))
+        for size, at_once in ((height, _REFERENCES), (width, _SIDE))
     )
     # The last row or column may break the step.
     more_down, more_across = (int((size - BLOCK) % profile.step != 0) for size in (height, width))
@@ -91,7 +90,7 @@ def _match(images: Tensor, profile: Profile, wanted: int) -> Tensor:
     groups = torch.empty((count, rows * columns, k), dtype=torch.int32, device=images.device)
     shape = {"RADIUS": profile.radius, "STEP": profile.step, "DOWN": _DOWN, "LANES": lanes}
     measure[across + more_across, down + more_down, count](
-        _framed(images, profile.radius + profile.step * _BESIDE + BLOCK),
+        _framed(images, profile.radius + profile.step * _SIDE + BLOCK),
         keys,
         height,
         width,
@@ -101,7 +100,7 @@ def _match(images: Tensor, profile: Profile, wanted: int) -> Tensor:
         across,
         **shape,
         REFS=_REFERENCES,
-        COLUMNS=_BESIDE,
+        COLUMNS=_SIDE,
         PTX=not forms.interpreted(),
         num_warps=min(_WARPS, forms.cover(lanes, 32)),
         maxnreg=_REGISTERS,
@@ -212,16 +211,18 @@ def _constants(name: str, kaiser: float, device: torch.device) -> tuple[Tensor, 
     analysis = {"bior15": bior15, "dct": dct}[name](BLOCK)
     window = np.kaiser(BLOCK, kaiser)
     synthesis = window[:, None] * np.linalg.inv(analysis)
-    made = [torch.from_numpy(np.ascontiguousarray(a)).to(device, torch.float32) for a in (analysis, synthesis, window)]
-    return made[0], made[1], made[2]
+    a, s, w = (
+        torch.from_numpy(np.ascontiguousarray(m)).to(device, torch.float32) for m in (analysis, synthesis, window)
+    )
+    return a, s, w
 
 
 @cache
 def _correlation_table(name: str, device: torch.device) -> Tensor:
     """`correlations` for distances with a sign, as `filter_groups` reads them: that of (dy, dx) at [8 + dy, 8 + dx]."""
     table = np.zeros((16, 64, 64))
-    apart = np.abs(np.arange(-BLOCK, BLOCK))
-    table[:, :16] = correlations(name)[apart[:, None], apart]
+    distances = np.abs(np.arange(-BLOCK, BLOCK))
+    table[:, :16] = correlations(name)[distances[:, None], distances]
     return torch.from_numpy(table).to(device, torch.float32)
 
 

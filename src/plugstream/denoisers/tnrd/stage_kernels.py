@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from plugstream.denoisers.tnrd.triton_kernels import first, second
+from plugstream.denoisers.tnrd.triton_kernels import evaluate, locate, mirror
 
 __all__ = ["bump_sums", "drive_gradients", "reflect", "unfold"]
 
@@ -39,25 +39,13 @@ def drive_gradients(
         real = (at < count)[:, None] & (tap < 49)[None, :]
         here = real & (i >= 0) & (i < height) & (j >= 0) & (j < width)
         behind = tl.load(grad + i * width + j, mask=here, other=0.0)
-        i = tl.where(i < 0, -1 - i, i)
-        i = tl.where(i >= height, 2 * height - 1 - i, i)
-        j = tl.where(j < 0, -1 - j, j)
-        j = tl.where(j >= width, 2 * width - 1 - j, j)
-        patches = tl.load(u + i * width + j, mask=real, other=0.0)
+        patches = tl.load(u + mirror(i, height) * width + mirror(j, width), mask=real, other=0.0)
         r = tl.dot(patches, down, input_precision=EXACT)
         g = -tl.dot(behind, down, input_precision=FAST)
-        place = (r + REACH) * (1.0 / STEP)
-        place = tl.where(place < 0.0, 0.0, place)
-        place = tl.where(place > CELLS - 0.001, CELLS - 0.001, place)
-        cell = place.to(tl.int32)
-        cell = tl.minimum(tl.maximum(cell, 0), CELLS - 1)  # of a NaN
-        t = place - cell.to(tl.float32) - 0.5
+        cell, t = locate(r, CELLS, STEP, REACH)
         # Eight coefficients in 32 bytes: the cubic of phi, then that of its derivative.
         cubic = table + (k[None, :] * CELLS + cell) * 4
-        lower, upper = tl.load(cubic), tl.load(cubic + 1)
-        value = ((second(upper) * t + first(upper)) * t + second(lower)) * t + first(lower)
-        lower, upper = tl.load(cubic + 2), tl.load(cubic + 3)
-        slope = ((second(upper) * t + first(upper)) * t + second(lower)) * t + first(lower)
+        value, slope = evaluate(cubic, t), evaluate(cubic + 2, t)
         of_response = g * slope
         back = tl.dot(of_response, up, input_precision=FAST)
         tl.store(shares + tap[None, :] * count + at[:, None], back, mask=real)

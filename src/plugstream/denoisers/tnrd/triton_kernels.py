@@ -19,6 +19,31 @@ def second(word):
 
 
 @triton.jit
+def mirror(i, size):
+    # The pixel that a place beyond either end of a line mirrors.
+    i = tl.where(i < 0, -1 - i, i)
+    return tl.where(i >= size, 2 * size - 1 - i, i)
+
+
+@triton.jit
+def locate(responses, CELLS: tl.constexpr, STEP: tl.constexpr, REACH: tl.constexpr):
+    # The cell of the table of each response, and its place there from -1/2 to 1/2.
+    place = (responses + REACH) * (1.0 / STEP)
+    place = tl.where(place < 0.0, 0.0, place)  # so written, a NaN stays one
+    place = tl.where(place > CELLS - 0.001, CELLS - 0.001, place)
+    cell = place.to(tl.int32)
+    cell = tl.minimum(tl.maximum(cell, 0), CELLS - 1)  # of a NaN
+    return cell, place - cell.to(tl.float32) - 0.5
+
+
+@triton.jit
+def evaluate(cubic, t):
+    # The four coefficients of a cubic are two words of 64 bits, which are read twice as fast.
+    lower, upper = tl.load(cubic), tl.load(cubic + 1)
+    return ((second(upper) * t + first(upper)) * t + second(lower)) * t + first(lower)
+
+
+@triton.jit
 def drive(
     u, gains, forward, backward, table, shares, height, width,
     FIRST: tl.constexpr, CELLS: tl.constexpr, STEP: tl.constexpr, REACH: tl.constexpr, BLOCK: tl.constexpr,
@@ -36,26 +61,14 @@ def drive(
     tap = tl.arange(0, 64)
     i = (at // wide)[:, None] + (tap // 7)[None, :] - 6
     j = (at % wide)[:, None] + (tap % 7)[None, :] - 6
-    i = tl.where(i < 0, -1 - i, i)
-    i = tl.where(i >= height, 2 * height - 1 - i, i)
-    j = tl.where(j < 0, -1 - j, j)
-    j = tl.where(j >= width, 2 * width - 1 - j, j)
     inside = (at < count)[:, None] & (tap < 49)[None, :]
-    patches = tl.load(u + i * width + j, mask=inside, other=0.0)
+    patches = tl.load(u + mirror(i, height) * width + mirror(j, width), mask=inside, other=0.0)
     if FIRST:
         patches *= tl.load(gains + image)
     k = tl.arange(0, 64)
     responses = tl.dot(patches, tl.load(forward + tap[:, None] * 64 + k[None, :]), input_precision=PRECISION)
-    place = (responses + REACH) * (1.0 / STEP)
-    place = tl.where(place < 0.0, 0.0, place)  # so written, a NaN stays one
-    place = tl.where(place > CELLS - 0.001, CELLS - 0.001, place)
-    cell = place.to(tl.int32)
-    cell = tl.minimum(tl.maximum(cell, 0), CELLS - 1)  # of a NaN
-    t = place - cell.to(tl.float32) - 0.5
-    # The four coefficients of a cubic as two words of 64 bits, which are read twice as fast.
-    cubic = table + (k[None, :] * CELLS + cell) * 2
-    lower, upper = tl.load(cubic), tl.load(cubic + 1)
-    value = ((second(upper) * t + first(upper)) * t + second(lower)) * t + first(lower)
+    cell, t = locate(responses, CELLS, STEP, REACH)
+    value = evaluate(table + (k[None, :] * CELLS + cell) * 2, t)
     given = tl.dot(value, tl.load(backward + k[:, None] * 64 + tap[None, :]), input_precision=PRECISION)
     tl.store(shares + tap[None, :] * count + at[:, None], given, mask=inside)
 

@@ -1,8 +1,8 @@
 """One step of TNRD on CUDA with its gradients, for training: `model.diffuse` specifies it.
 
-Responses and influences are never kept for the backward pass: it forms them anew from the image, in registers. All sums
-are taken in a fixed order, so that training repeats itself to the bit, and nothing is read back, so that a step of
-training can be captured in a CUDA graph.
+The backward pass recomputes responses and influences from the image, in registers. All sums are taken in a fixed order,
+so that training repeats itself to the bit, and nothing is read back, so that a step of training can be captured in a
+CUDA graph.
 """
 
 from __future__ import annotations
