@@ -166,7 +166,3 @@ class DenoiserRace(SigmaRace):
         if algorithm is None and state.choice > 0:
             algorithm = replace(self.algorithm, denoiser=self.rivals[state.choice - 1].denoiser)
         return super().finish(state, algorithm)
-
-    def name_of(self, number: int) -> str | None:
-        """The name of an entrant of the heat; None for the race's own denoiser."""
-        return None if number == 0 else self.rivals[number - 1].name

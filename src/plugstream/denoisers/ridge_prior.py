@@ -171,12 +171,6 @@ def _bound(spectra: Tensor, steepest: Tensor, size: int) -> Tensor:
     return torch.einsum("nc,cfg->nfg", steepest, spectra).amax((1, 2)) / between
 
 
-def _mirror_indices(count: int, by: int, device: torch.device) -> Tensor:
-    """Which of `count` pixels stands at each place of a line that continues as its mirror image, `by` at each end."""
-    line = torch.arange(count, device=device)
-    return torch.cat([line[:by].flip(0), line, line[-by:].flip(0)])
-
-
 def _conv_adjoint(u: Tensor, kernels: Tensor) -> Tensor:
     """The adjoint of conv2d with these kernels.
 
@@ -292,8 +286,10 @@ class RidgePotential:
         return self._extend_adjoint(out)
 
     def _line(self, count: int) -> Tensor:
+        """The pixels of a line of this length that continues as its mirror image at both ends."""
         if count not in self._lines:
-            self._lines[count] = _mirror_indices(count, self.kernels.shape[-1] // 2, self.kernels.device)
+            by, line = self.kernels.shape[-1] // 2, torch.arange(count, device=self.kernels.device)
+            self._lines[count] = torch.cat([line[:by].flip(0), line, line[-by:].flip(0)])
         return self._lines[count]
 
     def _extend(self, x: Tensor) -> Tensor:

@@ -88,14 +88,10 @@ class FromModule(Denoiser):
         self.averaged, self.min_size, self.ndim, self.channels = averaged, min_size, ndim, channels
         self._copies: dict[tuple[torch.device, torch.dtype], tuple[object, nn.Module]] = {}
 
-    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
-        with torch.set_grad_enabled(torch.is_grad_enabled() and image.requires_grad):
-            return self._denoise(image, sigma), None
-
     def describe(self) -> str:
         return type(self.module).__name__
 
-    def _denoise(self, image: Tensor, sigma: Sigma) -> Tensor:
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
         require_real(image, "a network")
         shape = image.shape[-self.axes :] if self.channels else (1, *image.shape[-self.ndim :])
         stack = image.reshape(-1, *shape)
@@ -108,7 +104,8 @@ class FromModule(Denoiser):
         elif self.condition == "scalar":
             inputs = (stack, level)
         try:
-            out = module(*inputs)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and image.requires_grad):
+                out = module(*inputs)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError) as error:  # shapes or arguments that do not fit
@@ -119,7 +116,7 @@ class FromModule(Denoiser):
                 'condition=...) says: "none", "scalar" or "map"'
             ) from error
         out = _same_shape(out, stack, "the network").reshape(image.shape)
-        return image - out if self.residual else out
+        return image - out if self.residual else out, None
 
     def _module_like(self, image: Tensor) -> nn.Module:
         """The module on the image's device and in its precision, copied again if its parameters have changed."""

@@ -9,14 +9,13 @@ the candidates with the smallest keys form the group, the reference first, so th
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
-from plugstream.denoisers.bm3d.transforms import bior15, correlations, dct, haar, kaiser_window
+from plugstream.denoisers.bm3d.transforms import correlations, haar, kaiser_window, transform
 
 __all__ = ["bm3d", "group_size", "match", "reference_positions"]
 
@@ -53,7 +52,7 @@ def _stage(z: Tensor, basic: Tensor | None, sigma: float, profile: Profile) -> T
     guide = z if basic is None else basic
     positions = match(guide, profile, profile.group1 if first else profile.group2)
     name = "bior15" if first else "dct"
-    analysis = _matrix(name, z)
+    analysis = torch.from_numpy(np.ascontiguousarray(transform(name))).to(z)
     spectra = _spectra(z, analysis)
     guides = spectra if first else _spectra(guide, analysis)
     along = torch.from_numpy(haar(positions.shape[1])).to(z)
@@ -180,12 +179,3 @@ def _put_together(total: Tensor, weight: Tensor, analysis: Tensor, shape: torch.
         return torch.nn.functional.fold(columns, shape, BLOCK)[0, 0]
 
     return fold(blocks) / fold(weights)
-
-
-@cache
-def _float64(name: str) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray({"bior15": bior15, "dct": dct}[name](BLOCK)))
-
-
-def _matrix(name: str, like: Tensor) -> Tensor:
-    return _float64(name).to(like)

@@ -17,7 +17,7 @@ from plugstream.base.cuda_graphs import GraphCall, side_by_side
 from plugstream.denoisers import forms
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size
-from plugstream.denoisers.bm3d.transforms import bior15, correlations, dct
+from plugstream.denoisers.bm3d.transforms import correlations, transform
 
 __all__ = ["bm3d", "match", "serves"]
 
@@ -53,14 +53,13 @@ def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2, de
     return _graph_call(profile, stages, deterministic)(images, sigma)
 
 
-def _bm3d(images: Tensor, sigma: Tensor, profile: Profile, stages: int, deterministic: bool) -> Tensor:
-    basic = _stage(images, None, sigma, profile, deterministic)
-    return basic if stages == 1 else _stage(images, basic, sigma, profile, deterministic)
-
-
 @lru_cache(maxsize=8)
 def _graph_call(profile: Profile, stages: int, deterministic: bool) -> GraphCall:
-    return GraphCall(lambda images, sigma: _bm3d(images, sigma, profile, stages, deterministic), steady=(1,))
+    def both(images: Tensor, sigma: Tensor) -> Tensor:
+        basic = _stage(images, None, sigma, profile, deterministic)
+        return basic if stages == 1 else _stage(images, basic, sigma, profile, deterministic)
+
+    return GraphCall(both, steady=(1,))
 
 
 def match(guide: Tensor, profile: Profile, most: int) -> Tensor:
@@ -84,7 +83,7 @@ def _match(images: Tensor, profile: Profile, most: int) -> Tensor:
     # The last row or column may break the step.
     more_down, more_across = (int((size - BLOCK) % profile.step != 0) for size in (height, width))
     span = 2 * profile.radius + 1
-    lanes = _power_of_two(forms.cover(span, _DOWN) * span)
+    lanes = 1 << (forms.cover(span, _DOWN) * span - 1).bit_length()  # a power of two
     # 6 KB for a reference; freed on return, for the spectra to take its place.
     keys = torch.empty((count, rows * columns, _DOWN * lanes), dtype=torch.int32, device=images.device)
     groups = torch.empty((count, rows * columns, k), dtype=torch.int32, device=images.device)
@@ -208,7 +207,7 @@ def _spectra(images: Tensor, analysis: Tensor) -> Tensor:
 @cache
 def _constants(name: str, kaiser: float, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """The analysis matrix, the synthesis matrix with row i times the window's i-th number, and the window."""
-    analysis = {"bior15": bior15, "dct": dct}[name](BLOCK)
+    analysis = transform(name)
     window = np.kaiser(BLOCK, kaiser)
     synthesis = window[:, None] * np.linalg.inv(analysis)
     a, s, w = (
@@ -224,7 +223,3 @@ def _correlation_table(name: str, device: torch.device) -> Tensor:
     distances = np.abs(np.arange(-BLOCK, BLOCK))
     table[:, :16] = correlations(name)[distances[:, None], distances]
     return torch.from_numpy(table).to(device, torch.float32)
-
-
-def _power_of_two(size: int) -> int:
-    return 1 << (size - 1).bit_length()

@@ -57,11 +57,11 @@ def drive(
     wide = width + 6
     count = (height + 6) * wide
     shares += image * 49 * count
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tap = tl.arange(0, 64)
-    i = (at // wide)[:, None] + (tap // 7)[None, :] - 6
-    j = (at % wide)[:, None] + (tap % 7)[None, :] - 6
-    inside = (at < count)[:, None] & (tap < 49)[None, :]
+    i = (pixel // wide)[:, None] + (tap // 7)[None, :] - 6
+    j = (pixel % wide)[:, None] + (tap % 7)[None, :] - 6
+    inside = (pixel < count)[:, None] & (tap < 49)[None, :]
     patches = tl.load(u + mirror(i, height) * width + mirror(j, width), mask=inside, other=0.0)
     if FIRST:
         patches *= tl.load(gains + image)
@@ -69,8 +69,8 @@ def drive(
     responses = tl.dot(patches, tl.load(forward + tap[:, None] * 64 + k[None, :]), input_precision=PRECISION)
     cell, t = locate(responses, CELLS, STEP, REACH)
     value = evaluate(table + (k[None, :] * CELLS + cell) * 2, t)
-    given = tl.dot(value, tl.load(backward + k[:, None] * 64 + tap[None, :]), input_precision=PRECISION)
-    tl.store(shares + tap[None, :] * count + at[:, None], given, mask=inside)
+    back = tl.dot(value, tl.load(backward + k[:, None] * 64 + tap[None, :]), input_precision=PRECISION)
+    tl.store(shares + tap[None, :] * count + pixel[:, None], back, mask=inside)
 
 
 @triton.jit
@@ -84,22 +84,22 @@ def settle(
     count = (height + 6) * wide
     shares += image * 49 * count
     plane = image * height * width
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < height * width
-    corner = (at // width) * wide + at % width
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = pixel < height * width
+    corner = (pixel // width) * wide + pixel % width
     force = tl.zeros([BLOCK], tl.float32)
     for tap in tl.static_range(49):
         force += tl.load(shares + tap * count + corner + (6 - tap // 7) * wide + 6 - tap % 7, mask=inside, other=0.0)
     gain = tl.load(gains + image)
-    given = tl.load(noisy + plane + at, mask=inside, other=0.0)
+    back = tl.load(noisy + plane + pixel, mask=inside, other=0.0)
     if FIRST:  # noqa: SIM108 - Triton compiles one of the two
-        before = gain * given
+        before = gain * back
     else:
-        before = tl.load(u + plane + at, mask=inside, other=0.0)
-    after = before - (tl.load(reactions) * (before - gain * given) + force)
+        before = tl.load(u + plane + pixel, mask=inside, other=0.0)
+    after = before - (tl.load(reactions) * (before - gain * back) + force)
     if LAST:
-        after = tl.where(gain != 0.0, after / tl.where(gain != 0.0, gain, 1.0), given)
-    tl.store(out + plane + at, after, mask=inside)
+        after = tl.where(gain != 0.0, after / tl.where(gain != 0.0, gain, 1.0), back)
+    tl.store(out + plane + pixel, after, mask=inside)
 
 
 @triton.jit
@@ -107,15 +107,15 @@ def bumps(x, weights, out, count, filters, BUMPS: tl.constexpr, SPACING: tl.cons
           BLOCK: tl.constexpr):  # fmt: skip
     # phi of one block of the responses to one filter of one image.
     row = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < count
+    pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = pixel < count
     weights += (row % filters) * BUMPS
-    v = tl.load(x + row * count + at, mask=inside, other=0.0)
+    v = tl.load(x + row * count + pixel, mask=inside, other=0.0)
     total = tl.zeros([BLOCK], tl.float32)
     for j in range(BUMPS):
         away = v - SPACING * (j - BUMPS // 2)
         total += tl.load(weights + j) * tl.exp(-HALF * away * away)
-    tl.store(out + row * count + at, total, mask=inside)
+    tl.store(out + row * count + pixel, total, mask=inside)
 
 
 @triton.jit
@@ -130,13 +130,13 @@ def bumps_gradients(x, weights, grad, grad_x, partial, count, filters, BUMPS: tl
     centre = SPACING * (j - BUMPS // 2).to(tl.float32)
     total = tl.zeros([64], tl.float32)
     for loop in range(LOOPS):
-        at = (part * LOOPS + loop) * BLOCK + tl.arange(0, BLOCK)
-        inside = at < count
-        v = tl.load(x + row * count + at, mask=inside, other=0.0)
-        g = tl.load(grad + row * count + at, mask=inside, other=0.0)
+        pixel = (part * LOOPS + loop) * BLOCK + tl.arange(0, BLOCK)
+        inside = pixel < count
+        v = tl.load(x + row * count + pixel, mask=inside, other=0.0)
+        g = tl.load(grad + row * count + pixel, mask=inside, other=0.0)
         away = v[:, None] - centre[None, :]
         bump = tl.exp(-HALF * away * away)
         total += tl.sum(bump * g[:, None], 0)
         slope = tl.sum(bump * away * w[None, :], 1)
-        tl.store(grad_x + row * count + at, -2.0 * HALF * g * slope, mask=inside)
+        tl.store(grad_x + row * count + pixel, -2.0 * HALF * g * slope, mask=inside)
     tl.store(partial + (row * tl.num_programs(1) + part) * 64 + j, total)
