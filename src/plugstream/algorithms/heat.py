@@ -17,7 +17,7 @@ __all__ = ["DenoiserRace", "HeatState", "Rival"]
 
 # The ratio of the first round of a rival that has won.
 _RATIO = 2**0.5
-# Rounds that such a rival gets for its own sigma, besides those that the race did not use.
+# Rounds that this rival gets for its own sigma, besides those that the race did not use.
 _ROUNDS = 2
 
 

@@ -27,7 +27,7 @@ _TENSORS = ("filters", "amounts", "widths", "levels", "ratios", "limit")
 
 
 class ConvexRidge(Denoiser):
-    r"""A learned prior for whoever needs a guarantee: the exact prox of a convex function, hence 1/2-averaged.
+    r"""A learned prior with a guarantee: the exact prox of a convex function, hence 1/2-averaged.
 
     D(z, sigma) = argmin_x 1/2 ||x - z||^2 + R_sigma(x), with R_sigma a convex sum of ridge functions of learned filters
     and profiles (see `Ridges`). A prox of a convex function is firmly nonexpansive, so D is 1/2-averaged whatever was

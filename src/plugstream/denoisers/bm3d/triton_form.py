@@ -112,7 +112,7 @@ def _match(images: Tensor, profile: Profile, most: int) -> Tensor:
 
 
 def _framed(images: Tensor, by: int) -> Tensor:
-    """The images where `by` numbers before and after them can be read as well, whatever they are."""
+    """The images in memory that has `by` more numbers before and after them."""
     by = 64 * forms.cover(by, 64)  # what is not aligned takes ten times as long to copy
     memory = torch.empty(images.numel() + 2 * by, device=images.device)
     return memory[by:-by].view(images.shape).copy_(images)
