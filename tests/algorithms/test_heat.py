@@ -56,7 +56,7 @@ def run(race, state=None, until=lambda state: state.ended):
 def test_the_better_prior_wins_and_the_race_goes_on_with_it(patient):
     race = make_race(BAD, (GOOD, 1.5), patient=patient)
     alone, state = run(make_race(patient=patient)), run(race)
-    assert (state.choice, race.name_of(state.choice)) == (2, "rival 1")
+    assert (state.choice, race.rivals[state.choice - 1].name) == (2, "rival 1")
     assert state.misfit < alone.misfit
     assert float((state.image.flatten() - TRUTH).norm()) < 0.7 * float((alone.image.flatten() - TRUTH).norm())
     assert state.k == state.used + 3 * race.length

@@ -110,7 +110,7 @@ def test_what_goes_into_a_cuda_graph_copies_no_number_to_the_device_or_back(monk
     assert solver.together == 20
     z, level = torch.rand(2, 1, 12, 9), torch.tensor([0.0, 0.1])
     with torch.no_grad(), Capturable():
-        rows = solver._at(level)
+        rows = solver._level_rows(level)
         state = solver._first(z, rows, None)
         solver._first(z, rows, z)
         solver._more(z, rows, state)
@@ -124,13 +124,13 @@ def test_tables_of_a_known_level_are_kept_and_are_those_of_the_level(monkeypatch
     solver, cpu = ridge_triton.Solver(ConvexRidge().ridges, 1e-4, 30), torch.device("cpu")
     kept = solver._rows_of(0.1, 2, cpu)
     assert solver._rows_of(0.1, 2, cpu) is kept
-    assert torch.equal(kept, solver._at(torch.tensor([0.1, 0.1])))
+    assert torch.equal(kept, solver._level_rows(torch.tensor([0.1, 0.1])))
     assert not torch.equal(solver._rows_of(0.2, 2, cpu), kept)
     monkeypatch.setattr(ridge_triton, "stream_handle", lambda device: 7)
     assert solver._rows_of(0.1, 2, cpu) is not kept  # another stream, where they may not be computed yet
     for k in range(40):
         solver._rows_of(0.01 * (k + 1), 1, cpu)
-    assert len(solver._known) == 16
+    assert len(solver._last_rows) == 16
 
 
 @pytest.mark.gpu

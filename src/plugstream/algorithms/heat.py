@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -17,7 +17,7 @@ __all__ = ["DenoiserRace", "HeatState", "Rival"]
 
 # The ratio of the first round of a rival that has won.
 _RATIO = 2**0.5
-# Rounds that such a rival gets for its own sigma, besides those that the race did not use.
+# Rounds that this rival gets for its own sigma, besides those that the race did not use.
 _ROUNDS = 2
 
 
@@ -139,7 +139,7 @@ class DenoiserRace(SigmaRace):
 
     def _begin_round(self, state: Any, trunk: Any) -> RaceState:
         """The state before a round, or before the heat where sigma has just been found."""
-        following: Any = super()._begin_round(state, trunk)
+        following = cast(HeatState, super()._begin_round(state, trunk))
         if state.decided or not following.ended:
             return following
         return replace(following, ended=False, entrant=0, goal=self.length)
@@ -166,7 +166,3 @@ class DenoiserRace(SigmaRace):
         if algorithm is None and state.choice > 0:
             algorithm = replace(self.algorithm, denoiser=self.rivals[state.choice - 1].denoiser)
         return super().finish(state, algorithm)
-
-    def name_of(self, number: int) -> str | None:
-        """The name of an entrant of the heat; None for the race's own denoiser."""
-        return None if number == 0 else self.rivals[number - 1].name

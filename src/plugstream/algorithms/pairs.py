@@ -1,4 +1,4 @@
-"""What two images tell of a denoiser: how it changes their distance, and the least theta it could be averaged for."""
+"""What two images say about a denoiser: how it changes their distance, and the least theta it could be averaged for."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Pair:
     ||w||^2 = ||u||^2 - 2 <u, r> + ||r||^2, that is ||r||^2 <= 2 theta <u, r>. So no theta at all will do where
     <u, r> <= 0 and r is not 0: D then lengthens u along itself.
 
-    D(z) and D(z') are known to `error` each (`denoise`). The three numbers are what is left if it is all taken off, so
-    that they stay lower bounds of the exact map's constants.
+    D(z) and D(z') are known up to `error` each (`denoise`), which is subtracted, so that the three numbers are lower
+    bounds of the exact map's constants.
 
     Arguments: the images, of any kind, and the outputs; error, a length; where, in words.
     Reference: Sun, Wohlberg and Kamilov, Proposition 7(c); Bauschke and Combettes, Proposition 4.35.
@@ -96,10 +96,9 @@ class Pair:
 def denoise(
     denoiser: Denoiser, sigma: float, images: Tensor, warm: Tensor | None = None
 ) -> tuple[Tensor, float, Tensor | None]:
-    """What a denoiser makes of images, (N, H, W), how far each may be from the exact map's, and the next warm start.
+    """What a denoiser makes of images, (N, H, W), their largest error (`error_of`), and the next warm start.
 
-    The second is the length `error_of` tells; infinite where the denoiser warns that it stopped short of its tolerance,
-    so that nothing follows.
+    The error is infinite if the denoiser warns that it stopped short of its tolerance, so that nothing follows.
     """
     with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", PlugstreamWarning)
@@ -110,10 +109,10 @@ def denoise(
 
 
 def error_of(denoiser: Denoiser, images: Tensor, out: Tensor) -> float:
-    """How far an output may be from the exact map's, as a length, for several images the largest.
+    """How far an output may be from the exact map's, as a length, the largest for several images.
 
-    It is ||z|| times the tolerance that an iterative denoiser states (`tol`), or eight times the machine precision of
-    the type it computes in; outputs in double precision that single precision would hold were computed in that.
+    It is ||z|| times the denoiser's `tol`, or eight times the machine precision in which it computes; outputs in double
+    precision that fit into single precision were computed in that.
     """
     real = _parts(out)
     single = real.dtype == torch.float32 or bool((real.float().double() == real.double()).all())
@@ -129,14 +128,14 @@ def _parts(values: Tensor) -> Tensor:
 
 
 def _tolerance(denoiser: Denoiser) -> float:
-    """The tolerance that a denoiser states, or the one that it wraps."""
+    """The tolerance of a denoiser, or of the one inside it."""
     return max(denoiser.tol, 0.0 if denoiser.inside is None else _tolerance(denoiser.inside))
 
 
 def measure(
     denoiser: Denoiser, sigma: float, first: Tensor, second: Tensor, where: str = "", warm: Tensor | None = None
 ) -> Pair:
-    """Denoise two images, (H, W) each, and see what they tell; `warm` is the start for an image near both, (1, ...)."""
+    """Denoise two images, (H, W) each; `warm` is the start for an image near both, (1, ...)."""
     both = None if warm is None else torch.cat([warm, warm])
     out, error, _ = denoise(denoiser, sigma, torch.stack([first, second]), both)
     return Pair(first, second, out[0], out[1], error, where)
@@ -145,16 +144,16 @@ def measure(
 def bisect(
     denoiser: Denoiser, sigma: float, pair: Pair, value: Callable[[Pair], float], *, halvings: int, most: float = 0.05
 ) -> list[Pair]:
-    r"""Halve the distance of a pair again and again, and keep the half that tells more: a look for steep places.
+    r"""Halve the distance of a pair again and again, keeping the half with the larger value, in search of steep places.
 
-    Nothing is lost by it: with the midpoint m, ||D(z) - D(z')|| <= ||D(z) - D(m)|| + ||D(m) - D(z')||, so one half has
-    a ratio at least that of the whole; the same holds for I - D, and for theta, since ||r + s||^2 <= 2 (||r||^2 +
-    ||s||^2). Where D is smooth the values settle, where it jumps they double with every halving.
+    With the midpoint m, ||D(z) - D(z')|| <= ||D(z) - D(m)|| + ||D(m) - D(z')||, so one half has a ratio at least that
+    of the whole; the same holds for I - D, and for theta, since ||r + s||^2 <= 2 (||r||^2 + ||s||^2). Where D is smooth
+    the values settle, where it jumps they double with every halving.
 
     Arguments: value, the number of a pair that matters; most, the largest margin: smaller distances drown in rounding.
-    Returns the pairs kept, largest distance first.
+    Returns the pairs, largest distance first.
     """
-    kept: list[Pair] = []
+    pairs: list[Pair] = []
     warm: Tensor | None = None
     for _ in range(halvings):
         if 2 * pair.margin > most:
@@ -167,17 +166,17 @@ def bisect(
             Pair(middle, pair.second, out[0], pair.out_second, error, pair.where),
         ]
         pair = max(halves, key=value)
-        kept.append(pair)
-    return kept
+        pairs.append(pair)
+    return pairs
 
 
 def damping_for(theta: float) -> float | None:
-    r"""The damping that would have made a denoiser averaged, as far as was seen; None if there is none.
+    r"""The damping that would have made a denoiser averaged on all measured pairs; None if there is none.
 
-    Damping(D, t) = (1 - t) I + t D has the residual t (I - D), so a pair that asks D for theta asks it for t theta,
-    which is below 1 for t < 1 / theta. If theta is infinite, D lengthens something along itself, and any damping does.
+    Damping(D, t) = (1 - t) I + t D has the residual t (I - D), so a pair with the bound theta for D has t theta for it,
+    which is below 1 for t < 1 / theta. If theta is infinite, no damping helps.
 
-    Arguments: theta, the largest seen. Returns t with t theta = 0.9 at most, in two digits.
+    Arguments: theta, the largest measured. Returns t with t theta = 0.9 at most, in two digits.
     Reference: Sun, Wohlberg and Kamilov, section 3.
     """
     if not theta < math.inf:

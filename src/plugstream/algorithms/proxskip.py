@@ -30,7 +30,7 @@ class ShiftedState(GradientState):
 
 @dataclass(frozen=True, eq=False)
 class ProxSkip(ProximalGradient):
-    r"""Reconstruct an image by gradient steps of which a random few call the denoiser.
+    r"""Reconstruct an image by gradient steps, a random few of which call the denoiser.
 
     For k = 1, 2, ..., with g^k a gradient of d at s^{k-1} as for `ProximalGradient`:
 

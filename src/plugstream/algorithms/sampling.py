@@ -266,10 +266,9 @@ def _order(seed: int, epoch: int, n: int) -> NDArray[np.int64]:
     return np.argsort(draw_words(seed, epoch, n), kind="stable")
 
 
-def _fractions(seed: int, step: int, count: int) -> NDArray[np.float64]:
+def _fractions(seed: int, step: int, count: int) -> NDArray[Any]:
     """Uniform numbers in [0, 1): the top 53 bits of random words."""
-    fractions: NDArray[np.float64] = (draw_words(seed, step, count) >> np.uint64(11)) * 2.0**-53
-    return fractions
+    return (draw_words(seed, step, count) >> np.uint64(11)) * 2.0**-53
 
 
 def _count(available: Tensor) -> int:

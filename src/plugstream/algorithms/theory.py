@@ -28,10 +28,9 @@ def fixed_point_map(
     warm: Tensor | None = None,
     views: Views = None,
 ) -> Tensor:
-    """The operator whose fixed points the algorithms seek, on all views: P(x) = D_sigma(x - gamma grad d(x)).
+    """The operator whose fixed points the algorithms seek: P(x) = D_sigma(x - gamma grad d(x)).
 
-    Arguments: image (..., *image_shape). `warm` only spares an iterative denoiser work; its accuracy stays as it
-    states. With `views` it is that of the problem with these views alone.
+    Arguments: image (..., *image_shape); warm, which only saves an iterative denoiser work; views, all if not given.
     Reference: Sun, Wohlberg and Kamilov, eq. (12).
     """
     x = as_tensor("the image", image, device=fidelity.device, dtype=fidelity.dtype)
@@ -124,13 +123,12 @@ def corollary(
 def gradient_variance(image: Array, fidelity: Fidelity, views: Views = None) -> Tensor:
     r"""How much the gradient of a single view differs from that of all: nu^2 of Assumption 2 at an image.
 
-    nu^2(x) = 1/I sum_i ||grad d_i(x) - grad d(x)||^2, so that E||grad d - mean of B||^2 = nu^2 / B for B independent,
-    uniform views. The nu of the theory is the largest over all images that a run visits; this is its value at one.
+    nu^2(x) = 1/I sum_i ||grad d_i(x) - grad d(x)||^2 over the I available views, so that
+    E||grad d - mean of B||^2 = nu^2 / B for B independent, uniform views. The nu of the theory is the largest over all
+    images of a run.
 
-    With `views`, distinct ones drawn at random, it is estimated from them without bias: the sum of squares about their
-    own mean over one less than their number, times (I - 1)/I.
-
-    I and the views are those that are available to the fidelity: one that is left out is in neither mean.
+    With `views`, distinct ones drawn at random, it is estimated without bias: the sum of squares about their own mean
+    over one less than their number, times (I - 1)/I.
 
     Arguments: image (..., *image_shape); views, at least two, or all if not given. Returns a number for each image,
     (...).

@@ -167,15 +167,13 @@ class SVRG:
         anchor, mean = memory.kept, memory.mean
         assert anchor is not None
         assert mean is not None
-        if coin(self.seed, step, self._rate(fidelity, batch)):
+        rate = self.probability
+        if rate is None:
+            rate = 1.0 if batch.views is None else min(1.0, len(batch.views) / len(fidelity.available))
+        if coin(self.seed, step, rate):
             gradient = fidelity.gradient(image)
             return gradient, Memory(image, gradient)
         return mean + fidelity.gradient_change(image, anchor, batch.views, batch.weights), memory
-
-    def _rate(self, fidelity: Fidelity, batch: Batch) -> float:
-        if self.probability is not None:
-            return self.probability
-        return 1.0 if batch.views is None else min(1.0, len(batch.views) / len(fidelity.available))
 
 
 ESTIMATORS: dict[str, type[Plain] | type[SAGA] | type[SVRG]] = {"plain": Plain, "saga": SAGA, "svrg": SVRG}

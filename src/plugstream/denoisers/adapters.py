@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from plugstream.base.errors import InputError
 from plugstream.base.tensors import load_tensors
 from plugstream.base.user_code import load_from_file
-from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
+from plugstream.denoisers.base import Denoiser, Sigma, levels, require_real
 from plugstream.denoisers.wrap import FromFunction, FromModule, as_denoiser
 
 __all__ = [
@@ -47,11 +47,10 @@ class FromNumpy(Denoiser):
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
         require_real(image, "a function of NumPy images")
         stack = image.reshape(-1, *image.shape[-self.axes :]).double().cpu().numpy()
-        level = torch.as_tensor(per_image(sigma, image, self.axes), dtype=torch.float64)
-        levels = level.cpu().expand(*image.shape[: image.ndim - self.axes], *[1] * self.axes).reshape(-1).tolist()
-        if not levels:
+        noise = levels(sigma, image, self.axes, torch.float64).tolist()
+        if not noise:
             return image.clone(), None
-        out = np.stack([z if s == 0 else self.function(z, s) for z, s in zip(stack, levels, strict=True)])
+        out = np.stack([z if s == 0 else self.function(z, s) for z, s in zip(stack, noise, strict=True)])
         if out.shape != stack.shape:
             raise InputError(f"the denoiser's function returned {out.shape[1:]} for an image of {stack.shape[1:]}")
         return torch.from_numpy(out).to(image).reshape(image.shape), None

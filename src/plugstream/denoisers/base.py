@@ -25,6 +25,7 @@ __all__ = [
     "check_bounds",
     "check_support",
     "compose_averaged",
+    "levels",
     "per_image",
     "refuse_complex_box",
     "repeat_sigma",
@@ -240,6 +241,15 @@ def per_image(sigma: Sigma, image: Tensor, ndim: int = 2) -> Tensor | float:
         raise InputError(f"sigma has shape {tuple(sigma.shape)}, but must be a number or one for each image, {leading}")
     dtype = image.dtype.to_real() if image.is_complex() else image.dtype
     return sigma.to(device=image.device, dtype=dtype)[(..., *[None] * ndim)]
+
+
+def levels(sigma: Sigma, image: Tensor, axes: int = 2, dtype: torch.dtype | None = None) -> Tensor:
+    """sigma of each image as a flat stack, (N,), on its device; numbers are filled in there, as CUDA graphs need."""
+    lead = image.shape[: image.ndim - axes]
+    level = per_image(sigma, image, axes)
+    if isinstance(level, Tensor):
+        return level.to(dtype or level.dtype).expand(*lead, *[1] * axes).reshape(-1)
+    return torch.full((math.prod(lead),), level, dtype=dtype or image.dtype, device=image.device)
 
 
 def repeat_sigma(sigma: Sigma, count: int) -> Sigma:

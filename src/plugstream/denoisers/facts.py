@@ -51,7 +51,7 @@ class Facts:
         return (min(levels), max(levels)) if levels else None
 
     def forms(self) -> dict[str, str | None]:
-        """The form that would run here on the CPU and on CUDA; None without such a device."""
+        """The form that would run here on the CPU and on CUDA; None without the device."""
         import torch
 
         from plugstream import _native

@@ -64,9 +64,9 @@ class Opening(Wrapper):
 
     def draw(self, step: int) -> Denoiser:
         if step < self.steps:
-            return _Scaled(self.first.draw(step), self.factor)
+            return _Step(self.first.draw(step), self.factor)
         inner = self.denoiser.draw(step)
-        return _Cold(inner) if step == self.steps else inner
+        return _Step(inner, cold=True) if step == self.steps else inner
 
     def describe(self) -> str:
         count = "the first step" if self.steps == 1 else f"the first {self.steps} steps"
@@ -76,26 +76,17 @@ class Opening(Wrapper):
         return self.denoiser.denoise(image, sigma)  # a warm start may be that of the first one
 
 
-class _Scaled(Wrapper):
-    """E(z, c sigma)."""
+class _Step(Wrapper):
+    """E(z, c sigma); `cold` without the warm start, which is that of another denoiser."""
 
     keeps_averaged = True
 
-    def __init__(self, denoiser: Denoiser, factor: float) -> None:
-        super().__init__(denoiser, factor=factor)
-        self.factor = factor
+    def __init__(self, denoiser: Denoiser, factor: float = 1.0, cold: bool = False) -> None:
+        super().__init__(denoiser, factor=factor, cold=cold)
+        self.factor, self.cold = factor, cold
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        return self.denoiser.denoise(image, self.factor * sigma, warm)
-
-
-class _Cold(Wrapper):
-    """D without its warm start, which is that of another denoiser."""
-
-    keeps_averaged = True
-
-    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        return self.denoiser.denoise(image, sigma)
+        return self.denoiser.denoise(image, self.factor * sigma, None if self.cold else warm)
 
 
 def _of_kind(first: Denoiser, main: Denoiser) -> Denoiser:

@@ -19,10 +19,10 @@ OPPONENT = np.array([[1, 1, 1], [1, 0, -1], [1, -2, 1]]) / np.sqrt([[3], [2], [6
 
 
 def check_sigma(sigma: float, pixels: NDArray[Any], stored: np.dtype[Any], text: str) -> str | None:
-    """Refuse a noise level on another scale than an 8 or 16-bit picture's, before any work, and doubt any other's.
+    """Refuse a noise level that is too large for an 8 or 16-bit picture, and return a doubt about others in words.
 
-    Whole numbers are read as values from 0 to 1, where no noise has a standard deviation above 1: who writes 25 means
-    25/255. Floating point values are as they are; where sigma is more than all of them span, that is returned in words.
+    Integers are read as values from 0 to 1, where no noise has a standard deviation above 1: who writes 25 means
+    25/255. For floating point values a sigma above their range is doubtful.
 
     Arguments: sigma; pixels, as read; stored, the type in the file; text, sigma as it was written.
     """
@@ -30,9 +30,9 @@ def check_sigma(sigma: float, pixels: NDArray[Any], stored: np.dtype[Any], text:
         if sigma <= 1:
             return None
         most = np.iinfo(stored).max
-        meant = f"did you mean {text}/{most}" if sigma <= most else f"write it as a fraction such as 25/{most}"
+        advice = f"did you mean {text}/{most}" if sigma <= most else f"write it as a fraction such as 25/{most}"
         raise InputError(
-            f"sigma {text} is too large: values of {8 * stored.itemsize}-bit pictures are taken as 0 to 1; {meant}? "
+            f"sigma {text} is too large: values of {8 * stored.itemsize}-bit pictures are taken as 0 to 1; {advice}? "
             "--large-sigma uses it as it is"
         )
     finite = np.abs(pixels[np.isfinite(pixels)]) if np.iscomplexobj(pixels) else pixels[np.isfinite(pixels)]

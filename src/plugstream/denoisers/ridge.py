@@ -20,23 +20,21 @@ from plugstream.denoisers.ridge_prior import Ridges, prox
 
 __all__ = ["PROFILES", "ConvexRidge", "load_ridge", "save_ridge"]
 
-_HERE = Path(__file__).parent / "weights"
-PROFILES = {"normal": _HERE / "ridge.safetensors", "fast": _HERE / "ridge-fast.safetensors"}
+_WEIGHTS = Path(__file__).parent / "weights"
+PROFILES = {"normal": _WEIGHTS / "ridge.safetensors", "fast": _WEIGHTS / "ridge-fast.safetensors"}
 _FORMAT = "plugstream-ridge-2"
 _TENSORS = ("filters", "amounts", "widths", "levels", "ratios", "limit")
 
 
 class ConvexRidge(Denoiser):
-    r"""A learned prior for whoever needs a guarantee: the exact prox of a convex function, hence 1/2-averaged.
+    r"""A learned prior with a guarantee: the exact prox of a convex function, hence 1/2-averaged.
 
     D(z, sigma) = argmin_x 1/2 ||x - z||^2 + R_sigma(x), with R_sigma a convex sum of ridge functions of learned filters
-    and profiles (see `Ridges`). A prox of a convex function is firmly nonexpansive: for all z, z'
-    ||D(z) - D(z')||^2 <= <D(z) - D(z'), z - z'>, so D is 1/2-averaged, whatever was learned. Beyond that, every
-    D(., sigma) commutes with adding a constant and with mirroring the image.
+    and profiles (see `Ridges`). A prox of a convex function is firmly nonexpansive, so D is 1/2-averaged whatever was
+    learned. Every D(., sigma) commutes with adding a constant and with mirroring the image.
 
-    Holds up to the accuracy of the solver: what is returned is within tol ||z - mean(z)|| of the prox, which the strong
-    convexity of the problem guarantees. Values whose range is 1 are what it was trained on; for others give `scale`,
-    the range.
+    Holds up to the accuracy of the solver: the result is within tol ||z - mean(z)|| of the prox, by the strong
+    convexity of the problem. It was trained on values of range 1; give any other range as `scale`.
 
     Arguments:
         weights: "normal" (also if not given) or "fast", which ship with plugstream, or a file made by `plugstream train
@@ -65,8 +63,8 @@ class ConvexRidge(Denoiser):
         if not scale > 0 or not tol > 0 or max_iterations < 1:
             raise InputError(f"scale and tol must be > 0 and max_iterations >= 1, not {scale}, {tol}, {max_iterations}")
         weights = weights or "normal"
-        named = PROFILES.get(weights) if isinstance(weights, str) else None
-        self.ridges = weights if isinstance(weights, Ridges) else load_ridge(named or weights)[0]
+        profile = PROFILES.get(weights) if isinstance(weights, str) else None
+        self.ridges = weights if isinstance(weights, Ridges) else load_ridge(profile or weights)[0]
         self.scale, self.tol, self.max_iterations = scale, tol, max_iterations
         self._copies: dict[tuple[torch.device, torch.dtype], Ridges] = {}
         self._solvers: dict[torch.device, ridge_triton.Solver] = {}
@@ -92,8 +90,8 @@ class ConvexRidge(Denoiser):
         elif self.scale != 1:  # rounded as a tensor of levels would be
             level = float(torch.tensor(level, dtype=image.dtype) / self.scale)
         start = None if warm is None else warm.to(z).reshape(z.shape) / self.scale
-        out, done = self._solve(z, level, start)
-        if not done:
+        out, accurate = self._solve(z, level, start)
+        if not accurate:
             warnings.warn(
                 f"ConvexRidge stopped after {self.max_iterations} iterations, short of its relative tolerance "
                 f"{self.tol:.1e}; allow more iterations, or a larger tolerance",
@@ -104,7 +102,7 @@ class ConvexRidge(Denoiser):
         return result, result
 
     def _solve(self, z: Tensor, level: float | Tensor, start: Tensor | None) -> tuple[Tensor, bool]:
-        """The prox of each image of (N, 1, H, W), by the fastest form that serves, and whether all came near enough."""
+        """The prox of each image of (N, 1, H, W), by the fastest form that serves, and whether all reached `tol`."""
         if ridge_native.serves(z):
             if self._native is None:
                 self._native = ridge_native.Solver(self.ridges)
@@ -112,40 +110,40 @@ class ConvexRidge(Denoiser):
                 z, _each(level, z), start, tol=self.tol, patience=self._patience, max_iterations=self.max_iterations
             )
         ridges = self._ridges_like(z)
-        out, left, near = z, self.max_iterations, None
+        out, iterations, near = z, self.max_iterations, None
         fast = self._solver(ridges, z)
         if fast is not None:
             out, near = fast(z, level, start)
             if near is None:
                 return out, True
-            left -= fast.limit
+            iterations -= fast.limit
         levels = _each(level, z)
         near = levels <= 0 if near is None else near
         if bool(near.all()):
             return out, True
         begin = out if fast is not None else start
-        rest, done = prox(
+        rest, accurate = prox(
             ridges.at(levels[~near]),
             z[~near],
             self.tol,
-            left,
+            iterations,
             None if begin is None else begin[~near],
             patience=self._patience if fast is None else 0,
         )
-        return out.index_put((~near,), rest), done
+        return out.index_put((~near,), rest), accurate
 
     def _solver(self, ridges: Ridges, z: Tensor) -> ridge_triton.Solver | None:
-        """The heavy ball in a faster form than torch's, where there is one for these images."""
+        """The heavy ball on CUDA, if the kernels take these images."""
         if not ridge_triton.serves(ridges.size, len(ridges.filters), z):
             return None
         if z.device not in self._solvers:
             limit = min(self._patience, self.max_iterations) // 2 * 2
             self._solvers[z.device] = ridge_triton.Solver(ridges, self.tol, limit)
-        found = self._solvers[z.device]
-        return found if found.limit else None
+        solver = self._solvers[z.device]
+        return solver if solver.limit else None
 
     def _ridges_like(self, z: Tensor) -> Ridges:
-        """The ridges on the images' device and in their precision, kept for the next call."""
+        """The ridges on the images' device and in their precision."""
         key = (z.device, z.dtype)
         if key not in self._copies:
             self._copies[key] = copy.deepcopy(self.ridges).to(z)
@@ -153,7 +151,7 @@ class ConvexRidge(Denoiser):
 
 
 def _each(level: float | Tensor, z: Tensor) -> Tensor:
-    """The level of each image, (N,): a number is filled in on the device, which would have to wait for a copy of it."""
+    """The level of each image, (N,); a number is filled in on the device, without a copy to wait for."""
     return level if isinstance(level, Tensor) else torch.full((len(z),), level, dtype=z.dtype, device=z.device)
 
 

@@ -1,14 +1,14 @@
 r"""Filters and their mirror images, folded: the same responses from a quarter of the products.
 
-A filter w that is even under a half turn is the sum of two: e, which is its own mirror image across and down, and o,
-which changes its sign under either. Its mirror image is e - o. So both responses, e * x + o * x and e * x - o * x, come
-from two products with the pixels of one quadrant, added up with those of the other three,
+A filter w that is even under a half turn is e + o, where e is its own mirror image across and down, and o changes sign
+under either. Its mirror image is e - o. So both responses come from two products with the sums of the pixels of four
+quadrants,
 
     e * x = sum over a, b >= 0 of e_ab (x[i + a, j + b] + x[i + a, j - b] + x[i - a, j + b] + x[i - a, j - b]),
 
-where what stands in the middle row or column, counted twice, has half its weight; o * x has the signs (+, -, -, +). A
-filter that is odd under a half turn is the sum of one that changes sign downwards, (+, +, -, -), and one that does so
-across, (+, -, +, -). For a pair of 9 x 9 that is 41 or 40 products instead of 162; the adjoint is the transpose.
+with half the weight in the middle row and column; o * x has the signs (+, -, -, +). A filter that is odd under a half
+turn is the sum of one that changes sign downwards, (+, +, -, -), and one that does so across, (+, -, +, -). For a pair
+of 9 x 9 that is 41 or 40 products instead of 162; the adjoint is the transpose.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Profiles(NamedTuple):
 class Solver:
     """D(z, sigma) by the kernel, with folded filters and the profiles of the last noise levels.
 
-    Arguments: ridges, of which later changes are not seen.
+    Arguments: ridges; later changes of them are not seen.
     """
 
     @torch.no_grad()

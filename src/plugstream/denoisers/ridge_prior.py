@@ -15,7 +15,7 @@ from plugstream.denoisers.base import centre
 
 __all__ = ["RidgePotential", "Ridges", "prox"]
 
-# Frequencies along each axis at which the filters' spectra are looked at for the bound of the curvature.
+# Frequencies along each axis at which the filters' spectra are sampled for the bound of the curvature.
 _FREQUENCIES = 128
 # Responses of filters held at once: on the CPU what fits into a cache, on a GPU a gigabyte.
 _NUMBERS_CPU, _NUMBERS_CUDA = 2**19, 2**28
@@ -30,13 +30,13 @@ class Ridges(nn.Module):
 
         psi_i'(u) = sum_j a_ij clip(u / (r_j d_i), -1, 1),   a_ij, d_i, r_j > 0.
 
-    So every psi_i is convex and even, and R_sigma is convex whatever the parameters are. The amounts a_ij and widths
-    d_i are exponentials, interpolated in log sigma between levels and constant beyond them.
+    So every psi_i is convex and even, and R_sigma is convex for all parameters. The amounts a_ij and widths d_i are
+    exponentials, interpolated in log sigma between levels and constant beyond them.
 
-    With each filter comes its mirror image, with the same profile, and each is even or odd under a half turn. Hence
-    R_sigma does not change when the image is mirrored, and a mirrored border makes no eigenvalue of its Hessian larger.
-    Where the Hessian could exceed `limit`, all widths of that noise level are stretched until it cannot: this bounds
-    the solver's iterations, and does not touch the amounts, which say how much is smoothed.
+    Each filter has a mirror image with the same profile, and each is even or odd under a half turn. Hence R_sigma does
+    not change when the image is mirrored, and a mirrored border makes no eigenvalue of its Hessian larger. If the
+    Hessian could exceed `limit`, all widths of that noise level are stretched until it cannot: this bounds the solver's
+    iterations without changing the amounts, which say how much is smoothed.
 
     Arguments:
         filters: (count, size, size), count even, size odd and >= 3; the first half is made even, the second odd.
@@ -58,15 +58,15 @@ class Ridges(nn.Module):
     ) -> None:
         super().__init__()
         count, size = filters.shape[0], filters.shape[-1]
-        wanted = {
+        shapes = {
             "filters": (count, size, size),
             "amounts": (len(levels), count, len(ratios)),
             "widths": (len(levels), count),
         }
         for name, value in (("filters", filters), ("amounts", amounts), ("widths", widths)):
-            if tuple(value.shape) != wanted[name] or count % 2 or size % 2 == 0 or size < 3:
+            if tuple(value.shape) != shapes[name] or count % 2 or size % 2 == 0 or size < 3:
                 raise InputError(
-                    f"the {name} of ridges have shape {tuple(value.shape)}, not {wanted[name]} for an even number of "
+                    f"the {name} of ridges have shape {tuple(value.shape)}, not {shapes[name]} for an even number of "
                     f"filters of odd size >= 3, {len(levels)} levels and {len(ratios)} ratios"
                 )
             if not bool(torch.isfinite(value).all()):
@@ -88,7 +88,7 @@ class Ridges(nn.Module):
         limit: float = 80.0,
         seed: int = 0,
     ) -> Ridges:
-        """Waves in windows of 5 x 5 and of `size` x `size`, amounts that grow with their frequency: a start.
+        """A start for training: waves in windows of 5 x 5 and of `size` x `size`, amounts growing with frequency.
 
         Waves along an axis are their own mirror images; a little noise lets training turn them.
         """
@@ -97,16 +97,14 @@ class Ridges(nn.Module):
         if size > window:
             waves += [(0, 1, size), (1, 0, size), (1, 1, size), (2, 2, size)]
         rng = torch.Generator().manual_seed(seed)
-        cosines: list[Tensor] = []
-        sines: list[Tensor] = []
-        strengths: list[float] = []
-        sides: list[int] = []
+        filters: tuple[list[Tensor], list[Tensor]] = ([], [])  # cosines and sines
+        strengths, sides = [], []
         for u, v, side in waves:
             place = torch.arange(side) - side // 2
             angle = 2 * math.pi / side * (u * place[:, None] + v * place[None, :])
-            for made, wave in ((cosines, angle.cos()), (sines, angle.sin())):
+            for kind, wave in zip(filters, (angle.cos(), angle.sin()), strict=True):
                 framed = pad(wave / wave.norm(), ((size - side) // 2,) * 4)
-                made.append(framed + 0.05 / size * torch.randn(framed.shape, generator=rng))
+                kind.append(framed + 0.05 / size * torch.randn(framed.shape, generator=rng))
             # Both mirror images of a wave along an axis are the same one; those of the large windows start weak.
             strengths.append(math.hypot(u, v) ** 0.5 / (1 if u and v else 2) / (1 if side == window else 4))
             sides.append(side)
@@ -116,7 +114,7 @@ class Ridges(nn.Module):
         widths = torch.tensor(sides * 2) ** 2 / 30 * amounts  # so that no frequency has much more than 30
         share = torch.tensor([0.85] + [0.15 / max(1, len(ratios) - 1)] * (len(ratios) - 1))
         return cls(
-            torch.stack(cosines + sines),
+            torch.stack(filters[0] + filters[1]),
             (amounts[..., None] * share / share.sum()).log(),
             widths.log(),
             level,
@@ -129,7 +127,7 @@ class Ridges(nn.Module):
         return int(self.filters.shape[-1])
 
     def patience(self, tol: float) -> int:
-        """Iterations of the heavy ball within which it reaches a tolerance twice where the Hessian is constant."""
+        """Twice the iterations of the heavy ball to a tolerance for a constant Hessian."""
         return math.ceil(math.sqrt(1 + float(self.limit)) * math.log(max(10.0, 1 / tol)))
 
     def kernels(self) -> Tensor:
@@ -140,16 +138,16 @@ class Ridges(nn.Module):
         return torch.cat([turned, turned.flip(-1)])[:, None]
 
     def _between(self, values: Tensor, sigma: Tensor) -> Tensor:
-        """exp of what is given at the levels, (levels, count, ...), at these noise levels, for both mirror images."""
+        """exp of the values at the levels, (levels, count, ...), at these noise levels, for both mirror images."""
         nodes = self.levels.log()
-        at = torch.searchsorted(nodes, sigma.log().contiguous()).clamp(1, len(nodes) - 1)
-        share = ((sigma.log() - nodes[at - 1]) / (nodes[at] - nodes[at - 1])).clamp(0, 1)
+        above = torch.searchsorted(nodes, sigma.log().contiguous()).clamp(1, len(nodes) - 1)
+        share = ((sigma.log() - nodes[above - 1]) / (nodes[above] - nodes[above - 1])).clamp(0, 1)
         share = share.reshape(-1, *[1] * (values.ndim - 1))
-        found = torch.lerp(values[at - 1], values[at], share).exp()
-        return torch.cat([found, found], 1)
+        between = torch.lerp(values[above - 1], values[above], share).exp()
+        return torch.cat([between, between], 1)
 
     def parts(self) -> tuple[Tensor, Tensor]:
-        """What does not depend on the noise level: `kernels` and their power spectra, for `at`, many times."""
+        """`kernels` and their power spectra, which do not depend on the noise level, for `at`."""
         kernels = self.kernels()
         return kernels, torch.fft.rfft2(kernels[:, 0], s=(_FREQUENCIES, _FREQUENCIES)).abs().square()
 
@@ -164,26 +162,20 @@ class Ridges(nn.Module):
 
 
 def _bound(spectra: Tensor, steepest: Tensor, size: int) -> Tensor:
-    """The largest value of sum_i psi_i''(0) |w_i^(f)|^2 over all frequencies f, or a little more, (N,).
+    """A bound of sum_i psi_i''(0) |w_i^(f)|^2 over all frequencies f, (N,).
 
     It is a trigonometric polynomial of degree size - 1 along each axis, which between n samples of a period is at most
-    1 / cos(pi degree / n) of what it is at them.
+    1 / cos(pi degree / n) times its values there.
     """
     between = math.cos(math.pi * (size - 1) / _FREQUENCIES) ** 2
     return torch.einsum("nc,cfg->nfg", steepest, spectra).amax((1, 2)) / between
 
 
-def _mirror_indices(count: int, by: int, device: torch.device) -> Tensor:
-    """Which of `count` pixels stands at each place of a line that continues as its mirror image, `by` at each end."""
-    line = torch.arange(count, device=device)
-    return torch.cat([line[:by].flip(0), line, line[-by:].flip(0)])
-
-
 def _conv_adjoint(u: Tensor, kernels: Tensor) -> Tensor:
     """The adjoint of conv2d with these kernels.
 
-    On the CPU a product of matrices, whose rows are then added up in their places, down and across: a third of the time
-    of `torch.nn.functional.fold`, which adds up both at once.
+    On the CPU it is a product of matrices, whose rows are added down and then across: a third of the time of
+    `torch.nn.functional.fold`.
     """
     if u.is_cuda:
         return conv_transpose2d(u, kernels)
@@ -239,14 +231,13 @@ class RidgePotential:
 
     def gradient(self, x: Tensor) -> Tensor:
         """grad R(x) = sigma sum_i w_i^T psi_i'((w_i * x) / sigma)."""
-
         return self._through(x, lambda u, images, rows: self._slope(u, images))
 
     def gradient_along(self, x: Tensor, v: Tensor) -> Tensor:
         """<grad R(x), v> over all images: sum_i <sigma psi_i'((w_i * x) / sigma), w_i * v>, without an adjoint.
 
-        For training, which differentiates it with respect to filters and profiles: products of matrices, whose
-        gradients are products of matrices too, where those of a convolution from one channel are slow on a GPU.
+        For training, which differentiates it with respect to filters and profiles: products of matrices, since
+        gradients of a convolution from one channel are slow on a GPU.
         """
         kernels = self.kernels.flatten(1)
         u, along = (kernels @ unfold(self._extend(image), self.kernels.shape[-1]) for image in (x, v))
@@ -254,7 +245,7 @@ class RidgePotential:
 
     def _slope(self, u: Tensor, images: slice) -> Tensor:
         """sigma psi_i'(u / sigma) for responses u of these images, (n, count, ., .)."""
-        # To bounds that are numbers: with tensors for bounds, clamp takes five times as long on the CPU.
+        # clamp with tensors as bounds takes five times as long on the CPU.
         height, reach = (t[images] for t in self.profiles[0])
         out = height * (u / reach).clamp(-1, 1)
         for profile in self.profiles[1:]:
@@ -275,7 +266,7 @@ class RidgePotential:
         return self._through(v, lambda u, images, rows: curvature[images, :, rows] * u)
 
     def _through(self, x: Tensor, change: Callable[[Tensor, slice, slice], Tensor]) -> Tensor:
-        """sum_i w_i^T change(w_i * x), some images or rows of one at a time: the responses of all filters are many."""
+        """sum_i w_i^T change(w_i * x), a few images or rows at a time, since the responses are many."""
         extended = self._extend(x)
         stack, _, height, width = x.shape
         size = self.kernels.shape[-1]
@@ -288,23 +279,25 @@ class RidgePotential:
         out = torch.zeros_like(extended)
         for first in range(0, stack, images):
             for top in range(0, height, rows):
-                some, these = slice(first, first + images), slice(top, top + rows)
-                seen = slice(top, min(top + rows, height) + size - 1)
-                u = conv2d(extended[some, :, seen], self.kernels)
-                out[some, :, seen] += _conv_adjoint(change(u, some, these), self.kernels)
+                part, lines = slice(first, first + images), slice(top, top + rows)
+                around = slice(top, min(top + rows, height) + size - 1)
+                u = conv2d(extended[part, :, around], self.kernels)
+                out[part, :, around] += _conv_adjoint(change(u, part, lines), self.kernels)
         return self._extend_adjoint(out)
 
     def _line(self, count: int) -> Tensor:
+        """The pixels of a line of this length that continues as its mirror image at both ends."""
         if count not in self._lines:
-            self._lines[count] = _mirror_indices(count, self.kernels.shape[-1] // 2, self.kernels.device)
+            by, line = self.kernels.shape[-1] // 2, torch.arange(count, device=self.kernels.device)
+            self._lines[count] = torch.cat([line[:by].flip(0), line, line[-by:].flip(0)])
         return self._lines[count]
 
     def _extend(self, x: Tensor) -> Tensor:
-        """The image and, as far as filters reach beyond its borders, its mirror image."""
+        """The image, continued by its mirror image as far as filters reach."""
         return x.index_select(-2, self._line(x.shape[-2])).index_select(-1, self._line(x.shape[-1]))
 
     def _extend_adjoint(self, y: Tensor) -> Tensor:
-        """The adjoint: what lies beyond a border is added to the pixels that it mirrors."""
+        """The adjoint: pixels beyond a border are added to those that they mirror."""
         height, width = (n + 1 - self.kernels.shape[-1] for n in y.shape[-2:])
         rows = y.new_zeros(*y.shape[:-2], height, y.shape[-1]).index_add(-2, self._line(height), y)
         return y.new_zeros(*y.shape[:-2], height, width).index_add(-1, self._line(width), rows)
@@ -317,12 +310,10 @@ def prox(
 
     The objective is 1-strongly convex, so ||x - x*|| <= ||x - z + grad R(x)||, and an image rests once that is below
     tol ||z - mean(z)||. With tol = 0 it takes just `max_iterations`, and nothing waits for the device. R does not see a
-    constant, so the mean of z is taken out before and put back after: large values with little contrast lose no digit
-    to it.
+    constant, so the mean of z is taken out first, and little contrast on large values loses no digits.
 
-    The first `patience` iterations are Polyak's heavy ball, which is proved to converge where the Hessian is constant
-    and does so twice as fast as Nesterov's accelerated gradients. What it has not brought to rest by then, they do, for
-    any convex R.
+    The first `patience` iterations are Polyak's heavy ball, which is proved to converge for a constant Hessian, twice
+    as fast as Nesterov's accelerated gradients. These take over for images that do not rest by then, for any convex R.
 
     References: Polyak, USSR Comput. Math. Math. Phys. 4(5), 1964; Nesterov, Introductory Lectures on Convex
     Optimization, 2004, (2.2.11).
@@ -332,15 +323,15 @@ def prox(
     step, momentum = (part[:, None, None, None] for part in potential.heavy_ball())
     careful, ahead = (part[:, None, None, None] for part in potential.nesterov())
     goal = tol * torch.linalg.vector_norm(z, dim=(1, 2, 3))
-    # From anywhere else a constant image, its own prox, would not be reached to a relative error.
+    # A constant image is its own prox, which is reached to a relative error only from itself.
     x = z if start is None else torch.where((goal == 0)[:, None, None, None], z, start - mean)
     before = out = x
     active = torch.ones(len(z), dtype=torch.bool, device=z.device)
-    every = 5 if z.is_cuda else 1  # looks of the host, for which a GPU would wait
+    every = 5 if z.is_cuda else 1  # a GPU waits for each test by the host
     for k in range(max_iterations):
         residual = x - z + potential.gradient(x)
         if tol > 0 and k % every == 0:
-            # Not greater, so that a NaN, which no iteration would fix, rests too.
+            # Not greater, so that a NaN rests too.
             near = ~(torch.linalg.vector_norm(residual, dim=(1, 2, 3)) > goal)
             out = torch.where((active & near)[:, None, None, None], x, out)
             active = active & ~near
@@ -350,7 +341,7 @@ def prox(
             x, before = torch.addcmul(x + momentum * (x - before), residual, step, value=-1), x
         else:
             if k == patience:
-                before = x  # where Nesterov's own sequence begins
+                before = x  # the start of Nesterov's own sequence
             new = torch.addcmul(x, residual, careful, value=-1)
             x, before = new + ahead * (new - before), new
     return torch.where(active[:, None, None, None], x, out) + mean, False

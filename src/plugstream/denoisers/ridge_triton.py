@@ -1,15 +1,15 @@
 """The ridge prior on CUDA: gradients, products with the Hessian and the whole prox; `ridge_prior.py` specifies them.
 
-An iteration is two launches. The first writes what each pixel gives to each of those around it, the second adds that
-up, in a fixed order, and takes the step: the same bits every time. Which images rest is known to the device alone; the
-host looks now and then whether all do.
+An iteration is two launches. The first writes what each pixel gives to its neighbours, the second adds that up in a
+fixed order and takes the step: the same bits every time. The device decides which images rest; the host checks now and
+then whether all do.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -31,14 +31,14 @@ _FRAME = {"BLOCK": 256, "num_warps": 4}
 _BEGIN = {"BLOCK": 4096, "num_warps": 32}
 _TAPS, _PAIRS = (16, 32), 16  # of a quadrant, of filters up to 7 x 7 and 9 x 9, and of even or odd pairs, with zeros
 _MOST_SHARES = 1 << 32  # bytes; larger batches are done in parts, and larger images by torch
-_AT_ONCE = {16: 4, 32: 3}  # programs of a processor that fit beside each other, by the taps of a quadrant
-_KNOWN = 16  # noise levels whose tables are kept
+_AT_ONCE = {16: 4, 32: 3}  # programs that fit on a processor, by the taps of a quadrant
+_MOST_LEVELS = 16  # noise levels whose tables are remembered
 
 
 def serves(size: int, count: int, x: Tensor) -> bool:
-    """Whether these are for our kernels: float32 on CUDA, at most 32 filters of up to 9 x 9 and their mirror images.
+    """Whether the kernels take these: float32 on CUDA, at most 32 filters of up to 9 x 9 and their mirror images.
 
-    Images whose mirror images a filter could see twice are not.
+    Images so small that a filter sees their mirror images twice are left to torch.
     """
     large = min(x.shape[-2:]) >= size // 2 * 2 and _share_bytes(size, x) <= _MOST_SHARES
     fit = size <= 9 and count <= 2 * _PAIRS and large
@@ -46,12 +46,12 @@ def serves(size: int, count: int, x: Tensor) -> bool:
 
 
 def _share_bytes(size: int, x: Tensor) -> int:
-    """What the pixels of one image give to each other, between two launches."""
-    return 4 * size**2 * _seen(size, x)
+    """The memory of one image between two launches."""
+    return 4 * size**2 * _giving(size, x)
 
 
-def _seen(size: int, x: Tensor) -> int:
-    """How many pixels give something: those of an image and around it, along the lines of its frame."""
+def _giving(size: int, x: Tensor) -> int:
+    """How many pixels give something to others: those of an image and around it, along the lines of its frame."""
     by = size // 2
     return (x.shape[-2] + 2 * by) * (x.shape[-1] + 4 * by) - 2 * by
 
@@ -59,7 +59,7 @@ def _seen(size: int, x: Tensor) -> int:
 class Filters:
     """Folded filters as the kernels read them: forward (2, 4, taps, pairs), backward (2, 4, pairs, taps), padded.
 
-    First the front ten bits of each, then the rest, as tensor cores multiply them.
+    First the front ten bits of each, then the rest, for tensor cores.
     """
 
     def __init__(self, kernels: Tensor) -> None:
@@ -126,11 +126,14 @@ def _alone(tables: Tables, x: Tensor, v: Tensor | None) -> Tensor:
 class _Work:
     """The launches for a stack of images z (N, 1, H, W), contiguous, and the memory between them.
 
-    Arguments: facts: (4, N), what is known of each image: its mean, the squares at which it may rest, and, as int32,
-    whether nothing is to be done and whether it rests. Zeros if not given.
+    Arguments: facts: (4, N), of each image its mean, the squares at which it may rest, and, as int32, whether there is
+    nothing to do and whether it rests. Zeros if not given.
     """
 
     def __init__(self, tables: Tables, z: Tensor, facts: Tensor | None = None) -> None:
+        from plugstream.denoisers import ridge_triton_kernels
+
+        self.kernels: Any = ridge_triton_kernels
         self.tables, self.z = tables, z
         self.count, self.height, self.width = len(z), *z.shape[-2:]
         self.size = tables.filters.size
@@ -140,25 +143,21 @@ class _Work:
         self.still, self.resting = facts[2:].view(torch.int32)
         self.parts = forms.cover(self.height * self.width, _SETTLE["BLOCK"])
         self.squares = torch.empty((self.count, self.parts), device=z.device)
-        self.seen = _seen(self.size, z)
-        self.shares = torch.empty((self.count, self.size**2, self.seen), device=z.device)
+        self.giving = _giving(self.size, z)
+        self.shares = torch.empty((self.count, self.size**2, self.giving), device=z.device)
 
     def begin(self, tol: float) -> None:
-        """Find the facts."""
-        from plugstream.denoisers.ridge_triton_kernels import begin
-
-        begin[(self.count,)](
+        """Compute the facts."""
+        self.kernels.begin[(self.count,)](
             self.z, self.tables.rows, self.means, self.goals, self.still, self.resting, self.height * self.width, tol,
             PRIOR=self.tables.rows.shape[1], **_BEGIN,
         )  # fmt: skip
 
     def frame(self, x: Tensor, to: Tensor | None = None) -> Tensor:
         """Images less their means in a frame of what they mirror, twice: (2, N, numbers of an image in its frame)."""
-        from plugstream.denoisers.ridge_triton_kernels import frame
-
         framed = _framed(self.size, self.z)
         to = torch.empty((2, self.count, framed), device=x.device) if to is None else to
-        frame[forms.cover(framed, _FRAME["BLOCK"]), self.count](
+        self.kernels.frame[forms.cover(framed, _FRAME["BLOCK"]), self.count](
             x.contiguous(), self.z, self.still, self.means, to[0], to[1], self.height, self.width, FRAME=2 * self.by,
             **_FRAME,
         )  # fmt: skip
@@ -166,22 +165,18 @@ class _Work:
 
     def spread(self, x: Tensor, v: Tensor | None = None) -> None:
         """What each pixel gives to those around it, of images in their frames."""
-        from plugstream.denoisers.ridge_triton_kernels import spread
-
         filters = self.tables.filters
-        blocks = forms.cover(self.seen, _SPREAD["BLOCK"])
+        blocks = forms.cover(self.giving, _SPREAD["BLOCK"])
         at_once = forms.cover(_AT_ONCE[filters.taps] * _processors(x.device), self.count)
-        spread[min(blocks, at_once), self.count](
+        self.kernels.spread[min(blocks, at_once), self.count](
             x, x if v is None else v, filters.forward, filters.backward, self.tables.rows, self.resting, self.shares,
             self.height, self.width, SIDE=self.by + 1, TAPS=filters.taps, PAIRS=_PAIRS, RATIOS=self.tables.ratios,
             HESSIAN=v is not None, **_SPREAD,
         )  # fmt: skip
 
     def settle(self, x: Tensor, old: Tensor, *, alone: bool = False) -> None:
-        """The step, in place of `old`; or what was given added up, if alone."""
-        from plugstream.denoisers.ridge_triton_kernels import settle
-
-        settle[self.parts, self.count](
+        """The step, in place of `old`; or the sum of the shares, if alone."""
+        self.kernels.settle[self.parts, self.count](
             x, self.z, self.means, old, self.tables.rows, self.resting, self.shares, self.squares, self.height,
             self.width, SIZE=self.size, PRIOR=self.tables.rows.shape[1], ALONE=alone, **_SETTLE,
         )  # fmt: skip
@@ -189,23 +184,19 @@ class _Work:
     def iterate(self, x: Tensor, old: Tensor, count: int, *, rest: bool) -> None:
         """`count` iterations, an even number, in place of x and old, which have frames.
 
-        If it may rest, an image does so from the second iteration on whose squares do not exceed its goal, and is then
+        With `rest`, an image whose squares do not exceed its goal rests from the second iteration on, and is then
         `old`.
         """
-        from plugstream.denoisers.ridge_triton_kernels import judge
-
         for k in range(count):
             self.spread(x)
             self.settle(x, old)
             x, old = old, x
             if rest and k % 2:
-                judge[(self.count,)](self.squares, self.goals, self.resting, self.parts, **_JUDGE)
+                self.kernels.judge[(self.count,)](self.squares, self.goals, self.resting, self.parts, **_JUDGE)
 
     def finish(self, x: Tensor, old: Tensor, out: Tensor) -> None:
         """The images with their means and without frames."""
-        from plugstream.denoisers.ridge_triton_kernels import finish
-
-        finish[forms.cover(self.height * self.width, _FRAME["BLOCK"]), self.count](
+        self.kernels.finish[forms.cover(self.height * self.width, _FRAME["BLOCK"]), self.count](
             x, old, self.means, self.z, self.resting, self.still, out, self.height, self.width, FRAME=2 * self.by,
             **_FRAME,
         )  # fmt: skip
@@ -234,25 +225,25 @@ def prox(potential: RidgePotential, z: Tensor, iterations: int) -> Tensor:
 
 
 class Solver:
-    """D(z, sigma) on CUDA: heavy-ball iterations, many to a look of the host, replayed from a CUDA graph where small.
+    """D(z, sigma) on CUDA: many heavy-ball iterations between two checks of the host, from a CUDA graph if small.
 
     Arguments: ridges: on the device, float32. tol, limit: as of `prox` in `ridge_prior.py`; limit is even.
     """
 
     def __init__(self, ridges: Ridges, tol: float, limit: int) -> None:
         self.ridges, self.tol, self.limit = ridges, tol, limit
-        # Iterations between two looks of the host: enough for most images, and those that come after cost little.
+        # Iterations between two checks of the host: enough for most images, and more cost little.
         self.together = max(2, limit // 3 * 2)
         self._parts = ridges.parts()
         self._filters = Filters(self._parts[0])
-        self._rows = GraphCall(self._at)
+        self._rows = GraphCall(self._level_rows)
         self._begin, self._continue = (GraphCall(f, steady=(1,)) for f in (self._first, self._more))
-        self._known: OrderedDict[tuple[float, int, int], Tensor] = OrderedDict()
+        self._last_rows: OrderedDict[tuple[float, int, int], Tensor] = OrderedDict()
 
     def __call__(self, z: Tensor, level: float | Tensor, start: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The last image of each, (N, 1, H, W), and which reached the tolerance, (N,), by so many iterations or fewer.
+        """The last image of each, (N, 1, H, W), and which reached the tolerance within `limit`, (N,); None if all did.
 
-        The second is None if all did. Images with a level of 0 come out as they are.
+        Images with a level of 0 come out as they are.
 
         Arguments: z (N, 1, H, W); level, a number or (N,); start, from where to begin if not from z, (N, 1, H, W).
         """
@@ -260,37 +251,37 @@ class Solver:
         if len(z) > most:
             return self._in_parts(z, level, start, most)
         rows = self._rows(level) if isinstance(level, Tensor) else self._rows_of(level, len(z), z.device)
-        state, done = self._begin(z, rows, start), self.together
-        while not (rest := all(_resting(state, len(z)).tolist())) and done < self.limit:
-            state, done = self._continue(z, rows, state), done + self.together
-        answer = state[: z.numel()].view(z.shape).clone()  # who keeps it need not keep the rest of the state
+        state, iterations = self._begin(z, rows, start), self.together
+        while not (rest := all(_resting(state, len(z)).tolist())) and iterations < self.limit:
+            state, iterations = self._continue(z, rows, state), iterations + self.together
+        answer = state[: z.numel()].view(z.shape).clone()  # so that the rest of the state can be freed
         return answer, None if rest else _resting(state, len(z)) > 0
 
     def _in_parts(
         self, z: Tensor, level: float | Tensor, start: Tensor | None, most: int
     ) -> tuple[Tensor, Tensor | None]:
-        found, near = [], []
+        answers, near = [], []
         for k in range(0, len(z), most):
-            some = slice(k, k + most)
-            answer, done = self(
-                z[some], level[some] if isinstance(level, Tensor) else level, None if start is None else start[some]
+            part = slice(k, k + most)
+            answer, resting = self(
+                z[part], level[part] if isinstance(level, Tensor) else level, None if start is None else start[part]
             )
-            found.append(answer)
-            near.append(torch.ones(len(answer), dtype=torch.bool, device=z.device) if done is None else done)
-        return torch.cat(found), torch.cat(near)
+            answers.append(answer)
+            near.append(torch.ones(len(answer), dtype=torch.bool, device=z.device) if resting is None else resting)
+        return torch.cat(answers), torch.cat(near)
 
     def _rows_of(self, level: float, count: int, device: torch.device) -> Tensor:
-        """Those of images with one known level, the same from call to call of most runs; each stream has its own."""
+        """The rows of images with one level, remembered for each stream, since most runs repeat it."""
         key = level, count, stream_handle(device)
-        rows = self._known.get(key)
+        rows = self._last_rows.get(key)
         if rows is None:
-            rows = self._at(torch.full((count,), level, device=device))
-            if len(self._known) >= _KNOWN:
-                self._known.popitem(last=False)
-            self._known[key] = rows
+            rows = self._level_rows(torch.full((count,), level, device=device))
+            if len(self._last_rows) >= _MOST_LEVELS:
+                self._last_rows.popitem(last=False)
+            self._last_rows[key] = rows
         return rows
 
-    def _at(self, level: Tensor) -> Tensor:
+    def _level_rows(self, level: Tensor) -> Tensor:
         rows = prior_rows(self.ridges.at(level.clamp_min(1e-9), self._parts), self._filters.pairs)
         return torch.cat([rows[:, :-1], level[:, None]], 1)
 
@@ -302,7 +293,7 @@ class Solver:
         return self._go(z, rows, state, None)
 
     def _go(self, z: Tensor, rows: Tensor, state: Tensor, source: Tensor | None) -> Tensor:
-        """The state after some more iterations, in its place: from images, or from what it is.
+        """The state after more iterations, in place, starting from `source` if given.
 
         It holds the answers, the last two images in their frames without means, and four facts of each.
         """

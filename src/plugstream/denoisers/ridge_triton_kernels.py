@@ -77,7 +77,7 @@ def spread(
     # A filter and its mirror image respond with the sum and the difference of two folded responses (`ridge_fold.py`).
     # The pixels are those of the image and of `middle` around it: what a pixel beyond the border gives is what the one
     # it mirrors gives, mirrored. x and v have a frame of twice that, and pixels are counted along its lines, so that
-    # no address depends on where a line ends; what stands between them is worked out too, and nobody looks at it.
+    # no address depends on where a line ends; what is between them is computed too, but not used.
     size: tl.constexpr = 2 * SIDE - 1
     middle: tl.constexpr = SIDE - 1
     part: tl.constexpr = TAPS * PAIRS

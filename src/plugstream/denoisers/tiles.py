@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plugstream.base.arrays import accept_arrays
 from plugstream.base.errors import InputError
 from plugstream.base.processes import Group
 from plugstream.denoisers.base import Denoiser, Sigma, Wrapper, require_axes
@@ -79,8 +78,7 @@ class Tiles(Wrapper):
         self.align = inner.align if align is None else align
         if inner.reach is not None and self.around >= inner.reach and self.align % inner.align == 0:
             self.averaged, self.proximal = inner.averaged, inner.proximal
-            if inner.value is not None:
-                self.value = self._value
+            self.value = inner.value
 
     def alone(self) -> Tiles:
         """The same on this process alone, for a call in which the others take no part."""
@@ -173,12 +171,6 @@ class Tiles(Wrapper):
                 target.copy_(row[start : start + target.numel()].reshape(target.shape))
                 start += target.numel()
         return out
-
-    @accept_arrays
-    def _value(self, image: Tensor) -> Tensor:
-        """r(x) of the whole image: (..., *image) to (...)."""
-        assert self.denoiser.value is not None
-        return self.denoiser.value(image)
 
 
 def _part(tensor: Tensor, where: Slices) -> Tensor:

@@ -46,29 +46,26 @@ def lengths(field: Tensor, ndim: int, isotropic: bool, coupled: bool) -> Tensor:
 
     Isotropic: the Euclidean one over axes and components; anisotropic: the sum over axes of that over components.
     """
-    axes = _axes(field, ndim, coupled)
     if isotropic:
-        squares = _squares([part for components in zip(*axes, strict=True) for part in components])
-        return squares.sqrt()
+        return _squares(_parts(field, ndim, coupled)).sqrt()
+    axes = _axes(field, ndim, coupled)
     sizes = [components[0].abs() if len(components) == 1 else _squares(components).sqrt() for components in axes]
     return functools.reduce(torch.add, sizes)
 
 
 def inner_products(first: Tensor, second: Tensor, ndim: int, coupled: bool) -> Tensor:
     """The inner product of two fields at every pixel, (..., *spatial)."""
-    parts = [part for components in zip(*_axes(first * second, ndim, coupled), strict=True) for part in components]
-    return functools.reduce(torch.add, parts)
+    return functools.reduce(torch.add, _parts(first * second, ndim, coupled))
 
 
 def project(field: Tensor, ndim: int, isotropic: bool, coupled: bool) -> Tensor:
     """The nearest field whose length is at most 1 at every pixel (anisotropic: along every axis)."""
-    axes = _axes(field, ndim, coupled)
     if isotropic:
-        squares = _squares([part for components in zip(*axes, strict=True) for part in components])
-        shrink = squares.clamp_min(1).rsqrt().unsqueeze(-ndim - 1)
+        shrink = _squares(_parts(field, ndim, coupled)).clamp_min(1).rsqrt().unsqueeze(-ndim - 1)
         return field * (shrink.unsqueeze(-ndim - 2) if coupled else shrink)
     if not coupled:
         return field.clamp(-1, 1)
+    axes = _axes(field, ndim, coupled)
     shrinks = torch.stack([_squares(components).clamp_min(1).rsqrt() for components in axes], -ndim - 1)
     return field * shrinks.unsqueeze(-ndim - 2)
 
@@ -85,6 +82,11 @@ def feasible(field: Tensor, ndim: int, isotropic: bool, coupled: bool) -> Tensor
 def _axes(field: Tensor, ndim: int, coupled: bool) -> list[list[Tensor]]:
     """For each axis, the field along it, one tensor for each component."""
     return [list(along.unbind(-ndim - 1)) if coupled else [along] for along in field.unbind(-ndim - 1)]
+
+
+def _parts(field: Tensor, ndim: int, coupled: bool) -> list[Tensor]:
+    """The field along all axes of the first component, then of the next."""
+    return [part for components in zip(*_axes(field, ndim, coupled), strict=True) for part in components]
 
 
 def _squares(parts: list[Tensor]) -> Tensor:

@@ -9,10 +9,10 @@ __all__ = ["iterate", "iterate_coupled"]
 
 
 @triton.jit
-def bounds(lows, highs, at, inside, MAPPED: tl.constexpr):
+def bounds(lows, highs, place, inside, MAPPED: tl.constexpr):
     # The box at these pixels: one for all of them, or from maps.
     if MAPPED:
-        low, high = tl.load(lows + at, mask=inside, other=0.0), tl.load(highs + at, mask=inside, other=0.0)
+        low, high = tl.load(lows + place, mask=inside, other=0.0), tl.load(highs + place, mask=inside, other=0.0)
     else:
         low, high = tl.load(lows), tl.load(highs)
     return low, high
@@ -22,13 +22,13 @@ def bounds(lows, highs, at, inside, MAPPED: tl.constexpr):
 def primal(z, s, strength, lows, highs, i, j, height, width, inside, MAPPED: tl.constexpr):
     # x = clip(z - strength D^T s), with s zero in the last row (down) and the last column (across).
     plane = height * width
-    at = i * width + j
-    down = tl.load(s + at, mask=inside & (i < height - 1), other=0.0)
-    above = tl.load(s + at - width, mask=inside & (i > 0), other=0.0)
-    across = tl.load(s + plane + at, mask=inside & (j < width - 1), other=0.0)
-    left = tl.load(s + plane + at - 1, mask=inside & (j > 0), other=0.0)
-    x = tl.load(z + at, mask=inside, other=0.0) - strength * (((0.0 - down) + above - across) + left)
-    low, high = bounds(lows, highs, at, inside, MAPPED)
+    place = i * width + j
+    down = tl.load(s + place, mask=inside & (i < height - 1), other=0.0)
+    above = tl.load(s + place - width, mask=inside & (i > 0), other=0.0)
+    across = tl.load(s + plane + place, mask=inside & (j < width - 1), other=0.0)
+    left = tl.load(s + plane + place - 1, mask=inside & (j > 0), other=0.0)
+    x = tl.load(z + place, mask=inside, other=0.0) - strength * (((0.0 - down) + above - across) + left)
+    low, high = bounds(lows, highs, place, inside, MAPPED)
     return tl.minimum(tl.maximum(x, low), high)
 
 
@@ -47,28 +47,28 @@ def iterate(
     new_s += image * 2 * plane
     strength, rate = tl.load(strengths + image), tl.load(rates + image)
     active = tl.load(actives + image)
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < plane
-    i, j = at // width, at % width
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < plane
+    i, j = place // width, place % width
     has_below, has_right = inside & (i < height - 1), inside & (j < width - 1)
-    here = primal(z, s, strength, lows, highs, i, j, height, width, inside, MAPPED)
+    centre = primal(z, s, strength, lows, highs, i, j, height, width, inside, MAPPED)
     below = primal(z, s, strength, lows, highs, i + 1, j, height, width, has_below, MAPPED)
     right = primal(z, s, strength, lows, highs, i, j + 1, height, width, has_right, MAPPED)
-    old_down, old_across = tl.load(s + at, mask=inside), tl.load(s + plane + at, mask=inside)
-    down = old_down + rate * tl.where(has_below, below - here, 0.0)
-    across = old_across + rate * tl.where(has_right, right - here, 0.0)
+    old_down, old_across = tl.load(s + place, mask=inside), tl.load(s + plane + place, mask=inside)
+    down = old_down + rate * tl.where(has_below, below - centre, 0.0)
+    across = old_across + rate * tl.where(has_right, right - centre, 0.0)
     if ISOTROPIC:
         scale = 1.0 / tl.sqrt(tl.maximum(down * down + across * across, 1.0))
         down, across = down * scale, across * scale
     else:
         down = tl.minimum(tl.maximum(down, -1.0), 1.0)
         across = tl.minimum(tl.maximum(across, -1.0), 1.0)
-    p_down, p_across = tl.load(p + at, mask=inside), tl.load(p + plane + at, mask=inside)
+    p_down, p_across = tl.load(p + place, mask=inside), tl.load(p + plane + place, mask=inside)
     s_down, s_across = down + momentum * (down - p_down), across + momentum * (across - p_across)
-    tl.store(p + at, tl.where(active, down, p_down), mask=inside)
-    tl.store(p + plane + at, tl.where(active, across, p_across), mask=inside)
-    tl.store(new_s + at, tl.where(active, s_down, old_down), mask=inside)
-    tl.store(new_s + plane + at, tl.where(active, s_across, old_across), mask=inside)
+    tl.store(p + place, tl.where(active, down, p_down), mask=inside)
+    tl.store(p + plane + place, tl.where(active, across, p_across), mask=inside)
+    tl.store(new_s + place, tl.where(active, s_down, old_down), mask=inside)
+    tl.store(new_s + plane + place, tl.where(active, s_across, old_across), mask=inside)
 
 
 @triton.jit
@@ -78,22 +78,22 @@ def primal_coupled(
     # The same for a block of components and pixels, (K, BLOCK); `part` is the number of each component.
     plane = height * width
     pixels = tl.full((), depth, tl.int64) * plane
-    at = i * plane + j * width + k
-    dual = s + part * AXES * pixels + at
+    place = i * plane + j * width + k
+    dual = s + part * AXES * pixels + place
     adjoint = tl.zeros_like(inside.to(tl.float32))
     if AXES == 3:
-        here = tl.load(dual, mask=inside & (i < depth - 1), other=0.0)
-        adjoint = (adjoint - here) + tl.load(dual - plane, mask=inside & (i > 0), other=0.0)
+        centre = tl.load(dual, mask=inside & (i < depth - 1), other=0.0)
+        adjoint = (adjoint - centre) + tl.load(dual - plane, mask=inside & (i > 0), other=0.0)
         dual += pixels
     down = tl.load(dual, mask=inside & (j < height - 1), other=0.0)
     adjoint = (adjoint - down) + tl.load(dual - width, mask=inside & (j > 0), other=0.0)
     dual += pixels
     across = tl.load(dual, mask=inside & (k < width - 1), other=0.0)
     adjoint = (adjoint - across) + tl.load(dual - 1, mask=inside & (k > 0), other=0.0)
-    x = tl.load(z + part * pixels + at, mask=inside, other=0.0) - strength * adjoint
+    x = tl.load(z + part * pixels + place, mask=inside, other=0.0) - strength * adjoint
     if MAPPED:
-        low = tl.load(lows + part * pixels + at, mask=inside, other=0.0)
-        high = tl.load(highs + part * pixels + at, mask=inside, other=0.0)
+        low = tl.load(lows + part * pixels + place, mask=inside, other=0.0)
+        high = tl.load(highs + part * pixels + place, mask=inside, other=0.0)
     else:
         low, high = lows, highs
     return tl.minimum(tl.maximum(x, low), high)
@@ -105,11 +105,11 @@ def shrinking(squares):
 
 
 @triton.jit
-def move(p, s, new_s, at, value, old, momentum, active, inside):
+def move(p, s, new_s, place, value, old, momentum, active, inside):
     # p+ and s+ of one axis, or what was there for an image at rest.
-    before = tl.load(p + at, mask=inside, other=0.0)
-    tl.store(new_s + at, tl.where(active, value + momentum * (value - before), old), mask=inside)
-    tl.store(p + at, tl.where(active, value, before), mask=inside)
+    before = tl.load(p + place, mask=inside, other=0.0)
+    tl.store(new_s + place, tl.where(active, value + momentum * (value - before), old), mask=inside)
+    tl.store(p + place, tl.where(active, value, before), mask=inside)
 
 
 @triton.jit
@@ -128,24 +128,24 @@ def iterate_coupled(
     strength, rate = tl.load(strengths + image), tl.load(rates + image)
     active = tl.load(actives + image)
     part = tl.arange(0, PARTS)[:, None].to(tl.int64)
-    there = part < components
+    real = part < components
     if MAPPED:
         low, high = lows + image * components * pixels, highs + image * components * pixels
     else:
-        low = tl.load(lows + image * components + part, mask=there, other=0.0)
-        high = tl.load(highs + image * components + part, mask=there, other=0.0)
+        low = tl.load(lows + image * components + part, mask=real, other=0.0)
+        high = tl.load(highs + image * components + part, mask=real, other=0.0)
     pixel = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))[None, :]
-    inside = there & (pixel < pixels)
+    inside = real & (pixel < pixels)
     i, j, k = pixel // plane, pixel % plane // width, pixel % width
     behind_in, below_in, right_in = inside & (i < depth - 1), inside & (j < height - 1), inside & (k < width - 1)
-    here = primal_coupled(z, s, strength, low, high, i, j, k, depth, height, width, part, inside, AXES, MAPPED)
+    centre = primal_coupled(z, s, strength, low, high, i, j, k, depth, height, width, part, inside, AXES, MAPPED)
     below = primal_coupled(z, s, strength, low, high, i, j + 1, k, depth, height, width, part, below_in, AXES, MAPPED)
     right = primal_coupled(z, s, strength, low, high, i, j, k + 1, depth, height, width, part, right_in, AXES, MAPPED)
     down_at = (part * AXES + AXES - 2) * pixels + pixel
     across_at = down_at + pixels
     old_down, old_across = tl.load(s + down_at, mask=inside, other=0.0), tl.load(s + across_at, mask=inside, other=0.0)
-    down = old_down + rate * tl.where(below_in, below - here, 0.0)
-    across = old_across + rate * tl.where(right_in, right - here, 0.0)
+    down = old_down + rate * tl.where(below_in, below - centre, 0.0)
+    across = old_across + rate * tl.where(right_in, right - centre, 0.0)
     down_squares, across_squares = tl.sum(down * down, axis=0), tl.sum(across * across, axis=0)
     squares = down_squares + across_squares
     if AXES == 3:
@@ -154,7 +154,7 @@ def iterate_coupled(
         )
         deep_at = part * AXES * pixels + pixel
         old_deep = tl.load(s + deep_at, mask=inside, other=0.0)
-        deep = old_deep + rate * tl.where(behind_in, behind - here, 0.0)
+        deep = old_deep + rate * tl.where(behind_in, behind - centre, 0.0)
         deep_squares = tl.sum(deep * deep, axis=0)
         squares = deep_squares + squares
         if ISOTROPIC:

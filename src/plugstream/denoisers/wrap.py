@@ -18,7 +18,7 @@ from plugstream.denoisers.base import (
     Wrapper,
     check_bounds,
     compose_averaged,
-    per_image,
+    levels,
     refuse_complex_box,
     require_real,
 )
@@ -88,28 +88,24 @@ class FromModule(Denoiser):
         self.averaged, self.min_size, self.ndim, self.channels = averaged, min_size, ndim, channels
         self._copies: dict[tuple[torch.device, torch.dtype], tuple[object, nn.Module]] = {}
 
-    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
-        with torch.set_grad_enabled(torch.is_grad_enabled() and image.requires_grad):
-            return self._denoise(image, sigma), None
-
     def describe(self) -> str:
         return type(self.module).__name__
 
-    def _denoise(self, image: Tensor, sigma: Sigma) -> Tensor:
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
         require_real(image, "a network")
-        ones = [1] * self.axes
         shape = image.shape[-self.axes :] if self.channels else (1, *image.shape[-self.ndim :])
         stack = image.reshape(-1, *shape)
-        level = torch.as_tensor(per_image(sigma, image, self.axes), dtype=image.dtype, device=image.device)
-        level = level.expand(*image.shape[: image.ndim - self.axes], *ones).reshape(-1, *[1] * (self.ndim + 1))
+        level = levels(sigma, image, self.axes)
         module = self._module_like(image)
         inputs: tuple[Tensor, ...] = (stack,)
         if self.condition == "map":
-            inputs = (torch.cat([stack, level.expand_as(stack[:, :1])], dim=1),)
+            level_map = level.reshape(-1, *[1] * (self.ndim + 1)).expand_as(stack[:, :1])
+            inputs = (torch.cat([stack, level_map], dim=1),)
         elif self.condition == "scalar":
-            inputs = (stack, level.flatten())
+            inputs = (stack, level)
         try:
-            out = module(*inputs)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and image.requires_grad):
+                out = module(*inputs)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError) as error:  # shapes or arguments that do not fit
@@ -120,7 +116,7 @@ class FromModule(Denoiser):
                 'condition=...) says: "none", "scalar" or "map"'
             ) from error
         out = _same_shape(out, stack, "the network").reshape(image.shape)
-        return image - out if self.residual else out
+        return image - out if self.residual else out, None
 
     def _module_like(self, image: Tensor) -> nn.Module:
         """The module on the image's device and in its precision, copied again if its parameters have changed."""

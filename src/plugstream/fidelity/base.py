@@ -252,7 +252,12 @@ class ModelFidelity(OfModel):
         prediction there.
         """
         model, ndim = self.model.linearized(), len(self.image_shape)
-        sums = (model.adjoint(self._beyond_zero(block), block) for block, _ in self._parts(views, None))
+        zero = torch.zeros(self.image_shape, device=self.device, dtype=self.dtype)
+
+        def beyond_zero(block: Tensor | None) -> Tensor:
+            return self.data(block) if self.linear else self.data(block) - self.model.forward(zero, block)
+
+        sums = (model.adjoint(beyond_zero(block), block) for block, _ in self._parts(views, None))
         g = functools.reduce(Tensor.add_, sums)
         energy = torch.zeros((), device=self.device, dtype=self.dtype.to_real())
         for block, _ in self._parts(views, None, read=False):
@@ -261,14 +266,6 @@ class ModelFidelity(OfModel):
             energy = energy + squares.flatten(g.ndim - ndim).sum(-1)
         scale = squared_norm(g, ndim) / energy.clamp_min(torch.finfo(self.dtype).tiny)
         return per_image(scale, ndim) * g
-
-    def _beyond_zero(self, views: Tensor | None) -> Tensor:
-        """The data less the prediction of a zero image."""
-        data = self.data(views)
-        if self.model.linear:
-            return data
-        zero = torch.zeros(self.image_shape, device=self.device, dtype=self.dtype)
-        return data - self.model.forward(zero, views)
 
     @property
     def _stored_dtype(self) -> torch.dtype:

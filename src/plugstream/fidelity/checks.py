@@ -1,4 +1,4 @@
-"""Whether a model of one's own has the adjoint of its forward map, and a fidelity the gradient of its value."""
+"""Checks of your own models and fidelities: the adjoint of the forward map, and the gradient of the value."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from plugstream.models.views import Views, as_views, spread_views
 
 __all__ = ["check_adjoint", "check_gradient"]
 
-# Views that are looked at where nobody says which.
+# How many views are checked by default.
 _VIEWS = 8
-# Relative errors up to these are rounding, in single and in double precision.
+# Relative errors up to these are rounding.
 _ADJOINT_TOL = {torch.float32: 1e-4, torch.float64: 1e-8}
 _GRADIENT_TOL = {torch.float32: 1e-2, torch.float64: 1e-5}
-# Differences are taken over these parts of the image's length; the best of them counts, since a long one sees how the
-# gradient changes, and a short one rounding.
+# Differences are taken over these parts of the image's length; the best counts, since long ones see the gradient
+# change, and short ones rounding.
 _PARTS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
@@ -27,12 +27,12 @@ _PARTS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 def check_adjoint(
     model: Model, views: Views = None, *, image: Tensor | None = None, tol: float | None = None, seed: int = 0
 ) -> float:
-    """The relative error of <H x, z> = <x, H^H z> at random x and z; it is refused (`InputError`) if it is above `tol`.
+    """The relative error of <H x, z> = <x, H^H z> at random x and z; above `tol` it is refused (`InputError`).
 
     The inner product is <a, b> = Re(sum conj(a) b) of both images and data, so that the adjoint is H^H z for complex
     images and Re(H^H z) for real ones. For a nonlinear model H is its derivative at `image`: `derivative` is compared
-    with the pullback that `linearize` hands back. z is once random, and once the prediction of another image; the
-    larger error counts, relative to ||H x|| ||z||.
+    with the pullback of `linearize`. z is once random, and once the prediction of another image; the larger error
+    counts, relative to ||H x|| ||z||.
 
     Arguments: model; views to check, up to 8 evenly spaced ones if not given; image (*image_shape), at which a
     nonlinear model is differentiated, zero if not given; tol, 1e-4 in single and 1e-8 in double precision if not given;
@@ -44,14 +44,14 @@ def check_adjoint(
     limit = _ADJOINT_TOL[model.dtype.to_real()] if tol is None else tol
     draw = torch.Generator().manual_seed(seed)
     x, other = (_random(model.image_shape, model.dtype, model.device, draw) for _ in range(2))
-    at = None if model.linear else torch.zeros_like(x) if image is None else image.to(x)
-    names = ("forward", "adjoint") if at is None else ("derivative", "the pullback of linearize")
+    point = None if model.linear else torch.zeros_like(x) if image is None else image.to(x)
+    names = ("forward", "adjoint") if point is None else ("derivative", "the pullback of linearize")
 
     def forward(direction: Tensor) -> Tensor:
-        return model.forward(direction, index) if at is None else model.derivative(at, direction, index)
+        return model.forward(direction, index) if point is None else model.derivative(point, direction, index)
 
     def adjoint(data: Tensor) -> Tensor:
-        return model.adjoint(data, index) if at is None else model.linearize(at, index)[1](data)
+        return model.adjoint(data, index) if point is None else model.linearize(point, index)[1](data)
 
     prediction = forward(x)
     shape = (len(index), *model.data_shape)
@@ -68,14 +68,14 @@ def check_adjoint(
         size = float(norm(prediction, len(shape)) * norm(z, len(shape)))
         if size == 0:
             continue
-        left = float(inner(prediction, z, len(shape)))
-        right = float(inner(x, pulled, len(model.image_shape)))
-        error = abs(left - right) / size
-        if not error <= limit:  # a NaN is refused, too
+        in_data = float(inner(prediction, z, len(shape)))
+        in_image = float(inner(x, pulled, len(model.image_shape)))
+        error = abs(in_data - in_image) / size
+        if not error <= limit:  # a NaN is refused too
             raise InputError(
-                f"{names[1]} of {type(model).__name__} does not match {names[0]}: <H x, z> = {left:.6g}, but "
-                f"<x, H^H z> = {right:.6g}, a relative error of {error:.2g} where {limit:.0e} is allowed; see whether "
-                "the adjoint conjugates, sums over all views, and takes the real part if the image is real"
+                f"{names[1]} of {type(model).__name__} does not match {names[0]}: <H x, z> = {in_data:.6g}, but "
+                f"<x, H^H z> = {in_image:.6g}, a relative error of {error:.2g} where {limit:.0e} is allowed; see "
+                "whether the adjoint conjugates, sums over all views, and takes the real part if the image is real"
             )
         worst = max(worst, error)
     if not bool(prediction.any()):
@@ -87,14 +87,13 @@ def check_adjoint(
 def check_gradient(
     fidelity: Fidelity, image: Tensor | None = None, views: Views = None, *, tol: float | None = None, seed: int = 0
 ) -> float:
-    """The relative error of `gradient` against differences of `value`; it is refused (`InputError`) if above `tol`.
+    """The relative error of `gradient` against differences of `value`; above `tol` it is refused (`InputError`).
 
-    (d(x + h v) - d(x - h v)) / 2h should be <grad d(x), v>. v is along the gradient and has a random part as long; the
+    (d(x + h v) - d(x - h v)) / 2h should be <grad d(x), v>. v is the gradient plus a random vector of its length; the
     error is relative to ||grad d(x)|| ||v||, and the smallest over several h counts.
 
-    Arguments: fidelity; image (*image_shape), a random one about as large as the data says if not given; views, all
-    that are available if not given; tol, 1e-2 in single and 1e-5 in double precision if not given; seed of the random
-    numbers.
+    Arguments: fidelity; image (*image_shape), a random one of the data's scale if not given; views, all available ones
+    if not given; tol, 1e-2 in single and 1e-5 in double precision if not given; seed of the random numbers.
     """
     shape, ndim = fidelity.image_shape, len(fidelity.image_shape)
     limit = _GRADIENT_TOL[fidelity.dtype.to_real()] if tol is None else tol

@@ -29,7 +29,7 @@ def _unless_single(method: Callable[Concatenate[Sharded, P], R]) -> Callable[Con
     """A method of several parts; a process that has all views in one part asks `whole` instead."""
 
     @functools.wraps(method)
-    def either(self: Sharded, *args: P.args, **kwargs: P.kwargs) -> R:
+    def either(self: Sharded, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if self.shares.single:
             return cast(R, getattr(self.whole, method.__name__)(*args, **kwargs))
         return method(self, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""How views are cut among processes, whose results become one again, and a model that they compute together."""
+"""How views are cut among processes, how their results are put together, and a model that they compute together."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ T = TypeVar("T")
 class Shares:
     """Cuts a list into parts of nearly equal length, in order, and gives each process a run of them.
 
-    Without `shards` there are as many parts as processes, and their sum is an all-reduce. With them there are always so
-    many parts, and sums are those of a binary tree over the parts. Where the number of processes divides that of parts
-    each adds up its own branch of the tree, and only one tensor a process goes over the network; otherwise every part's
-    does. The bits are the same either way.
+    Without `shards` there are as many parts as processes, and their sum is an all-reduce. With `shards` there are that
+    many parts, summed by a binary tree. If the number of processes divides that of parts, each process adds its own
+    branch of the tree, and sends one tensor; otherwise it sends one for each part. The bits are the same either way.
 
     Arguments: group; shards, a power of two, or None.
     """
@@ -44,10 +43,9 @@ class Shares:
         return self._parts(count, self.group.rank)
 
     def sum(self, count: int, part: Callable[[slice], Tensor], like: Tensor) -> Tensor:
-        """The sum over all parts of what `part` says of each: the same on every process.
+        """The sum of `part` over all parts, the same on every process.
 
-        Arguments: part, from a range of the list to a tensor; like, zeros of its shape and type, for parts that are
-        empty.
+        Arguments: part, from a range of the list to a tensor; like, zeros of its shape and type, for empty parts.
         """
         own = self.own(count)
 
@@ -67,9 +65,9 @@ class Shares:
         return tree_sum([rows[rank, place] for rank in range(size) for place in range(len(self._numbers(rank)))])
 
     def join(self, count: int, part: Callable[[slice], Tensor], like: Tensor, axis: int) -> Tensor:
-        """What `part` says of each range, one after the other along an axis: (..., count, ...) on every process.
+        """The results of `part`, one after the other along an axis: (..., count, ...) on every process.
 
-        Arguments: like, of the result's shape and type but with nothing along the axis.
+        Arguments: like, of the result's shape and type but empty along the axis.
         """
         if self.single:
             return part(slice(0, count))
@@ -78,12 +76,10 @@ class Shares:
         shape = [*like.shape[:axis], most, *like.shape[axis + 1 :]]
 
         def compute() -> Tensor:
-            out, start = like.new_zeros(shape), 0
-            for rows in self.own(count):
+            out, own = like.new_zeros(shape), self.own(count)
+            for rows in own:
                 if rows.stop > rows.start:
-                    length = rows.stop - rows.start
-                    out.narrow(axis, start, length).copy_(part(rows))
-                    start += length
+                    out.narrow(axis, rows.start - own[0].start, rows.stop - rows.start).copy_(part(rows))
             return out
 
         mine, failure = _attempt(compute, like.new_zeros(shape))
@@ -91,7 +87,7 @@ class Shares:
         return torch.cat([rows[rank].narrow(axis, 0, stop - start) for rank, (start, stop) in enumerate(runs)], axis)
 
     def max(self, count: int, part: Callable[[slice], float]) -> float:
-        """The largest of what `part` says of each range, at least 0."""
+        """The largest result of `part`, at least 0."""
 
         def compute() -> float:
             return max([part(rows) for rows in self.own(count) if rows.stop > rows.start], default=0.0)
@@ -125,7 +121,7 @@ def tree_sum(terms: Sequence[Tensor]) -> Tensor:
 
 
 def _attempt(compute: Callable[[], T], instead: T) -> tuple[T, BaseException | None]:
-    """What a function returns, or something instead and why; all processes are told by the message that follows."""
+    """The result of a function, or `instead` and the error, which the next message passes on to all processes."""
     try:
         return compute(), None
     except Exception as error:
@@ -133,15 +129,13 @@ def _attempt(compute: Callable[[], T], instead: T) -> tuple[T, BaseException | N
 
 
 class SplitModel(WrappedModel):
-    """A model of which `normal`, `normal_each`, `squared_norms` and `squared_norm_bounds` are called by all processes.
+    """A model whose `normal`, `normal_each`, `squared_norms` and `squared_norm_bounds` all processes compute together.
 
-    Each computes its own part, and every one has the whole result, which is that of the model: what depends on which
-    views are looked at together, the random starts of Lanczos iterations, is as for one process. All else is the
-    model's own, for the views that a process asks for.
+    Each computes its part, and all get the model's result; random starts of Lanczos iterations are those of one
+    process. Everything else is the model's own, for the views that a process asks for.
 
-    A model with `squared_norms` of its own, which need no products with images, is asked on every process, and what
-    rank 0 found counts; `squared_norm_bounds` of its own, or of a non-negative model, are of each view by itself, hence
-    shared.
+    `squared_norms` of a model's own need no products with images: every process computes them, and rank 0 counts.
+    `squared_norm_bounds` of its own, or of a non-negative model, depend on each view alone, hence are shared.
     """
 
     def __init__(self, model: Model, shares: Shares) -> None:
@@ -170,7 +164,7 @@ class SplitModel(WrappedModel):
         return self.whole.gradient(image, data, views, weights)
 
     def normal(self, views: Views = None, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-        """x -> sum_i w_i Re(H_i^H H_i x), of which each process computes its part of the sum."""
+        """x -> sum_i w_i Re(H_i^H H_i x); each process computes its part of the sum."""
         if self.shares.single:
             return self.whole.normal(views, weights)
         index = all_views(views, self.n_views)
@@ -205,5 +199,5 @@ class SplitModel(WrappedModel):
 
 
 def _inherits(model: Any, name: str) -> bool:
-    """Whether a model has no such method of its own."""
+    """Whether a model has this method from `ModelBase`."""
     return getattr(getattr(model, name), "__func__", None) is getattr(ModelBase, name)

@@ -1,7 +1,7 @@
 """The gradients of proximal gradient methods by name: the mean over a batch, or with its variance reduced.
 
-Facts that an entry may say: grows, that it can go on where the scan gets more views; plain, that it is the mean over
-the batch and nothing else; seeded, that it draws something by the seed.
+Facts of an entry: grows, it can continue when the scan gets more views; plain, it is just the mean over the batch;
+seeded, it draws something by the seed.
 """
 
 from __future__ import annotations

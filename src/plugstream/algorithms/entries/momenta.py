@@ -1,11 +1,12 @@
 """The momenta by name: the sequence q_k of proximal gradient methods.
 
-Facts that an entry may say: plain, that there is no momentum; online, that it is meant where steps have a few of the
-views and nobody says which; follows, the same where a scan is followed; tuned, that `tune --over momentum` tries it.
+Facts of an entry: plain, there is no momentum; online, the default for steps of a few views; follows, the default if a
+scan is followed; tuned, `tune --over momentum` tries it.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from plugstream.base.registry import Field, Options, register
@@ -31,39 +32,29 @@ def _declare(name: str, text: str, **facts: Any) -> None:
         return name  # by which `ProximalGradient` knows it
 
 
+def _declare_limited(name: str, text: str, options: type[Options], place: str, **facts: Any) -> None:
+    @register("momentum", name, text, options=options, **facts)
+    def build(chosen: Any) -> Any:
+        if chosen.momentum_limit == options().momentum_limit:  # type: ignore[attr-defined]
+            return name
+        return getattr(import_module("plugstream.algorithms"), place)(chosen.momentum_limit)
+
+
 _declare("nesterov", "FISTA's sequence: the fastest with all views", tuned=True)
-
-
-@register(
-    "momentum",
+_declare_limited(
     "bounded",
     "Nesterov's up to a limit, so that the noise of small batches does not build up",
-    options=LimitOptions,
+    LimitOptions,
+    "BoundedMomentum",
     follows=True,
 )
-def build_bounded(options: LimitOptions) -> Any:
-    if options.momentum_limit == LimitOptions().momentum_limit:
-        return "bounded"
-    from plugstream.algorithms import BoundedMomentum
-
-    return BoundedMomentum(options.momentum_limit)
-
-
-@register(
-    "momentum",
+_declare_limited(
     "tapered",
     "Nesterov's up to a limit and then falling, so that the noise of small batches averages out",
-    options=PeakOptions,
+    PeakOptions,
+    "TaperedMomentum",
     online=True,
     tuned=True,
 )
-def build_tapered(options: PeakOptions) -> Any:
-    if options.momentum_limit == PeakOptions().momentum_limit:
-        return "tapered"
-    from plugstream.algorithms import TaperedMomentum
-
-    return TaperedMomentum(options.momentum_limit)
-
-
-_declare("chambolle-dossal", "(k + 2) / 3, with which the iterates converge too", tuned=True)
-_declare("none", "no momentum, as in the theory of stochastic gradients", tuned=True, plain=True)
+_declare("chambolle-dossal", "(k + 2) / 3, for which the iterates converge too", tuned=True)
+_declare("none", "no momentum, as the theory of stochastic gradients has it", tuned=True, plain=True)

@@ -5,4 +5,4 @@ from plugstream.denoisers.bm3d.profile import Profile
 
 __all__ = ["BM3D", "BM3DProfile", "Profile"]
 
-BM3DProfile = Profile  # its name where there are profiles of other things, too
+BM3DProfile = Profile  # its public name

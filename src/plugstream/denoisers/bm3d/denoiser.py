@@ -24,18 +24,16 @@ class BM3D(Denoiser):
     it), shrunk, transformed back, and all estimates of a pixel are averaged by how much was removed. Stage 1 shrinks by
     a threshold of `threshold` sigma; stage 2 matches again on its result and uses it for an empirical Wiener filter.
 
-    Nothing is clipped or rescaled, so D(c z, c sigma) = c D(z, sigma) for every c > 0 in exact arithmetic. In floating
-    point that is so to the bit where c is a power of two. Any other c changes by rounding which of two blocks counts as
-    nearer and which coefficient passes the threshold: 6e-4 of the image's norm on a photograph with noise of 0.1, and
-    up to a tenth of sigma in single pixels. So does adding a constant. It is no proximal operator, and not known to be
-    averaged. sigma = 0 returns the image as it is. NaN and infinity are refused on the CPU; on a GPU that would mean
-    waiting for it, and they come out as they went in.
+    Nothing is clipped or rescaled, so D(c z, c sigma) = c D(z, sigma) for every c > 0 in exact arithmetic, and to the
+    bit for a power of two. Any other c, and adding a constant, changes by rounding which of two blocks is nearer and
+    which coefficient passes the threshold: 6e-4 of the image's norm on a photograph with noise of 0.1, and up to a
+    tenth of sigma in single pixels. It is no proximal operator, and not known to be averaged. sigma = 0 returns the
+    image as it is. NaN and infinity are refused on the CPU; on a GPU they come out as they went in.
 
     Arguments:
         profile: "normal" (the reference's parameters), "fast", or a `Profile` with any of them changed.
         stages: 2, or 1 for the basic estimate alone.
-        deterministic: on a GPU, give the same bits every time, as the CPU always does; without it a call is a little
-            quicker, and takes less memory.
+        deterministic: on a GPU, give the same bits every time, as the CPU always does, for a little time and memory.
     Images are (..., H, W) with H, W >= 8, in float32 or float64 (computed in float32); sigma a number or one for each.
 
     References: Dabov, Foi, Katkovnik and Egiazarian, IEEE Trans. Image Process. 16(8), 2007; Lebrun, IPOL 2, 2012.
@@ -52,7 +50,7 @@ class BM3D(Denoiser):
             raise InputError(f"there is no BM3D profile {self.profile!r}; choose one of {', '.join(PROFILES)}")
         if self.stages not in (1, 2):
             raise InputError(f"BM3D has stages 1 and 2, not {self.stages}")
-        # A pixel, in a block, found from a reference, that has other blocks: twice the radius and two blocks a stage.
+        # A pixel depends on the other blocks of each reference of its blocks: two radii and two blocks a stage.
         radius = self.parameters.radius
         object.__setattr__(self, "reach", self.stages * 2 * (radius + BLOCK - 1))
         object.__setattr__(self, "halo", 2 * radius + 10)

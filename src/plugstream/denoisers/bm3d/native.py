@@ -31,12 +31,12 @@ def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2, le
     return out
 
 
-def match(guide: Tensor, profile: Profile, size: int, *, level: str = "") -> Tensor:
+def match(guide: Tensor, profile: Profile, most: int, *, level: str = "") -> Tensor:
     """As `reference.match`, to the bit."""
     height, width = guide.shape
     references = len(reference_positions(height, profile.step)) * len(reference_positions(width, profile.step))
-    groups = torch.empty((references, group_size((height, width), profile.radius, size)), dtype=torch.int64)
-    options = {"step": profile.step, "radius": profile.radius, "wanted": size, "level": level}
+    groups = torch.empty((references, group_size((height, width), profile.radius, most)), dtype=torch.int64)
+    options = {"step": profile.step, "radius": profile.radius, "wanted": most, "level": level}
     _native.kernels().bm3d_match(guide.detach().contiguous().numpy(), groups.numpy(), **options)
     return groups
 

@@ -1,23 +1,21 @@
 """BM3D in torch, written as the papers have it: the specification of the other two forms, and their test oracle.
 
-What the three forms share to the bit is the matching. The distance of two blocks is the sum of 64 squared differences
-in single precision, added as a tree: neighbours in a row, then pairs, then halves, and then the eight rows likewise.
-A candidate's key is that number with its last 11 bits replaced by the candidate's number in the window (row by row),
-and the candidates with the smallest keys form the group, the reference first. So equal distances go by position, and
-no two forms ever disagree because they added in another order.
+The three forms share the matching to the bit. The distance of two blocks is the sum of 64 squared differences in single
+precision, added as a tree: neighbours in a row, then pairs, then halves, and then the eight rows likewise. A
+candidate's key is that number with its last 11 bits replaced by the candidate's number in the window (row by row), and
+the candidates with the smallest keys form the group, the reference first, so that equal distances go by position.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
-from plugstream.denoisers.bm3d.transforms import bior15, correlations, dct, haar, kaiser_window
+from plugstream.denoisers.bm3d.transforms import correlations, haar, kaiser_window, transform
 
 __all__ = ["bm3d", "group_size", "match", "reference_positions"]
 
@@ -47,14 +45,14 @@ def _stage(z: Tensor, basic: Tensor | None, sigma: float, profile: Profile) -> T
     The noise of a group's coefficient has the variance v sigma^2 (see `_variances`). Stage 1 (no basic estimate) sets
     coefficients to zero unless c^2 > (threshold sigma)^2 v; stage 2 multiplies by the Wiener gain
     b^2 / (b^2 + wiener sigma^2 v), with b from the basic estimate. The mean of a group stays as it is, so that
-    D(z + c) = D(z) + c. A group counts by 1 / variance of what is left of
-    its noise: 1 / sum of v over the coefficients kept, and 1 / sum of gain^2 v.
+    D(z + c) = D(z) + c. A group counts by 1 / variance of its remaining noise: 1 / sum of v over the remaining
+    coefficients, and 1 / sum of gain^2 v.
     """
     first = basic is None
     guide = z if basic is None else basic
     positions = match(guide, profile, profile.group1 if first else profile.group2)
     name = "bior15" if first else "dct"
-    analysis = _matrix(name, z)
+    analysis = torch.from_numpy(np.ascontiguousarray(transform(name))).to(z)
     spectra = _spectra(z, analysis)
     guides = spectra if first else _spectra(guide, analysis)
     along = torch.from_numpy(haar(positions.shape[1])).to(z)
@@ -65,10 +63,10 @@ def _stage(z: Tensor, basic: Tensor | None, sigma: float, profile: Profile) -> T
         noisy = torch.einsum("gk,nkc->ngc", along, spectra[group])
         v = _variances(group, z.shape[1] - BLOCK + 1, along, table)
         if first:
-            kept = (noisy / (profile.threshold * sigma)).square() > v
-            kept[:, 0, 0] = True
-            filtered = noisy * kept
-            counts = 1 / (v * kept).sum((1, 2)).clamp_min(1)
+            passed = (noisy / (profile.threshold * sigma)).square() > v
+            passed[:, 0, 0] = True
+            filtered = noisy * passed
+            counts = 1 / (v * passed).sum((1, 2)).clamp_min(1)
         else:
             energy = torch.einsum("gk,nkc->ngc", along, guides[group]).square()
             gain = energy / (energy + profile.wiener * sigma**2 * v)
@@ -101,13 +99,13 @@ def reference_positions(size: int, step: int) -> list[int]:
     return sorted({*range(0, last + 1, step), last})
 
 
-def group_size(shape: tuple[int, int], radius: int, wanted: int) -> int:
-    """The largest power of two up to `wanted` that every window has as many candidates for; the corners have fewest."""
+def group_size(shape: tuple[int, int], radius: int, most: int) -> int:
+    """The largest power of two up to `most` for which every window has enough candidates; corners have fewest."""
     least = math.prod(min(radius + 1, size - BLOCK + 1) for size in shape)
-    return int(min(wanted, 2 ** int(math.log2(least))))
+    return int(min(most, 2 ** int(math.log2(least))))
 
 
-def match(guide: Tensor, profile: Profile, wanted: int) -> Tensor:
+def match(guide: Tensor, profile: Profile, most: int) -> Tensor:
     """The blocks most like each reference block, itself first: (references, K) of positions row * (W - 7) + column.
 
     References go row by row. K is `group_size`.
@@ -117,15 +115,14 @@ def match(guide: Tensor, profile: Profile, wanted: int) -> Tensor:
     rows = torch.tensor(reference_positions(height, profile.step), device=guide.device)
     columns = torch.tensor(reference_positions(width, profile.step), device=guide.device)
     keys = _keys(guide.float(), rows, columns, profile.radius)
-    k = group_size((height, width), profile.radius, wanted)
+    k = group_size((height, width), profile.radius, most)
     numbers = torch.topk(keys, k, dim=-1, largest=False, sorted=True).values & ((1 << _INDEX_BITS) - 1)
     span = 2 * profile.radius + 1
     down = rows[:, None, None] + numbers // span - profile.radius
     over = columns[None, :, None] + numbers % span - profile.radius
-    found = (down * across + over).flatten(0, 1)
-    itself = (rows[:, None] * across + columns[None, :]).flatten()
-    found[:, 0] = itself  # its key is -1, the least of all, but carries no number
-    return found
+    groups = (down * across + over).flatten(0, 1)
+    groups[:, 0] = (rows[:, None] * across + columns[None, :]).flatten()  # the key -1 has no number
+    return groups
 
 
 def _keys(image: Tensor, rows: Tensor, columns: Tensor, radius: int) -> Tensor:
@@ -170,8 +167,7 @@ def _spectra(image: Tensor, analysis: Tensor) -> Tensor:
 def _put_together(total: Tensor, weight: Tensor, analysis: Tensor, shape: torch.Size, profile: Profile) -> Tensor:
     """Each pixel as the weighted mean of all blocks over it: sum of w k(b) b / sum of w k, k the Kaiser window.
 
-    The filtered blocks of all groups were added up as spectra, position by position; the transform is undone here, once
-    for each position.
+    `total` has the sums of filtered spectra at each position, whose transform is undone here.
     """
     synthesis = torch.linalg.inv(analysis.double()).to(total)
     window = torch.from_numpy(kaiser_window(BLOCK, profile.kaiser)).to(total)
@@ -183,12 +179,3 @@ def _put_together(total: Tensor, weight: Tensor, analysis: Tensor, shape: torch.
         return torch.nn.functional.fold(columns, shape, BLOCK)[0, 0]
 
     return fold(blocks) / fold(weights)
-
-
-@cache
-def _float64(name: str) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray({"bior15": bior15, "dct": dct}[name](BLOCK)))
-
-
-def _matrix(name: str, like: Tensor) -> Tensor:
-    return _float64(name).to(like)

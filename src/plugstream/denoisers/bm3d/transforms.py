@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["bior15", "correlations", "dct", "haar", "kaiser_window"]
+__all__ = ["bior15", "correlations", "dct", "haar", "kaiser_window", "transform"]
 
 Matrix = NDArray[np.float64]
 
@@ -54,6 +54,11 @@ def bior15(size: int) -> Matrix:
     return normal
 
 
+def transform(name: str) -> Matrix:
+    """The 8 x 8 transform "bior15" or "dct"."""
+    return {"bior15": bior15, "dct": dct}[name](8)
+
+
 @cache
 def correlations(name: str) -> Matrix:
     """What two 8 x 8 spectra of white noise share where blocks overlap: (9, 9, 64), for |dy| and |dx| of 0 .. 8.
@@ -61,7 +66,7 @@ def correlations(name: str) -> Matrix:
     rho(dy, dx)[u, v] = r_u(dy) r_v(dx),  r_u(d) = sum_n a_u[n] a_u[n + d], with a_u the rows of the transform `name`
     ("bior15" or "dct"). It is even in dy and dx, 1 for a block with itself, and 0 from a distance of 8 on.
     """
-    rows = {"bior15": bior15, "dct": dct}[name](8)
+    rows = transform(name)
     r = np.stack([np.einsum("un,un->u", rows[:, : 8 - d], rows[:, d:]) for d in range(9)])
     table: Matrix = np.einsum("du,ev->deuv", r, r).reshape(9, 9, 64)
     return table

@@ -1,8 +1,7 @@
 """BM3D on CUDA: which kernels of `triton_matching.py` and `triton_kernels.py` run, in which order, on which grid.
 
 Grids come from shapes alone and nothing is read back, so that a call can be captured in a CUDA graph, after one call
-outside it that compiles the kernels and puts the constants on the device. Small images, whose kernels take less time
-than their launches, are put into such a graph here.
+outside it that compiles the kernels. Small images, whose kernels take less time than their launches, use such a graph.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from plugstream.base.cuda_graphs import GraphCall, side_by_side
 from plugstream.denoisers import forms
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size
-from plugstream.denoisers.bm3d.transforms import bior15, correlations, dct
+from plugstream.denoisers.bm3d.transforms import correlations, transform
 
 __all__ = ["bm3d", "match", "serves"]
 
 # Measured on an H200 at 256 x 256 and 512 x 512.
 _REFERENCES = 4  # references below each other in one program of the matching,
-_BESIDE = 3  # as many beside each other, and
+_SIDE = 3  # as many side by side, and
 _DOWN = 3  # candidates below each other in one lane: 39 x 13 lanes fill 512
 _WARPS, _REGISTERS = 16, 128  # of the matching at most: a lane a thread, and as many registers as 512 threads can have
 _KEEP = (4, 5)  # keys that a thread of the selection keeps, of groups of up to 16 and of more
@@ -40,58 +39,57 @@ serves = forms.triton_serves
 def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2, deterministic: bool = False) -> Tensor:
     """Remove white Gaussian noise by filtering groups of similar blocks: (N, H, W) and (N,) to (N, H, W).
 
-    The matching is that of `reference.bm3d` to the bit, the result its own up to rounding. Blocks are added up
-    atomically, in an order that changes from run to run: as whole numbers of 64 bits, whose sum does not depend on it,
-    or as floating point numbers, whose last bits do. Where those decide which of two blocks is the nearer in stage 2,
-    pixels were seen to move by up to 7e-4 of values from 0 to 1, with sigma 0.1.
+    The matching is that of `reference.bm3d` to the bit, the result up to rounding. Blocks are added atomically, in an
+    order that changes from run to run: as integers of 64 bits, whose sum does not depend on it, or as floating point
+    numbers, whose last bits do. If those decide which of two blocks is nearer in stage 2, pixels move by up to 7e-4 of
+    values from 0 to 1, with sigma 0.1.
 
     Arguments:
         images: float32 on CUDA, contiguous, H, W >= 8.
-        sigma: float32 on the same device, one for each image; never read by the host. 0 returns the image as it is. Not
-            to be written to after it was given here: another tensor has other levels.
-        deterministic: add up whole numbers: the same bits every time, a little slower, twice the memory for sums.
+        sigma: float32 on the same device, one for each image; never read by the host, and not to be changed later. 0
+            returns the image as it is.
+        deterministic: add integers: the same bits every time, a little slower, twice the memory for sums.
     """
     return _graph_call(profile, stages, deterministic)(images, sigma)
 
 
-def _bm3d(images: Tensor, sigma: Tensor, profile: Profile, stages: int, deterministic: bool) -> Tensor:
-    basic = _stage(images, None, sigma, profile, deterministic)
-    return basic if stages == 1 else _stage(images, basic, sigma, profile, deterministic)
-
-
 @lru_cache(maxsize=8)
 def _graph_call(profile: Profile, stages: int, deterministic: bool) -> GraphCall:
-    return GraphCall(lambda images, sigma: _bm3d(images, sigma, profile, stages, deterministic), steady=(1,))
+    def both(images: Tensor, sigma: Tensor) -> Tensor:
+        basic = _stage(images, None, sigma, profile, deterministic)
+        return basic if stages == 1 else _stage(images, basic, sigma, profile, deterministic)
+
+    return GraphCall(both, steady=(1,))
 
 
-def match(guide: Tensor, profile: Profile, wanted: int) -> Tensor:
-    """As `reference.match`, for an image (H, W), or for (N, H, W) with (N, references, K) to come back."""
-    found = _match(guide.reshape(-1, *guide.shape[-2:]).contiguous(), profile, wanted).long()
-    return found.reshape(*guide.shape[:-2], *found.shape[1:])
+def match(guide: Tensor, profile: Profile, most: int) -> Tensor:
+    """As `reference.match`: (H, W) to (references, K), or (N, H, W) to (N, references, K)."""
+    groups = _match(guide.reshape(-1, *guide.shape[-2:]).contiguous(), profile, most).long()
+    return groups.reshape(*guide.shape[:-2], *groups.shape[1:])
 
 
-def _match(images: Tensor, profile: Profile, wanted: int) -> Tensor:
+def _match(images: Tensor, profile: Profile, most: int) -> Tensor:
     """The block positions of each reference's group, int32 (N, references, K)."""
     from plugstream.denoisers.bm3d.triton_matching import measure, select
 
     count, height, width = images.shape
-    k = group_size((height, width), profile.radius, wanted)
+    k = group_size((height, width), profile.radius, most)
     # As many as `reference_positions` has: every `step` pixels, and one at the very end.
     rows, columns = (forms.cover(size - BLOCK, profile.step) + 1 for size in (height, width))
     down, across = (
         forms.cover((size - BLOCK) // profile.step + 1, at_once)
-        for size, at_once in ((height, _REFERENCES), (width, _BESIDE))
+        for size, at_once in ((height, _REFERENCES), (width, _SIDE))
     )
     # The last row or column may break the step.
     more_down, more_across = (int((size - BLOCK) % profile.step != 0) for size in (height, width))
     span = 2 * profile.radius + 1
-    lanes = _power_of_two(forms.cover(span, _DOWN) * span)
+    lanes = 1 << (forms.cover(span, _DOWN) * span - 1).bit_length()  # a power of two
     # 6 KB for a reference; freed on return, for the spectra to take its place.
     keys = torch.empty((count, rows * columns, _DOWN * lanes), dtype=torch.int32, device=images.device)
     groups = torch.empty((count, rows * columns, k), dtype=torch.int32, device=images.device)
     shape = {"RADIUS": profile.radius, "STEP": profile.step, "DOWN": _DOWN, "LANES": lanes}
     measure[across + more_across, down + more_down, count](
-        _framed(images, profile.radius + profile.step * _BESIDE + BLOCK),
+        _framed(images, profile.radius + profile.step * _SIDE + BLOCK),
         keys,
         height,
         width,
@@ -101,7 +99,7 @@ def _match(images: Tensor, profile: Profile, wanted: int) -> Tensor:
         across,
         **shape,
         REFS=_REFERENCES,
-        COLUMNS=_BESIDE,
+        COLUMNS=_SIDE,
         PTX=not forms.interpreted(),
         num_warps=min(_WARPS, forms.cover(lanes, 32)),
         maxnreg=_REGISTERS,
@@ -114,7 +112,7 @@ def _match(images: Tensor, profile: Profile, wanted: int) -> Tensor:
 
 
 def _framed(images: Tensor, by: int) -> Tensor:
-    """The images where `by` numbers before and after them can be read as well, whatever they are."""
+    """The images in memory that has `by` more numbers before and after them."""
     by = 64 * forms.cover(by, 64)  # what is not aligned takes ten times as long to copy
     memory = torch.empty(images.numel() + 2 * by, device=images.device)
     return memory[by:-by].view(images.shape).copy_(images)
@@ -209,21 +207,19 @@ def _spectra(images: Tensor, analysis: Tensor) -> Tensor:
 @cache
 def _constants(name: str, kaiser: float, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """The analysis matrix, the synthesis matrix with row i times the window's i-th number, and the window."""
-    analysis = {"bior15": bior15, "dct": dct}[name](BLOCK)
+    analysis = transform(name)
     window = np.kaiser(BLOCK, kaiser)
     synthesis = window[:, None] * np.linalg.inv(analysis)
-    made = [torch.from_numpy(np.ascontiguousarray(a)).to(device, torch.float32) for a in (analysis, synthesis, window)]
-    return made[0], made[1], made[2]
+    a, s, w = (
+        torch.from_numpy(np.ascontiguousarray(m)).to(device, torch.float32) for m in (analysis, synthesis, window)
+    )
+    return a, s, w
 
 
 @cache
 def _correlation_table(name: str, device: torch.device) -> Tensor:
     """`correlations` for distances with a sign, as `filter_groups` reads them: that of (dy, dx) at [8 + dy, 8 + dx]."""
     table = np.zeros((16, 64, 64))
-    apart = np.abs(np.arange(-BLOCK, BLOCK))
-    table[:, :16] = correlations(name)[apart[:, None], apart]
+    distances = np.abs(np.arange(-BLOCK, BLOCK))
+    table[:, :16] = correlations(name)[distances[:, None], distances]
     return torch.from_numpy(table).to(device, torch.float32)
-
-
-def _power_of_two(size: int) -> int:
-    return 1 << (size - 1).bit_length()

@@ -99,7 +99,7 @@ class DeepinvOptions(NetworkOptions):
 
 
 class FileOptions(NetworkOptions):
-    """Of a network of one's own."""
+    """Of your own network."""
 
     condition: Literal["none", "scalar", "map"] = Field("none", description="how the network takes sigma")
     residual: bool = Field(False, description="the network predicts the noise", json_schema_extra={"switch": True})

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from plugstream.base.arrays import as_tensor
 from plugstream.base.errors import InputError
-from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
+from plugstream.denoisers.base import Denoiser, Sigma, levels, require_real
 from plugstream.denoisers.nlm import native, reference, triton_form
 
 __all__ = ["NLM"]
@@ -20,7 +20,7 @@ __all__ = ["NLM"]
 
 @dataclass(frozen=True, eq=False)
 class NLM(Denoiser):
-    r"""The prior of self-similar images, as an average of pixels whose surroundings look alike in a guide.
+    r"""The prior of self-similar images: an average of pixels whose surroundings look alike in a guide.
 
     D(z, sigma) = W z. Pixels s and r that are within `search` of each other, down and across, have the affinity
 
@@ -32,24 +32,22 @@ class NLM(Denoiser):
     d <- sqrt(d / (A d)) from d = 1 bring rho near 1; one step is the normalisation of Sreehari et al., more leave less
     weight on the pixel itself.
 
-    What holds, for whatever number of steps, up to rounding: L is a positive semidefinite function and the exponential
-    a positive semidefinite kernel, hence so are their product A, S, and W, to which a non-negative diagonal is added.
-    W is symmetric with non-negative entries and rows that sum to 1, so doubly stochastic: its eigenvalues lie in
-    [0, 1], it keeps constants and the mean. **With a fixed guide** W does not depend on z; then D is, for each sigma,
-    linear and 1/2-averaged: the prox of the convex function that is x^T (W^+ - I) x / 2 on the range of W and infinite
-    elsewhere.
-    **Without a guide** the image is its own; then D is not linear, none of this makes it nonexpansive, and `averaged`
-    is None. A common way is to run without a guide first and to fix its result as the guide.
+    For any number of steps, up to rounding: L is a positive semidefinite function and the exponential a positive
+    semidefinite kernel, hence so are their product A, S, and W, to which a non-negative diagonal is added. W is
+    symmetric with non-negative entries and rows that sum to 1, so its eigenvalues lie in [0, 1], and it keeps constants
+    and the mean. **With a fixed guide** D is, for each sigma, linear and 1/2-averaged: the prox of the convex function
+    that is x^T (W^+ - I) x / 2 on the range of W and infinite elsewhere.
+    **Without a guide** the image is its own guide; D is then neither linear nor known to be nonexpansive. It is common
+    to run without a guide first and to use the result as the guide.
 
     Arguments:
-        guide: (H, W) for all images, or with leading axes as the images' last ones have, (D, H, W) for a volume whose
-            slices are denoised; the image itself if not given.
+        guide: (H, W) for all images, or with the images' last leading axes, (D, H, W) for the slices of a volume; the
+            image itself if not given.
         search, patch: radii, in pixels. strength: h over sigma. balance: steps of the balancing, at least 1.
-    Images are (..., H, W) with H, W > patch. Single precision has fast forms on the CPU and on CUDA; in double
-    precision, and where gradients are asked for, the torch form runs. sigma = 0 returns the image as it is. It needs
-    2 search (search + 1) numbers for each pixel while it works (the torch form twice that), and keeps them for the last
-    sigma where the guide is fixed; then sigma as a tensor on a GPU means waiting for it. NaN and infinity are refused
-    on the CPU only.
+    Images are (..., H, W) with H, W > patch. Single precision has fast forms on the CPU and on CUDA; double precision
+    and gradients take the torch form. sigma = 0 returns the image as it is. It needs 2 search (search + 1) numbers for
+    each pixel (the torch form twice that), and keeps them for the last sigma of a fixed guide; sigma as a tensor on a
+    GPU is then waited for. NaN and infinity are refused on the CPU only.
 
     References: Sreehari et al., IEEE Trans. Comput. Imaging 2(4), 2016; Buades, Coll and Morel, CVPR 2005; for the
     balancing, Knight, Ruiz and Ucar, SIAM J. Matrix Anal. Appl. 35(3), 2014.
@@ -60,7 +58,7 @@ class NLM(Denoiser):
     patch: int = 2
     strength: float = 0.8
     balance: int = 10
-    _kept: dict[int, tuple[object, Any]] = field(default_factory=dict, init=False, repr=False)
+    _matrices: dict[int, tuple[object, Any]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.search < 1 or self.patch < 0:
@@ -94,20 +92,16 @@ class NLM(Denoiser):
         _check(image, self.patch, "the image")
         stack = image.reshape(-1, *image.shape[-2:])
         stack = stack if image.dtype == torch.float64 else stack.float()
-        level = per_image(sigma, image)
-        if isinstance(level, float):  # filled in on the device, which can be captured in a CUDA graph
-            levels = torch.full((len(stack),), level, dtype=torch.float64, device=image.device)
-        else:
-            levels = level.double().expand(*image.shape[:-2], 1, 1).reshape(-1)
-        # What a tensor on a GPU holds is not looked at: that would mean waiting for it.
-        known = [level] if isinstance(level, float) else levels.tolist() if levels.device.type == "cpu" else []
-        if not all(0 <= number < math.inf for number in known):
+        noise = levels(sigma, image, dtype=torch.float64)
+        # A tensor on a GPU is not checked, which would mean waiting for it.
+        numbers = [sigma] if not isinstance(sigma, Tensor) else noise.tolist() if noise.device.type == "cpu" else []
+        if not all(0 <= number < math.inf for number in numbers):
             raise InputError("sigma must be a number >= 0 for each image")
         form = next(f for f in (native, triton_form, reference) if f is reference or f.serves(stack))
         if self.guide is None:
-            out: Tensor = form.nlm(stack, self.strength * levels, self.search, self.patch, self.balance)
+            out: Tensor = form.nlm(stack, self.strength * noise, self.search, self.patch, self.balance)
         else:
-            numbers = [level] * len(stack) if isinstance(level, float) else levels.tolist()
+            numbers = noise.tolist() if isinstance(sigma, Tensor) else [float(sigma)] * len(stack)
             out = self._guided(form, self.guide, image, stack, numbers)
         return out.reshape(image.shape).to(image.dtype), None
 
@@ -118,8 +112,7 @@ class NLM(Denoiser):
         guides = guide.reshape(-1, *guide.shape[-2:])
         shared = len(guides) == 1
         if shared and len(set(levels)) == 1 and levels[0] > 0:
-            done: Tensor = form.apply(self._matrix(form, guides[0], 0, levels[0], stack), stack)
-            return done
+            return cast(Tensor, form.apply(self._matrix(form, guides[0], 0, levels[0], stack), stack))
         numbers = [k % len(guides) for k in range(len(stack))]
         out = [
             form.apply(self._matrix(form, guides[k], k, s, stack), z[None])[0] if s > 0 else z
@@ -128,22 +121,21 @@ class NLM(Denoiser):
         return torch.stack(out) if out else stack.clone()
 
     def _matrix(self, form: ModuleType, guide: Tensor, number: int, sigma: float, like: Tensor) -> Any:
-        """The matrix of one guide, from the last time if that was for the same sigma, form, precision and device."""
+        """The matrix of one guide, the last one if sigma, form, precision and device are the same."""
         stamp = (sigma, form.__name__, like.dtype, like.device)
-        kept = self._kept.get(number)
-        if kept is None or kept[0] != stamp:
-            made = form.form(guide.to(like), self.strength * sigma, self.search, self.patch, self.balance)
-            kept = self._kept[number] = (stamp, made)
-        return kept[1]
+        if number not in self._matrices or self._matrices[number][0] != stamp:
+            matrix = form.form(guide.to(like), self.strength * sigma, self.search, self.patch, self.balance)
+            self._matrices[number] = (stamp, matrix)
+        return self._matrices[number][1]
 
 
-def _check(image: Tensor, patch: int, what: str) -> None:
+def _check(image: Tensor, patch: int, name: str) -> None:
     if image.ndim < 2 or min(image.shape[-2:]) <= patch:
         raise InputError(
-            f"NLM needs images of at least {patch + 1} x {patch + 1} pixels, but {what} is {tuple(image.shape)}"
+            f"NLM needs images of at least {patch + 1} x {patch + 1} pixels, but {name} is {tuple(image.shape)}"
         )
     require_real(image, "NLM")
     if not image.is_floating_point():
-        raise InputError(f"NLM needs floating point numbers, but {what} is {image.dtype}")
+        raise InputError(f"NLM needs floating point numbers, but {name} is {image.dtype}")
     if image.device.type == "cpu" and not bool(torch.isfinite(image).all()):
-        raise InputError(f"{what} holds NaN or infinity, which NLM would spread; fix it first")
+        raise InputError(f"{name} holds NaN or infinity, which NLM would spread; fix it first")

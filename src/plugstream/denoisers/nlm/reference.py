@@ -52,8 +52,8 @@ def weights(guide: Tensor, width: float, search: int, patch: int, balance: int) 
 
     out[dy + search, dx + search, y, x] = W between (y, x) and (y + dy, x + dx), and 0 where that is outside the image.
 
-    It holds for every h > 0. The affinities are formed for one half of the distances and copied to the other, so that
-    the matrix is symmetric to the bit; row sums are 1 up to rounding.
+    The affinities of one half of the distances are copied to the other, so that the matrix is symmetric to the bit; row
+    sums are 1 up to rounding.
 
     Arguments:
         guide: (H, W). width: h. search, patch, balance: as for `NLM`.
@@ -73,12 +73,12 @@ def weights(guide: Tensor, width: float, search: int, patch: int, balance: int) 
             if dy == 0 and dx <= 0:
                 continue
             left, right = max(0, -dx), max(0, dx)
-            here = padded[: padded.shape[0] - dy, left : padded.shape[1] - right]
-            there = padded[dy:, right : padded.shape[1] - left]
-            apart = _running_sum(_running_sum((here - there).square_(), 0, around), 1, around)  # ||P_s - P_r||^2
+            first = padded[: padded.shape[0] - dy, left : padded.shape[1] - right]
+            second = padded[dy:, right : padded.shape[1] - left]
+            distance = _running_sum(_running_sum((first - second).square_(), 0, around), 1, around)  # ||P_s - P_r||^2
             pyramid = (1 - dy / (search + 1)) * (1 - abs(dx) / (search + 1))
             # Held above the smallest numbers, on which processors are ten times slower; 1.8e-35 adds nothing.
-            affinity = apart.mul_(-rate).clamp_min_(-80).exp_().mul_(pyramid)
+            affinity = distance.mul_(-rate).clamp_min_(-80).exp_().mul_(pyramid)
             out[search + dy, search + dx, : height - dy, left : across - right] = affinity
             out[search - dy, search - dx, dy:, right : across - left] = affinity
     scale = torch.ones_like(guide)
@@ -102,16 +102,16 @@ def rates(width: Tensor, patch: int, dtype: torch.dtype) -> Tensor:
 
 def reflect_indices(size: int, margin: int, device: torch.device) -> Tensor:
     """The pixels -margin .. size + margin - 1 of a line continued symmetrically, as often as needed."""
-    at = torch.arange(-margin, size + margin, device=device) % (2 * size)
-    return torch.where(at < size, at, 2 * size - 1 - at)
+    place = torch.arange(-margin, size + margin, device=device) % (2 * size)
+    return torch.where(place < size, place, 2 * size - 1 - place)
 
 
 def _running_sum(values: Tensor, axis: int, count: int) -> Tensor:
     """The sums of `count` values in a row along an axis, which gets shorter by count - 1."""
-    left = values.shape[axis] - count + 1
-    total = values.narrow(axis, 0, left).clone()
+    length = values.shape[axis] - count + 1
+    total = values.narrow(axis, 0, length).clone()
     for k in range(1, count):
-        total += values.narrow(axis, k, left)
+        total += values.narrow(axis, k, length)
     return total
 
 

@@ -18,36 +18,36 @@ def affinities(
     plane, pitch = height * width, width + AROUND - 1
     after = number + SEARCH + 1
     dy, dx = after // (2 * SEARCH + 1), after % (2 * SEARCH + 1) - SEARCH
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    i, j = at // width, at % width
-    inside = (at < plane) & (i + dy < height) & (j + dx >= 0) & (j + dx < width)
-    here = padded + image * (height + AROUND - 1) * pitch + i * pitch + j
-    there = here + dy * pitch + dx
-    apart = tl.zeros((BLOCK,), tl.float32)
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    i, j = pixel // width, pixel % width
+    inside = (pixel < plane) & (i + dy < height) & (j + dx >= 0) & (j + dx < width)
+    patch = padded + image * (height + AROUND - 1) * pitch + i * pitch + j
+    other_patch = patch + dy * pitch + dx
+    distance = tl.zeros((BLOCK,), tl.float32)
     for k in range(AROUND):
         for m in tl.static_range(AROUND):
-            step = tl.load(here + k * pitch + m, mask=inside, other=0.0)
-            step -= tl.load(there + k * pitch + m, mask=inside, other=0.0)
-            apart += step * step
+            step = tl.load(patch + k * pitch + m, mask=inside, other=0.0)
+            step -= tl.load(other_patch + k * pitch + m, mask=inside, other=0.0)
+            distance += step * step
     pyramid = (1.0 - dy / (SEARCH + 1.0)) * (1.0 - tl.abs(dx) / (SEARCH + 1.0))
-    value = pyramid * tl.exp(tl.maximum(-tl.load(rates + image) * apart, -80.0))
-    tl.store(out + (image * halves + number) * plane + at, tl.where(inside, value, 0.0), mask=at < plane)
+    value = pyramid * tl.exp(tl.maximum(-tl.load(rates + image) * distance, -80.0))
+    tl.store(out + (image * halves + number) * plane + pixel, tl.where(inside, value, 0.0), mask=pixel < plane)
 
 
 @triton.jit
 def add(one, two, row, v, z, i, j, dy, dx, height, width, inside, MODE: tl.constexpr):
     # What the pixels at (dy, dx) from these give to them, and those on the other side, where their affinities stand.
-    at = i * width + j
+    pixel = i * width + j
     away = dy * width + dx
     after = inside & (i + dy < height) & (j + dx >= 0) & (j + dx < width)
     before = inside & (i - dy >= 0) & (j - dx >= 0) & (j - dx < width)
-    to = tl.load(row + at, mask=after, other=0.0) * tl.load(v + at + away, mask=after, other=0.0)
-    back = tl.load(row + at - away, mask=before, other=0.0) * tl.load(v + at - away, mask=before, other=0.0)
+    to = tl.load(row + pixel, mask=after, other=0.0) * tl.load(v + pixel + away, mask=after, other=0.0)
+    back = tl.load(row + pixel - away, mask=before, other=0.0) * tl.load(v + pixel - away, mask=before, other=0.0)
     if MODE < 3:
         one += to + back
     if MODE > 1:
-        two += to * tl.load(z + at + away, mask=after, other=0.0)
-        two += back * tl.load(z + at - away, mask=before, other=0.0)
+        two += to * tl.load(z + pixel + away, mask=after, other=0.0)
+        two += back * tl.load(z + pixel - away, mask=before, other=0.0)
     return one, two
 
 
@@ -65,14 +65,14 @@ def multiply(
     v += image * plane
     z += image * plane
     rest += image * plane
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < plane
-    i, j = at // width, at % width
-    here = tl.load(v + at, mask=inside, other=1.0)
-    one = here
-    two = here
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = pixel < plane
+    i, j = pixel // width, pixel % width
+    factor = tl.load(v + pixel, mask=inside, other=1.0)
+    one = factor
+    two = factor
     if MODE > 1:
-        two = here * tl.load(z + at, mask=inside, other=0.0)
+        two = factor * tl.load(z + pixel, mask=inside, other=0.0)
     for dx in tl.static_range(1, SEARCH + 1):
         row = affinity + (dx - 1) * large
         one, two = add(one, two, row, v, z, i, j, 0, dx, height, width, inside, MODE)
@@ -83,11 +83,11 @@ def multiply(
             one, two = add(one, two, row, v, z, i, j, dy, dx, height, width, inside, MODE)
     out += image * plane
     if MODE == 0:
-        tl.store(out + at, tl.sqrt(here / one), mask=inside)
+        tl.store(out + pixel, tl.sqrt(factor / one), mask=inside)
     elif MODE == 3:
-        kept = tl.load(rest + at, mask=inside, other=0.0) * tl.load(z + at, mask=inside, other=0.0)
-        tl.store(out + at, here * two + kept, mask=inside)
+        unchanged = tl.load(rest + pixel, mask=inside, other=0.0) * tl.load(z + pixel, mask=inside, other=0.0)
+        tl.store(out + pixel, factor * two + unchanged, mask=inside)
     else:
-        tl.store(out + at, here * one, mask=inside)
+        tl.store(out + pixel, factor * one, mask=inside)
     if MODE == 2:
-        tl.store(out_two + image * plane + at, two, mask=inside)
+        tl.store(out_two + image * plane + pixel, two, mask=inside)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from plugstream.base.cuda_graphs import GraphCall
 from plugstream.base.errors import InputError, StorageError
-from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
+from plugstream.denoisers.base import Denoiser, Sigma, levels, require_real
 from plugstream.denoisers.forms import differentiated, triton_serves
 from plugstream.denoisers.tnrd import native, triton_form
 from plugstream.denoisers.tnrd.files import load_models, save_model
@@ -26,19 +26,19 @@ class TNRD(Denoiser):
     r"""The prior of a trained diffusion: five steps with 48 filters and nonlinearities learnt from photographs.
 
     D(z, sigma) = (sigma / s0) R(s0 z / sigma), where R is the model (`ReactionDiffusion`) trained for noise s0 on the
-    scale 0 .. 255. The scaling makes it exact to the trained model at 255 sigma / white = s0, and a denoiser for every
-    other sigma and every range of values. Of several models the one whose s0 is nearest to 255 sigma / white, as a
-    ratio, is used. So for one model D(c z, c sigma) = c D(z, sigma), up to rounding.
+    scale 0 .. 255: the trained model itself at 255 sigma / white = s0, and a denoiser for every other sigma and range
+    of values. Of several models the one whose s0 is nearest to 255 sigma / white, as a ratio, is used. So for one model
+    D(c z, c sigma) = c D(z, sigma), up to rounding.
 
-    It is no proximal operator, and not known to be averaged. sigma = 0 returns the image as it is. A NaN spreads as far
-    as the filters reach, six pixels a stage. Differentiable once, in the image and in a model's parameters where they
-    ask for gradients; then, and in double precision, the torch form runs. The fast forms are for 7 x 7 filters.
+    It is no proximal operator, and not known to be averaged. sigma = 0 returns the image as it is. A NaN spreads six
+    pixels a stage. Differentiable once, in the image and in a model's parameters, by the torch form, which also runs in
+    double precision. The fast forms are for 7 x 7 filters.
 
     Arguments:
         models: a model or several; ours, trained by us, if not given.
         white: the value that white has in the images, to choose among several models.
-    Images are (..., H, W) with H, W >= 7 (the filters' size); sigma a number or one for each image. With several models
-    and sigma as a tensor on a GPU, choosing waits for it.
+    Images are (..., H, W) with H, W >= 7 (the filters' size); sigma a number or one for each image. To choose among
+    several models, sigma as a tensor on a GPU is waited for.
 
     Reference: Chen and Pock, IEEE Trans. Pattern Anal. Mach. Intell. 39(6), 2017.
     """
@@ -68,21 +68,15 @@ class TNRD(Denoiser):
     def load(cls, path: str | Path, *, sigma: float | None = None, white: float = 1.0) -> TNRD:
         """TNRD with the models of a file (.safetensors, or the authors' .mat) or of a folder of such files.
 
-        A .mat file does not hold the noise level s0 that it was trained for; it is read from a name that ends in
-        'sigma=5' or such, and must be given otherwise.
-
-        Arguments:
-            path: a file or a folder. sigma: s0, on the scale 0 .. 255. white: as for `TNRD`.
+        Arguments: path; sigma, s0 on the scale 0 .. 255, for a .mat file whose name does not end in 'sigma=5' or such;
+        white, as for `TNRD`.
         """
         return cls(load_models(path, sigma), white=white)
 
     def save(self, path: str | Path) -> None:
-        """Write one model to a .safetensors file, several to a folder, one file 'sigma=5.safetensors' or such each.
+        """Write one model to a .safetensors file, several to a folder of files 'sigma=5.safetensors' or such.
 
-        `load` brings them back to the bit.
-
-        Arguments:
-            path: the file or folder to make; a file that is there is replaced.
+        Arguments: path, the file or folder; an existing file is replaced.
         """
         if len(self.models) == 1:
             save_model(self.models[0], path)
@@ -104,19 +98,15 @@ class TNRD(Denoiser):
             raise InputError(f"TNRD needs an image of floating point numbers, not {image.dtype}")
         stack = image.reshape(-1, *image.shape[-2:])
         stack = stack if image.dtype == torch.float64 else stack.float()
-        level = per_image(sigma, stack.reshape(image.shape))
-        if isinstance(level, Tensor):
-            levels = level.expand(*image.shape[:-2], 1, 1).reshape(-1)
-            if levels.device.type == "cpu" and not bool(((levels >= 0) & levels.isfinite()).all()):
-                raise InputError("sigma must be a number >= 0 for each image")
-        elif level == math.inf:
-            raise InputError("sigma must be a number >= 0, not inf")
-        else:  # filled in on the device, since copying a number to it could not be captured in a CUDA graph
-            levels = torch.full((len(stack),), level, dtype=stack.dtype, device=image.device)
-        if not isinstance(level, Tensor) or len(self.models) == 1:
-            out = self._apply(self._nearest(level) if isinstance(level, float) else 0, stack, levels)
+        noise = levels(sigma, stack.reshape(image.shape))
+        if not isinstance(sigma, Tensor):
+            if sigma == math.inf:
+                raise InputError("sigma must be a number >= 0, not inf")
+            out = self._apply(self._nearest(float(sigma)), stack, noise)
         else:
-            out = self._apply_nearest(stack, levels)
+            if noise.device.type == "cpu" and not bool(((noise >= 0) & noise.isfinite()).all()):
+                raise InputError("sigma must be a number >= 0 for each image")
+            out = self._apply(0, stack, noise) if len(self.models) == 1 else self._apply_nearest(stack, noise)
         return out.reshape(image.shape).to(image.dtype), None
 
     def _nearest(self, sigma: float) -> int:

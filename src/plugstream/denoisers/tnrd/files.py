@@ -27,10 +27,9 @@ _MOST_BYTES = 64 << 20  # of a MATLAB file, and of what a variable unpacks to; t
 
 
 def load_models(path: str | Path, sigma: float | None = None) -> list[ReactionDiffusion]:
-    """The models of a file, or of all .safetensors and .mat files in a folder: without gradients, by noise level.
+    """The models of a file, or of all .safetensors and .mat files in a folder, without gradients, by noise level.
 
-    Arguments:
-        sigma: the noise level of a .mat file whose name does not say it, on the scale 0 .. 255.
+    Arguments: sigma, the noise level of a .mat file whose name does not say it, on the scale 0 .. 255.
     """
     path = Path(path)
     if path.is_dir():
@@ -46,10 +45,7 @@ def load_models(path: str | Path, sigma: float | None = None) -> list[ReactionDi
 
 
 def save_model(model: ReactionDiffusion, path: str | Path, card: Mapping[str, Any] | None = None) -> None:
-    """Write one model as safetensors, in its own precision, with its noise level, a model card and a checksum of all.
-
-    Written beside its place and renamed, so that a reader never sees half a file.
-    """
+    """Write one model as safetensors, in its precision, atomically, with its noise level, a card and a checksum."""
     path = Path(path)
     if path.suffix != ".safetensors":
         raise InputError(f"a TNRD model is saved as .safetensors, not as {path.name!r}")
@@ -120,10 +116,10 @@ def _load_mat(file: Path, sigma: float | None) -> ReactionDiffusion:
         raise InputError(f"its 'cof' has {len(cof)} rows, which no filter size accounts for (5329 for 7 x 7)")
     scale = _bump_scale(content)
     if sigma is None:
-        found = re.search(r"sigma=(\d+(?:\.\d+)?)(?=\D*$)", file.stem)
-        if found is None:
+        level = re.search(r"sigma=(\d+(?:\.\d+)?)(?=\D*$)", file.stem)
+        if level is None:
             raise InputError("its name does not say 'sigma=5' or such; give the noise level it is for")
-        sigma = float(found[1])
+        sigma = float(level[1])
     columns = torch.from_numpy(np.ascontiguousarray(cof.T, dtype=np.float64))
     coefficients, log_reaction, weights = columns.split([filters * filters, 1, BUMPS * filters], dim=1)
     coefficients, weights = coefficients.reshape(-1, filters, filters), weights.reshape(-1, filters, BUMPS)
@@ -133,10 +129,10 @@ def _load_mat(file: Path, sigma: float | None) -> ReactionDiffusion:
 
 
 def _check_mat(file: Path) -> None:
-    """Refuse a file of MATLAB 5 that is not whole, as far as it can tell: compressed variables carry an Adler-32.
+    """Refuse a damaged file of MATLAB 5, by the Adler-32 of its compressed variables.
 
-    After 128 bytes of header it is elements of a kind, a length and content; scipy looks neither at the checksum nor at
-    how much an element unpacks to.
+    After 128 bytes of header come elements of a kind, a length and content; scipy checks neither the checksum nor how
+    much an element unpacks to.
     """
     try:
         content = file.read_bytes() if file.stat().st_size <= _MOST_BYTES else b""
@@ -145,10 +141,11 @@ def _check_mat(file: Path) -> None:
     order = {b"IM": "little", b"MI": "big"}.get(content[126:128])
     if order is None:
         raise InputError("it is not a MATLAB file that can be read (version 5 to 7, up to 64 MB)")
-    at = 128
-    while at < len(content):
-        kind, size = (int.from_bytes(content[at + n : at + n + 4], order) for n in (0, 4))  # type: ignore[arg-type]
-        packed = content[at + 8 : at + 8 + size]
+    start = 128
+    while start < len(content):
+        head = content[start : start + 8]
+        kind, size = (int.from_bytes(word, order) for word in (head[:4], head[4:]))  # type: ignore[arg-type]
+        packed = content[start + 8 : start + 8 + size]
         if kind not in (_MATRIX, _COMPRESSED) or len(packed) < size:
             raise InputError("it is damaged or cut short, or not a MATLAB file of variables")
         if kind == _COMPRESSED:
@@ -163,14 +160,13 @@ def _check_mat(file: Path) -> None:
                     if unpacked < _MOST_BYTES
                     else "a variable unpacks to more than 64 MB, which no TNRD model has"
                 )
-        at += 8 + size
+        start += 8 + size
 
 
 def _check_plausible(coefficients: Tensor, log_reaction: Tensor, weights: Tensor) -> None:
-    """Refuse what no training gives: a file that has no checksum may be damaged where nothing else shows it.
+    """Refuse values that no training gives, for files without a checksum.
 
-    The authors' filters have norms of 1 to 6 before they are scaled to 1, their log p lie between -5 and 0, and their
-    weights within 6.
+    The authors' filters have norms of 1 to 6 before scaling, their log p lie between -5 and 0, their weights within 6.
     """
     norms = torch.linalg.vector_norm(coefficients, dim=-1)
     for name, values, low, high in (
@@ -183,11 +179,10 @@ def _check_plausible(coefficients: Tensor, log_reaction: Tensor, weights: Tensor
 
 
 def _bump_scale(content: Mapping[str, Any]) -> float:
-    """c, where the file's bumps are ours stretched by 1/c: at -310/c, -300/c .. 310/c, with the precision 0.01 c^2.
+    """c, if the file's bumps are ours stretched by 1/c: at -310/c, -300/c .. 310/c, with the precision 0.01 c^2.
 
     Then phi(x) = phi_ours(c x). With v = c u a stage is v - [p (v - c f) + sum_i rot180(k_i) * c phi_ours(k_i * v)],
-    our own on c f with c times the weights. The authors' model for noise of 50 has c = 0.8. A file that does not say
-    has our bumps.
+    ours on c f with c times the weights. The authors' model for noise of 50 has c = 0.8. A file without bumps has ours.
     """
     try:
         means, precision = (np.ravel(content["MFS"][name][0, 0]) for name in ("means", "precision"))

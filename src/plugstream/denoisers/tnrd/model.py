@@ -27,11 +27,11 @@ class ReactionDiffusion(nn.Module):
     k_i = sum_b c_ib e_b / ||c_i|| lies in the DCT basis e without its mean, so that it has norm 1 and sum 0; phi_i is a
     sum of 63 Gaussian bumps (`influence`); p_t = exp(log_p_t).
 
-    It holds for images on the scale where white is 255, with Gaussian noise of standard deviation `sigma` on that
-    scale; `TNRD` brings others to it. H and W must be at least n - 1. Differentiable once, in images and parameters.
+    For images on the scale where white is 255, with Gaussian noise of standard deviation `sigma`; `TNRD` scales others.
+    H and W must be at least n - 1. Differentiable once, in images and parameters.
 
-    With a `scale` c other than 1 the above is done on c f, and the result divided by c: the bumps then stand at
-    multiples of 10 / c. So a model for little noise can have influence functions as fine as that noise.
+    With a `scale` c other than 1 this is done on c f, and the result divided by c: the bumps are then at multiples of
+    10 / c, as fine as little noise needs.
 
     Arguments:
         coefficients: c, (T, n^2 - 1, n^2 - 1): of the filters in the basis, whose order is that of `dct_filters`.
@@ -84,12 +84,10 @@ class ReactionDiffusion(nn.Module):
 
 
 def diffuse(u: Tensor, noisy: Tensor, kernels: Tensor, reaction: Tensor, weights: Tensor) -> Tensor:
-    r"""One step of reaction and diffusion: what `ReactionDiffusion` repeats, and what is trained stage by stage.
+    r"""One step of `ReactionDiffusion`: u - [ p (u - f) + sum_i rot180(k_i) * phi_i(k_i * u) ], with * as there.
 
-    u - [ p (u - f) + sum_i rot180(k_i) * phi_i(k_i * u) ], with * as there.
-
-    It holds for H, W >= n - 1. The responses are formed n // 2 pixels beyond the image too, so that the second
-    correlation sees responses of the continued image, as the authors' does, and not continued responses.
+    For H, W >= n - 1. Responses are formed n // 2 pixels beyond the image too, so that the second correlation sees
+    responses of the continued image, as in the authors' program, and not continued responses.
 
     Arguments:
         u, noisy: (N, H, W). kernels: (filters, n, n). reaction: (). weights: (filters, 63).
@@ -101,10 +99,9 @@ def diffuse(u: Tensor, noisy: Tensor, kernels: Tensor, reaction: Tensor, weights
 
 
 def pad_symmetric(image: Tensor, margin: int) -> Tensor:
-    """Continue an image beyond its border by reflection, so that filters see no edge there.
+    """Continue an image by reflection, with border pixels twice, as "symmetric" of `numpy.pad`.
 
-    x[-1 - k] = x[k] and x[H + k] = x[H - 1 - k] for k < margin, then the same across: border pixels appear twice.
-    It holds for H, W >= margin. Takes (..., H, W) to (..., H + 2 margin, W + 2 margin); `numpy.pad` calls it symmetric.
+    For H, W >= margin. (..., H, W) to (..., H + 2 margin, W + 2 margin).
     """
     if margin == 0:
         return image

@@ -5,14 +5,14 @@
 import triton
 import triton.language as tl
 
-from plugstream.denoisers.tnrd.triton_kernels import first, second
+from plugstream.denoisers.tnrd.triton_kernels import evaluate, locate, mirror
 
 __all__ = ["bump_sums", "drive_gradients", "reflect", "unfold"]
 
 
 @triton.jit
 def drive_gradients(
-    u, grad, forward, backward, table, shares, responses, given, partial, height, width, images,
+    u, grad, forward, backward, table, shares, responses, pulled, partial, height, width, images,
     CELLS: tl.constexpr, STEP: tl.constexpr, REACH: tl.constexpr, BLOCK: tl.constexpr, LOOPS: tl.constexpr,
     FILTERS: tl.constexpr, EXACT: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
@@ -33,38 +33,26 @@ def drive_gradients(
     up = tl.load(backward + k[:, None] * 64 + tap[None, :])
     total = tl.zeros([64, 64], tl.float32)
     for loop in range(LOOPS):
-        at = (tl.program_id(0) * LOOPS + loop) * BLOCK + tl.arange(0, BLOCK)
-        i = (at // wide)[:, None] + (tap // 7)[None, :] - 6
-        j = (at % wide)[:, None] + (tap % 7)[None, :] - 6
-        real = (at < count)[:, None] & (tap < 49)[None, :]
-        here = real & (i >= 0) & (i < height) & (j >= 0) & (j < width)
-        behind = tl.load(grad + i * width + j, mask=here, other=0.0)
-        i = tl.where(i < 0, -1 - i, i)
-        i = tl.where(i >= height, 2 * height - 1 - i, i)
-        j = tl.where(j < 0, -1 - j, j)
-        j = tl.where(j >= width, 2 * width - 1 - j, j)
-        patches = tl.load(u + i * width + j, mask=real, other=0.0)
+        pixel = (tl.program_id(0) * LOOPS + loop) * BLOCK + tl.arange(0, BLOCK)
+        i = (pixel // wide)[:, None] + (tap // 7)[None, :] - 6
+        j = (pixel % wide)[:, None] + (tap % 7)[None, :] - 6
+        real = (pixel < count)[:, None] & (tap < 49)[None, :]
+        inside_image = real & (i >= 0) & (i < height) & (j >= 0) & (j < width)
+        behind = tl.load(grad + i * width + j, mask=inside_image, other=0.0)
+        patches = tl.load(u + mirror(i, height) * width + mirror(j, width), mask=real, other=0.0)
         r = tl.dot(patches, down, input_precision=EXACT)
         g = -tl.dot(behind, down, input_precision=FAST)
-        place = (r + REACH) * (1.0 / STEP)
-        place = tl.where(place < 0.0, 0.0, place)
-        place = tl.where(place > CELLS - 0.001, CELLS - 0.001, place)
-        cell = place.to(tl.int32)
-        cell = tl.minimum(tl.maximum(cell, 0), CELLS - 1)  # of a NaN
-        t = place - cell.to(tl.float32) - 0.5
+        cell, t = locate(r, CELLS, STEP, REACH)
         # Eight coefficients in 32 bytes: the cubic of phi, then that of its derivative.
         cubic = table + (k[None, :] * CELLS + cell) * 4
-        lower, upper = tl.load(cubic), tl.load(cubic + 1)
-        value = ((second(upper) * t + first(upper)) * t + second(lower)) * t + first(lower)
-        lower, upper = tl.load(cubic + 2), tl.load(cubic + 3)
-        slope = ((second(upper) * t + first(upper)) * t + second(lower)) * t + first(lower)
+        value, slope = evaluate(cubic, t), evaluate(cubic + 2, t)
         of_response = g * slope
         back = tl.dot(of_response, up, input_precision=FAST)
-        tl.store(shares + tap[None, :] * count + at[:, None], back, mask=real)
-        wanted = (at < count)[:, None] & (k < FILTERS)[None, :]
-        where = (k[None, :].to(tl.int64) * images + image) * count + at[:, None]
-        tl.store(responses + where, r, mask=wanted)
-        tl.store(given + where, g, mask=wanted)
+        tl.store(shares + tap[None, :] * count + pixel[:, None], back, mask=real)
+        filled = (pixel < count)[:, None] & (k < FILTERS)[None, :]
+        where = (k[None, :].to(tl.int64) * images + image) * count + pixel[:, None]
+        tl.store(responses + where, r, mask=filled)
+        tl.store(pulled + where, g, mask=filled)
         total += tl.dot(tl.trans(of_response), patches, input_precision=FAST)
         total -= tl.dot(tl.trans(value), behind, input_precision=FAST)
     partial += (image * tl.num_programs(0) + tl.program_id(0)) * 4096
@@ -79,14 +67,14 @@ def unfold(shares, out, height, width, BLOCK: tl.constexpr):
     count = tall * wide
     shares += image * 49 * count
     size = (height + 12) * (width + 12)
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    i, j = at // (width + 12), at % (width + 12)
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    i, j = pixel // (width + 12), pixel % (width + 12)
     total = tl.zeros([BLOCK], tl.float32)
     for tap in tl.static_range(49):
         a, b = i - tap // 7, j - tap % 7
-        here = (a >= 0) & (a < tall) & (b >= 0) & (b < wide)
-        total += tl.load(shares + tap * count + a * wide + b, mask=here, other=0.0)
-    tl.store(out + image * size + at, total, mask=at < size)
+        inside_image = (a >= 0) & (a < tall) & (b >= 0) & (b < wide)
+        total += tl.load(shares + tap * count + a * wide + b, mask=inside_image, other=0.0)
+    tl.store(out + image * size + pixel, total, mask=pixel < size)
 
 
 @triton.jit
@@ -97,10 +85,10 @@ def reflect(continued, grad, reaction, out, height, width, BLOCK: tl.constexpr):
     wide = width + 12
     continued += image * (height + 12) * wide
     plane = image * height * width
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < height * width
-    i, j = at // width, at % width
-    total = (1.0 - tl.load(reaction)) * tl.load(grad + plane + at, mask=inside, other=0.0)
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = pixel < height * width
+    i, j = pixel // width, pixel % width
+    total = (1.0 - tl.load(reaction)) * tl.load(grad + plane + pixel, mask=inside, other=0.0)
     for down in tl.static_range(3):
         if down == 0:
             a, rows = i + 6, i >= 0
@@ -116,12 +104,12 @@ def reflect(continued, grad, reaction, out, height, width, BLOCK: tl.constexpr):
             else:
                 b, columns = 2 * width + 5 - j, j >= width - 6
             total += tl.load(continued + a * wide + b, mask=inside & rows & columns, other=0.0)
-    tl.store(out + plane + at, total, mask=inside)
+    tl.store(out + plane + pixel, total, mask=inside)
 
 
 @triton.jit
 def bump_sums(
-    responses, given, partial, count, BUMPS: tl.constexpr, SPACING: tl.constexpr, HALF: tl.constexpr,
+    responses, pulled, partial, count, BUMPS: tl.constexpr, SPACING: tl.constexpr, HALF: tl.constexpr,
     BLOCK: tl.constexpr, LOOPS: tl.constexpr,
 ):  # fmt: skip
     # sum_q G(q) exp(-(r(q) - mu_j)^2 / 200) for one filter and a part of the pixels, over those bumps only that a block
@@ -131,10 +119,10 @@ def bump_sums(
     j = tl.arange(0, 64)
     total = tl.zeros([64], tl.float32)
     for loop in range(LOOPS):
-        at = (part * LOOPS + loop) * BLOCK + tl.arange(0, BLOCK)
-        inside = at < count
-        v = tl.load(responses + row * count + at, mask=inside, other=0.0)
-        g = tl.load(given + row * count + at, mask=inside, other=0.0)
+        pixel = (part * LOOPS + loop) * BLOCK + tl.arange(0, BLOCK)
+        inside = pixel < count
+        v = tl.load(responses + row * count + pixel, mask=inside, other=0.0)
+        g = tl.load(pulled + row * count + pixel, mask=inside, other=0.0)
         least = (tl.min(v, 0) - 55.0) * (1.0 / SPACING) + BUMPS // 2
         most = (tl.max(v, 0) + 55.0) * (1.0 / SPACING) + BUMPS // 2
         # Clamped as numbers before they become integers, so that a NaN cannot make the loop a long one.

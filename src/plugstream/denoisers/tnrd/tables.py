@@ -22,12 +22,12 @@ CENTRES = [SPACING * (j - BUMPS // 2) for j in range(BUMPS)]
 
 
 def polynomials(weights: Tensor, degree: int, step: float) -> Tensor:
-    r"""The influence functions as tables, for forms that cannot afford 63 exponentials for each response.
+    r"""The influence functions as tables, for forms that cannot afford 63 exponentials a response.
 
     On the cell [-380 + c step, -380 + (c + 1) step], phi_i is replaced by the polynomial sum_m C[i, m, c] t^m in
-    t = (x + 380) / step - c - 1/2 that equals it at the degree + 1 Chebyshev-Lobatto points. These include both ends,
+    t = (x + 380) / step - c - 1/2 that equals it at the degree + 1 Chebyshev-Lobatto points, which include both ends,
     so that the tables are continuous. For bumps of height 1 the error is at most 2.1e-5 for degree 5 and step 10, and
-    1.2e-4 for degree 3 and step 5 (tested). Outside of +-380 the value at +-380 stands, below 1e-10 times the weights.
+    1.2e-4 for degree 3 and step 5 (tested). Beyond +-380 the value at +-380 is used, below 1e-10 times the weights.
 
     Arguments:
         weights: (..., 63).
@@ -44,24 +44,22 @@ def polynomials(weights: Tensor, degree: int, step: float) -> Tensor:
 def cubics(step: float, order: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """The map from the weights to the table of cubics of phi (order 0) or of its derivative (1): (63, cells, 4).
 
-    For tables that must be formed anew at every step of training, on the device, as one product of matrices. Cells,
-    nodes and order of the coefficients are those of `polynomials`, which gives the same table for order 0.
+    For tables of every step of training, on the device, as one product of matrices. Cells, nodes and order of the
+    coefficients are those of `polynomials`, which gives the same table for order 0.
     """
     nodes, solve, *bumps = _nodes(3, step)
-    made: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = bumps[order].reshape(BUMPS, -1, len(nodes)) @ solve.T
-    return made
+    table: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = bumps[order].reshape(BUMPS, -1, len(nodes)) @ solve.T
+    return table
 
 
 @cache
 def _nodes(degree: int, step: float) -> tuple[Any, Any, Any, Any]:
-    """Nodes on [-1/2, 1/2], from values there to coefficients, every bump at every node, and every bump's slope there.
-
-    The last two are (63, cells * nodes).
-    """
+    """Nodes on [-1/2, 1/2], the matrix from values there to coefficients, and every bump and its slope at every node,
+    (63, cells * nodes)."""
     nodes = -np.cos(np.pi * np.arange(degree + 1) / degree) / 2
     solve = np.linalg.inv(np.vander(nodes, increasing=True))
     cells = round(2 * REACH / step)
-    at = (-REACH + step * (np.arange(cells)[:, None] + 0.5 + nodes)).reshape(-1)
-    away = at - np.array(CENTRES)[:, None]
+    places = (-REACH + step * (np.arange(cells)[:, None] + 0.5 + nodes)).reshape(-1)
+    away = places - np.array(CENTRES)[:, None]
     bumps = np.exp(-PRECISION / 2 * away**2)
     return nodes, solve, bumps, -PRECISION * away * bumps

@@ -34,14 +34,14 @@ def prepare(model: ReactionDiffusion, device: torch.device | None = None) -> dic
     cubics = polynomials(model.weights, 3, _STEP).transpose(-2, -1)
     table = cubics.new_zeros(stages, 64, *cubics.shape[2:])
     table[:, :filters] = cubics
-    made = {
+    parts = {
         "forward": kernels.new_zeros(stages, 64, 64),
         "backward": kernels.new_zeros(stages, 64, 64),
         "reaction": model.log_reaction.double().cpu().exp(),
     }
-    made["forward"][:, :taps, :filters] = kernels.transpose(-2, -1)
-    made["backward"][:, :filters, :taps] = kernels
-    prepared = {name: value.to(device, torch.float32).contiguous() for name, value in made.items()}
+    parts["forward"][:, :taps, :filters] = kernels.transpose(-2, -1)
+    parts["backward"][:, :filters, :taps] = kernels
+    prepared = {name: value.to(device, torch.float32).contiguous() for name, value in parts.items()}
     return prepared | {"table": table.view(torch.int64).to(device)}
 
 
@@ -49,12 +49,11 @@ def prepare(model: ReactionDiffusion, device: torch.device | None = None) -> dic
 def tnrd(images: Tensor, gain: Tensor, prepared: dict[str, Tensor]) -> Tensor:
     """gain^-1 TNRD(gain z) for every image z, and z where its gain is 0: (N, H, W) and (N,) to (N, H, W), in float32.
 
-    Two launches a stage. The first writes what each pixel gives to each of the 49 around it, the second adds that up,
-    in a fixed order: the same bits every time.
+    Two launches a stage: the first writes what each pixel gives to each of the 49 around it, the second adds that up in
+    a fixed order, for the same bits every time.
 
-    Arguments:
-        images, gain: float32 on CUDA; contiguous, H, W >= 7; gain is never read by the host.
-        prepared: the model of 7 x 7 filters, from `prepare`.
+    Arguments: images, gain, float32 on CUDA, H, W >= 7, gain never read by the host; prepared, the model from
+    `prepare`.
     """
     images, gain = images.contiguous(), gain.contiguous()
     count, height, width = images.shape
@@ -81,7 +80,7 @@ def _diffuse(images: Tensor, gain: Tensor, prepared: dict[str, Tensor], shares: 
             before, gain, forward[stage], backward[stage], table[stage], shares, height, width,
             FIRST=first, CELLS=table.shape[-2], STEP=_STEP, REACH=REACH, PRECISION=_DOT, **_DRIVE,
         )  # fmt: skip
-        # In place: a pixel of the step needs of u that pixel only.
+        # In place: a pixel of the step needs only that pixel of u.
         settle[forms.cover(height * width, _SETTLE["BLOCK"]), count](
             before, images, gain, reaction[stage:], shares, out, height, width, FIRST=first, LAST=last, **_SETTLE
         )

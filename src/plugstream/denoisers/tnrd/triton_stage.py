@@ -1,8 +1,8 @@
 """One step of TNRD on CUDA with its gradients, for training: `model.diffuse` specifies it.
 
-Responses and influences are never kept for the backward pass: it forms them anew from the image, in registers. All sums
-are taken in a fixed order, so that training repeats itself to the bit, and nothing is read back, so that a step of
-training can be captured in a CUDA graph.
+The backward pass recomputes responses and influences from the image, in registers. All sums are taken in a fixed order,
+so that training repeats itself to the bit, and nothing is read back, so that a step of training can be captured in a
+CUDA graph.
 """
 
 from __future__ import annotations
@@ -75,19 +75,19 @@ class _Stage(torch.autograd.Function):
         filters, device = len(weights), u.device
         around = (height + 6) * (width + 6)
         shares = torch.empty((images, 49, around), device=device)
-        responses, given = (torch.empty((filters, images * around), device=device) for _ in range(2))
+        responses, pulled = (torch.empty((filters, images * around), device=device) for _ in range(2))
         parts = forms.cover(around, _BACK["BLOCK"] * _BACK["LOOPS"])
         of_kernels = torch.empty((images * parts, 64, 64), device=device)
         down, up = _pad_kernels(kernels)
         drive_gradients[parts, images](
-            u, grad, down, up, _table(weights, slopes=True), shares, responses, given, of_kernels,
+            u, grad, down, up, _table(weights, slopes=True), shares, responses, pulled, of_kernels,
             height, width, images, CELLS=_CELLS, STEP=_STEP, REACH=REACH, FILTERS=filters,
             EXACT=_EXACT, FAST=_FAST, **_BACK,
         )  # fmt: skip
         parts = forms.cover(images * around, _SUMS["BLOCK"] * _SUMS["LOOPS"])
         of_weights = torch.empty((filters, parts, 64), device=device)
         bump_sums[filters, parts](
-            responses, given, of_weights, images * around, BUMPS=BUMPS, SPACING=SPACING, HALF=PRECISION / 2, **_SUMS
+            responses, pulled, of_weights, images * around, BUMPS=BUMPS, SPACING=SPACING, HALF=PRECISION / 2, **_SUMS
         )
         of_u = None
         if ctx.needs_input_grad[0]:
