@@ -9,8 +9,8 @@ struct Problem {
     float low, high, beta, spare;   // the box; momentum
     const float *z, *strength;      // the volume; one number
     const double* mean;             // of the volume, one number
-    const float *p, *s;             // the dual, and with its momentum, (3, depth, height, width)
-    float *next_p, *next_s, *x;     // both after an iteration, the first of which may be p; the image
+    const float *p, *before;        // the dual and the one before it, (3, depth, height, width); momentum is added to p
+    float *next, *x;                // the dual after it; the image
     double* sums;                   // (2, threads)
 };
 
@@ -40,51 +40,55 @@ __device__ static Column find_column(const Problem& p) {
     return c;
 }
 
-// strength D^T s at a voxel, of which `at` is the number and s_k, s_i, s_j are the parts of s.
-__device__ static float divergence(const Problem& p, const Column& c, const float* s, long long at, int k, int i, int j) {
-    const float *s_k = s + at, *s_i = s_k + c.voxels, *s_j = s_i + c.voxels;
+// The dual with its momentum, along an axis.
+template <bool MOVED>
+__device__ static float dual(const Problem& p, const Column& c, int axis, long long voxel) {
+    const float value = p.p[axis * c.voxels + voxel];
+    return MOVED ? fmaf(p.beta, value - p.before[axis * c.voxels + voxel], value) : value;
+}
+
+// strength D^T s at a voxel.
+template <bool MOVED>
+__device__ static float divergence(const Problem& p, const Column& c, int k, int i, int j) {
+    const long long voxel = k * c.plane + (long long)i * p.width + j;
     float sum = 0;
-    if (k > 0) sum += s_k[-c.plane];
-    if (k < p.depth - 1) sum -= s_k[0];
-    if (i > 0) sum += s_i[-p.width];
-    if (i < p.height - 1) sum -= s_i[0];
-    if (j > 0) sum += s_j[-1];
-    if (j < p.width - 1) sum -= s_j[0];
+    if (k > 0) sum += dual<MOVED>(p, c, 0, voxel - c.plane);
+    if (k < p.depth - 1) sum -= dual<MOVED>(p, c, 0, voxel);
+    if (i > 0) sum += dual<MOVED>(p, c, 1, voxel - p.width);
+    if (i < p.height - 1) sum -= dual<MOVED>(p, c, 1, voxel);
+    if (j > 0) sum += dual<MOVED>(p, c, 2, voxel - 1);
+    if (j < p.width - 1) sum -= dual<MOVED>(p, c, 2, voxel);
     return c.strength * sum;
 }
 
 // x = clip(z - mean - strength D^T s) at a voxel.
-__device__ static float primal(const Problem& p, const Column& c, const float* s, long long at, int k, int i, int j) {
-    return fminf(fmaxf(p.z[at] - c.mean - divergence(p, c, s, at, k, i, j), c.low), c.high);
+template <bool MOVED>
+__device__ static float primal(const Problem& p, const Column& c, int k, int i, int j) {
+    const float z = p.z[k * c.plane + (long long)i * p.width + j];
+    return fminf(fmaxf(z - c.mean - divergence<MOVED>(p, c, k, i, j), c.low), c.high);
 }
 
-// p+ = project(s + rate D x(s)), s+ = p+ + beta (p+ - p).
+// p+ = project(s + rate D x(s)), s being p with its momentum.
 extern "C" __global__ void iterate(Problem p, const float*, float*) {
     const Column c = find_column(p);
     if (!c.inside) return;
     const float rate = c.strength > 0 ? 1.0f / (12.0f * c.strength) : 0.0f;
-    const int i = c.row, j = c.column;
-    long long at = c.first * c.plane + (long long)i * p.width + j;
-    float here = primal(p, c, p.s, at, c.first, i, j);
-    for (int k = c.first; k < c.last; ++k, at += c.plane) {
-        const bool up = k + 1 < p.depth, down = i + 1 < p.height, right = j + 1 < p.width;
-        const float above = up ? primal(p, c, p.s, at + c.plane, k + 1, i, j) : here;
-        const float next[3] = {above, down ? primal(p, c, p.s, at + p.width, k, i + 1, j) : here,
-                               right ? primal(p, c, p.s, at + 1, k, i, j + 1) : here};
-        const bool inside[3] = {up, down, right};
-        float moved[3], square = 0;
-        for (int a = 0; a < 3; ++a) {
-            moved[a] = inside[a] ? fmaf(rate, next[a] - here, p.s[a * c.voxels + at]) : 0.0f;
-            square += moved[a] * moved[a];
+    float here = primal<true>(p, c, c.first, c.row, c.column);
+    for (int k = c.first; k < c.last; ++k) {
+        const long long voxel = k * c.plane + (long long)c.row * p.width + c.column;
+        const float above = k + 1 < p.depth ? primal<true>(p, c, k + 1, c.row, c.column) : here;
+        const float down = c.row + 1 < p.height ? primal<true>(p, c, k, c.row + 1, c.column) : here;
+        const float right = c.column + 1 < p.width ? primal<true>(p, c, k, c.row, c.column + 1) : here;
+        float a = k + 1 < p.depth ? fmaf(rate, above - here, dual<true>(p, c, 0, voxel)) : 0.0f;
+        float b = c.row + 1 < p.height ? fmaf(rate, down - here, dual<true>(p, c, 1, voxel)) : 0.0f;
+        float d = c.column + 1 < p.width ? fmaf(rate, right - here, dual<true>(p, c, 2, voxel)) : 0.0f;
+        if (p.isotropic) {
+            const float shrink = rsqrtf(fmaxf(a * a + b * b + d * d, 1.0f));
+            a *= shrink, b *= shrink, d *= shrink;
+        } else {
+            a = fminf(fmaxf(a, -1.0f), 1.0f), b = fminf(fmaxf(b, -1.0f), 1.0f), d = fminf(fmaxf(d, -1.0f), 1.0f);
         }
-        const float shrink = rsqrtf(fmaxf(square, 1.0f));
-        for (int a = 0; a < 3; ++a) {
-            const float now = p.isotropic ? moved[a] * shrink : fminf(fmaxf(moved[a], -1.0f), 1.0f);
-            const long long place = a * c.voxels + at;
-            const float last = p.p[place];
-            p.next_p[place] = now;
-            p.next_s[place] = fmaf(p.beta, now - last, now);
-        }
+        p.next[voxel] = a, p.next[c.voxels + voxel] = b, p.next[2 * c.voxels + voxel] = d;
         here = above;
     }
 }
@@ -94,19 +98,18 @@ extern "C" __global__ void look(Problem p, const float*, float*) {
     const Column c = find_column(p);
     if (!c.inside) return;
     double gap = 0, beyond = 0;
-    const int i = c.row, j = c.column;
-    long long at = c.first * c.plane + (long long)i * p.width + j;
-    for (int k = c.first; k < c.last; ++k, at += c.plane) {
-        const float moved = divergence(p, c, p.p, at, k, i, j), z = p.z[at];
+    for (int k = c.first; k < c.last; ++k) {
+        const long long voxel = k * c.plane + (long long)c.row * p.width + c.column;
+        const float moved = divergence<false>(p, c, k, c.row, c.column), z = p.z[voxel];
         const float here = fminf(fmaxf(z - c.mean - moved, c.low), c.high);
-        const float a = k + 1 < p.depth ? primal(p, c, p.p, at + c.plane, k + 1, i, j) - here : 0.0f;
-        const float b = i + 1 < p.height ? primal(p, c, p.p, at + p.width, k, i + 1, j) - here : 0.0f;
-        const float d = j + 1 < p.width ? primal(p, c, p.p, at + 1, k, i, j + 1) - here : 0.0f;
-        const float pa = p.p[at], pb = p.p[c.voxels + at], pd = p.p[2 * c.voxels + at];
+        const float a = k + 1 < p.depth ? primal<false>(p, c, k + 1, c.row, c.column) - here : 0.0f;
+        const float b = c.row + 1 < p.height ? primal<false>(p, c, k, c.row + 1, c.column) - here : 0.0f;
+        const float d = c.column + 1 < p.width ? primal<false>(p, c, k, c.row, c.column + 1) - here : 0.0f;
+        const float pa = p.p[voxel], pb = p.p[c.voxels + voxel], pd = p.p[2 * c.voxels + voxel];
         const float length = p.isotropic ? sqrtf(a * a + b * b + d * d) : fabsf(a) + fabsf(b) + fabsf(d);
         gap += fmaxf(length - (a * pa + b * pb + d * pd), 0.0f);
         beyond += (p.isotropic ? pa * pa + pb * pb + pd * pd : fmaxf(fmaxf(fabsf(pa), fabsf(pb)), fabsf(pd))) > 1.00001f;
-        p.x[at] = fminf(fmaxf(z - moved, p.low), p.high);
+        p.x[voxel] = fminf(fmaxf(z - moved, p.low), p.high);
     }
     p.sums[c.thread] = c.strength * gap;
     p.sums[c.threads + c.thread] = beyond;
