@@ -1,8 +1,8 @@
 """Total variation of volumes on CUDA, in CUDA C++ (`tv_cuda.cu`); `tv.py` is its specification.
 
 An iteration reads the dual, the one before it and the volume, and writes a dual: ten numbers a voxel, 5.4 GB at 512^3,
-which the memory of an H200 moves in 1.2 ms; a look at the gap moves five. The gap is looked at soon and often, as a
-volume that has a warm start needs few iterations.
+which the memory of an H200 could move in 1.2 ms (it takes 3.1: each x is formed three times); a look at the gap moves
+five. The gap is looked at soon and often, as a volume that has a warm start needs few iterations.
 """
 
 from __future__ import annotations
