@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from plugstream.base.cuda_graphs import stream_handle
 
-__all__ = ["CudaKernels", "compile_kernels"]
+__all__ = ["CudaKernels", "Kernels", "compile_kernels"]
+
+
+class Kernels(Protocol):
+    """What launches the kernels of a source: a GPU's, or in tests a CPU's."""
+
+    def launch(
+        self,
+        name: str,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        problem: ctypes.Structure,
+        source: torch.Tensor | None,
+        target: torch.Tensor | None,
+    ) -> None:
+        """Start a kernel."""
 
 
 class CudaKernels:

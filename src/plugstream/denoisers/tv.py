@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from plugstream.base.cuda_source import Kernels
 from plugstream.base.errors import InputError, PlugstreamWarning
-from plugstream.denoisers import tv_field, tv_native, tv_triton
+from plugstream.denoisers import tv_cuda, tv_field, tv_native, tv_triton
 from plugstream.denoisers.base import (
     AnyShape,
     Sigma,
@@ -197,6 +199,9 @@ class TV(AnyShape):
         strength = self.weight * per_image(sigma, image, self.axes) ** 2
         strength = torch.as_tensor(strength, dtype=z.dtype, device=z.device)
         strength = strength.expand(*lead, *[1] * self.axes).reshape(-1, *ones)
+        if native is None and self.ndim == 3 and not coupled and self.support is None and tv_cuda.serves(z):
+            x, dual = self._solve_volumes(z, strength, warm, tv_cuda.find_kernels(z.device))
+            return x.reshape(image.shape), dual.reshape(shape)
         low, high = self._box(z)
         if self.support is not None:  # z outside changes nothing, and tol is relative to the inside
             z = torch.where(self._inside(z), z, 0.0)
@@ -223,19 +228,39 @@ class TV(AnyShape):
                 if not bool(active.any()):
                     break
         else:
-            if self.tol > 0:
-                warnings.warn(
-                    f"TV stopped after {self.max_iterations} iterations, short of its relative tolerance "
-                    f"{self.tol:.1e}; allow more iterations, or a larger tolerance",
-                    PlugstreamWarning,
-                    stacklevel=3,
-                )
+            self._warn_if_short()
         # x of the image with its mean is exactly in the box, and z if sigma = 0.
         state = advance(self, uncentred, state, [], torch.ones_like(active))
         return self._join(state.x, image, tuple(image.shape)), self._join(state.p, image, shape)
 
-    def _schedule(self) -> Iterator[list[float]]:
-        """The momentum of each iteration, in groups after each of which the gap is evaluated.
+    def _solve_volumes(
+        self, z: Tensor, strength: Tensor, warm: Tensor | None, kernels: Kernels | None
+    ) -> tuple[Tensor, Tensor]:
+        """x and duals of volumes (N, D, H, W) by the kernels of `tv_cuda`, one after another."""
+        assert kernels is not None
+        answers = []
+        for number, volume in enumerate(z):
+            start = None if warm is None else warm[number]
+            answers.append(tv_cuda.solve(self, volume, strength[number], start, self._schedule(tv_cuda.LOOKS), kernels))
+        if not all(within for *_, within in answers):
+            self._warn_if_short()
+        if len(answers) == 1:
+            return answers[0][0][None], answers[0][1][None]
+        shape = (len(z), self.ndim, *z.shape[1:])
+        duals = torch.stack([dual for _, dual, _ in answers]) if answers else z.new_zeros(shape)
+        return torch.stack([x for x, *_ in answers]) if answers else z, duals
+
+    def _warn_if_short(self) -> None:
+        if self.tol > 0:
+            warnings.warn(
+                f"TV stopped after {self.max_iterations} iterations, short of its relative tolerance {self.tol:.1e}; "
+                "allow more iterations, or a larger tolerance",
+                PlugstreamWarning,
+                stacklevel=4,
+            )
+
+    def _schedule(self, looks: Sequence[int] = ()) -> Iterator[list[float]]:
+        """The momentum of each iteration, in groups after each of which the gap is evaluated: `looks`, then `check`.
 
         The first group is empty, since a warm start may be good enough. The sequence (k - 1) / (k + 4) reaches a given
         gap in 0.6 to 1.0 times the iterations of FISTA's (three pictures, tolerances of 1e-3 to 1e-5, from zero and
@@ -244,9 +269,11 @@ class TV(AnyShape):
         """
         if self.tol > 0:
             yield []
-            for first in range(0, self.max_iterations, self.check):
-                last = min(first + self.check, self.max_iterations)
+            first, sizes = 0, itertools.chain(looks, itertools.repeat(self.check))
+            while first < self.max_iterations:
+                last = min(first + next(sizes), self.max_iterations)
                 yield [(k - 1) / (k + 4) for k in range(first + 1, last + 1)]
+                first = last
         else:
             t, momentum = 1.0, []
             for _ in range(self.max_iterations):

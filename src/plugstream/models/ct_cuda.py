@@ -23,19 +23,19 @@ import ctypes
 import math
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.base.cuda_source import compile_kernels
+from plugstream.base.cuda_source import Kernels, compile_kernels
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_maps import map_detector, sample_places, solid_places, solid_shape
 from plugstream.models.ct_stack import blend_slices, is_stack, small_part
 
-__all__ = ["CudaProjector", "Kernels", "Problem", "find_projector", "serves"]
+__all__ = ["CudaProjector", "Problem", "find_projector", "serves"]
 
 _MARGIN = 2  # voxels of zeros on either side, along x and y
 _Z_MARGIN = 4  # along z, for rays that cross slices: a whole number of 16 bytes
@@ -60,21 +60,6 @@ class Problem(ctypes.Structure):
             "vectors", "middles", "index", "maps", "spans", "table", "steps", "ranges",
         )),
     )  # fmt: skip
-
-
-class Kernels(Protocol):
-    """What launches them: a GPU's, or in tests a CPU's."""
-
-    def launch(
-        self,
-        name: str,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        problem: ctypes.Structure,
-        source: Tensor | None,
-        target: Tensor | None,
-    ) -> None:
-        """Start a kernel."""
 
 
 @cache

@@ -1,0 +1,98 @@
+"""Total variation of volumes on CUDA: the kernels' very text on the CPU here, on a GPU where there is one."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from cuda_on_cpu import CpuKernels, needs_compiler
+from plugstream import TV
+from plugstream.denoisers import tv_cuda
+
+CASES = [
+    (True, -math.inf, math.inf, (5, 6, 7)),
+    (False, 0.2, 0.7, (70, 4, 5)),
+    (True, 0.0, math.inf, (1, 8, 9)),
+    (True, 0.1, 0.9, (6, 1, 35)),
+]
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> CpuKernels:
+    return CpuKernels(tv_cuda.read_source(), tmp_path_factory.mktemp("kernels"))
+
+
+def volume(shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@needs_compiler
+@pytest.mark.parametrize(("isotropic", "low", "high", "shape"), CASES)
+def test_it_is_the_prox_of_tv(
+    kernels: CpuKernels, isotropic: bool, low: float, high: float, shape: tuple[int, int, int]
+) -> None:
+    """Against the specification in float64, from zero and from a warm start of another strength."""
+    tv = TV(isotropic=isotropic, low=low, high=high, ndim=3, tol=3e-4)
+    exact = TV(isotropic=isotropic, low=low, high=high, ndim=3, tol=1e-8, max_iterations=20000)
+    z, warm = volume((2, *shape)), None
+    for sigma in (0.3, 0.2):
+        strength = torch.full((2, 1, 1, 1), sigma**2)
+        x, warm = tv._solve_volumes(z, strength, warm, kernels)
+        want = exact.denoise(z.double(), sigma)[0]
+        for got, one, of in zip(x, want, z, strict=True):
+            assert (got - one).norm() <= 3e-4 * (of - of.mean()).norm()
+        assert ((x >= low) & (x <= high)).all()
+        gaps = tv.gap(z.double(), sigma**2, warm.double())
+        assert (gaps <= 1.1 * 9e-8 * (z - z.mean((1, 2, 3), keepdim=True)).square().sum((1, 2, 3))).all()
+
+
+@needs_compiler
+def test_what_is_close_already_is_not_iterated(kernels: CpuKernels) -> None:
+    tv = TV(ndim=3)
+    z = volume((1, 6, 7, 8))
+    strength = torch.full((1, 1, 1, 1), 0.04)
+    x, dual = tv._solve_volumes(z, strength, None, kernels)
+    again, same = tv._solve_volumes(z, strength, dual, kernels)
+    assert torch.equal(x, again)
+    assert torch.equal(dual, same)
+
+
+@needs_compiler
+def test_a_warm_start_may_be_infeasible_and_is_left_alone(kernels: CpuKernels) -> None:
+    tv = TV(ndim=3, tol=3e-4)
+    z, strength = volume((1, 6, 7, 8)), torch.full((1, 1, 1, 1), 0.04)
+    warm = 3 * volume((1, 3, 6, 7, 8), seed=1)
+    copy = warm.clone()
+    x, dual = tv._solve_volumes(z, strength, warm, kernels)
+    assert torch.equal(warm, copy)
+    assert dual.square().sum(1).max() <= 1.0001
+    assert (x - TV(ndim=3, tol=1e-7, max_iterations=20000).denoise(z.double(), 0.2)[0]).norm() <= 3e-4 * z.std() * 18.4
+    flat, _ = tv._solve_volumes(torch.full((1, 6, 7, 8), 0.3), strength, warm, kernels)
+    torch.testing.assert_close(flat, torch.full((1, 6, 7, 8), 0.3))
+
+
+@needs_compiler
+def test_a_fixed_number_of_iterations_is_the_torch_forms(kernels: CpuKernels) -> None:
+    tv = TV(ndim=3, tol=0, max_iterations=7)
+    z = volume((1, 9, 8, 7))
+    x, dual = tv._solve_volumes(z, torch.full((1, 1, 1, 1), 0.04), None, kernels)
+    want, field = tv._solve(z, 0.2, None, native=False)
+    torch.testing.assert_close(x, want, rtol=0, atol=1e-5)
+    torch.testing.assert_close(dual, field, rtol=0, atol=3e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("isotropic", "low", "high", "shape"), [*CASES, (True, 0.0, 1.0, (65, 40, 70))])
+def test_on_a_gpu(isotropic: bool, low: float, high: float, shape: tuple[int, int, int]) -> None:
+    tv = TV(isotropic=isotropic, low=low, high=high, ndim=3, tol=3e-4)
+    z = volume(shape)
+    assert tv_cuda.serves(z.cuda())
+    got, dual = tv.denoise(z.cuda(), 0.3)
+    want = TV(isotropic=isotropic, low=low, high=high, ndim=3, tol=1e-6, max_iterations=20000).denoise(z.double(), 0.3)[
+        0
+    ]
+    assert (got.cpu() - want).norm() <= 3e-4 * (z - z.mean()).norm()
+    assert torch.equal(got, tv.denoise(z.cuda(), 0.3)[0])
+    assert torch.equal(tv.denoise(z.cuda(), 0.3, dual)[0], got)
