@@ -149,8 +149,7 @@ def _tomograph(size: int, device: torch.device | str) -> Any:
 def _scanner(size: int, device: torch.device | str, weighted: bool) -> tuple[Any, Tensor]:
     """Spokes and coils, and the phase of an image."""
     from plugstream.instruments.mri_simulation import ring_coils
-    from plugstream.models.kspace import sample_density
-    from plugstream.models.kspace import KSpace, centered_voxels, encoded_voxels
+    from plugstream.models.kspace import KSpace, centered_voxels, encoded_voxels, sample_density
     from plugstream.models.mri import MRIModel
     from plugstream.models.trajectories import radial_spokes
 
