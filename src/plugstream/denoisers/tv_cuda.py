@@ -100,7 +100,8 @@ def solve(
     # A constant volume is its own answer, which iterating from another dual would not reach to a relative error.
     cold = warm is None or bool(energy <= 1e-14 * squares)
     dual = volume.new_zeros((3, *volume.shape)) if warm is None or cold else warm
-    before, spare = dual, []
+    before: Tensor = dual
+    spare: list[Tensor] = []
     p.mean, p.x, beta, within = mean.data_ptr(), x.data_ptr(), 0.0, False
     for momentum in groups:
         for following in momentum:
