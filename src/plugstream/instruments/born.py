@@ -279,8 +279,10 @@ class Born2D(Instrument):
 
         def build(wavelength: float, rows: Columns, before: Any) -> Model:
             geometry = self.geometry(wavelength=wavelength, **rows)
-            model: Model = before.with_geometry(geometry) if before else self.model_of(geometry, options, **place)
-            return model
+            if before is None:
+                return self.model_of(geometry, options, **place)
+            grown: Model = before.with_geometry(geometry)
+            return grown
 
         return build_by_wavelength(columns, self.wavelength, n_views, build, previous)
 

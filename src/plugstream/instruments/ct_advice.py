@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from plugstream.instruments.declarations import Advice, advise_momentum
+from plugstream.instruments.advice import advise_momentum
+from plugstream.instruments.declarations import Advice
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_plausible import outlook
 

@@ -20,9 +20,6 @@ __all__ = [
     "Data",
     "FixedArray",
     "Size",
-    "advise_batches",
-    "advise_momentum",
-    "advise_waves",
     "as_declared",
     "from_json",
     "mask_column",
@@ -123,44 +120,6 @@ class Advice:
     unless: tuple[tuple[str, str], ...] = ()
     search: bool = False
     spread: float | None = None
-
-
-def advise_momentum(limit: float, batch: int) -> tuple[Advice, ...]:
-    """Momentum that grows to a limit and then falls, for steps of `batch` views."""
-    views = f"{batch} view{'s' * (batch > 1)} a step"
-    reason = (
-        f"momentum tapered: it grows to {limit:g} and then falls, so that noise of {views} averages out (--momentum)"
-    )
-    name = ("momentum", "name")
-    return Advice(*name, "tapered", reason), Advice("momentum", "momentum_limit", limit, reason, unless=(name,))
-
-
-def advise_waves(data: str, floor: float, views: str) -> tuple[Advice, ...]:
-    """Settings for measured intensities of waves: compare amplitudes, and let the step follow the overlap.
-
-    Arguments: data and views, in words; floor of Poisson's loss.
-    """
-    step = f"the step follows how much the {views} of a batch overlap (--step overlap), longer than 1/L"
-    return (
-        Advice("loss", "name", "amplitude", f"{data} are compared by their roots (--loss amplitude)", True),
-        Advice("loss", "floor", floor, f"of waves Poisson's loss begins below one photon (--floor {floor:g})", True),
-        Advice("algorithm", "step_size", "overlap", step, True),
-    )
-
-
-def advise_batches(n_views: int, batch: int | None, rounds: int, few: int) -> list[Advice]:
-    """Epochs where all views take several steps, and bounded momentum where a step has few views.
-
-    Arguments: n_views; batch, views a step, None for all; rounds, steps an epoch from which epochs pay; few, views a
-    step below which momentum is bounded.
-    """
-    advice = []
-    if batch is not None and n_views >= rounds * batch:
-        advice.append(Advice("sampler", "name", "epochs", "every view is used once before any again", True))
-    if batch is not None and batch < few:
-        reason = f"{batch} views a step are too few for momentum that grows (--momentum bounded)"
-        advice.append(Advice("momentum", "name", "bounded", reason, True))
-    return advice
 
 
 def select_rows(columns: Columns, views: NDArray[np.int64]) -> dict[str, Any]:

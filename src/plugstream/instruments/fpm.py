@@ -12,18 +12,9 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Options
 from plugstream.images.space import ImageSpace
+from plugstream.instruments.advice import advise_batches, advise_waves
 from plugstream.instruments.base import Experiment, Instrument, Place, declare
-from plugstream.instruments.declarations import (
-    Advice,
-    Attribute,
-    Column,
-    Columns,
-    Data,
-    FixedArray,
-    advise_batches,
-    advise_waves,
-    mask_column,
-)
+from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, FixedArray, mask_column
 from plugstream.instruments.fpm_simulation import FPMSimulation, count_photons, plan_leds, thin_object
 from plugstream.instruments.suspects import suspects_of_fpm
 from plugstream.models.fpm_geometry import Microscope, aim_crops, light_directions, make_pupil

@@ -13,8 +13,9 @@ from plugstream.base.capacity import check_memory
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.registry import Field, Options
 from plugstream.images.space import ImageSpace
+from plugstream.instruments.advice import advise_momentum
 from plugstream.instruments.base import Experiment, Instrument, Place, add_white_noise, declare
-from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, advise_momentum, mask_column
+from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, mask_column
 from plugstream.instruments.suspects import suspects_of_odt
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.odt_caps import farthest_waves

@@ -14,18 +14,9 @@ from plugstream.base.capacity import check_memory
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.registry import Field, Options
 from plugstream.images.space import ImageSpace
+from plugstream.instruments.advice import advise_batches, advise_waves
 from plugstream.instruments.base import Experiment, Instrument, Place, declare
-from plugstream.instruments.declarations import (
-    Advice,
-    Attribute,
-    Column,
-    Columns,
-    Data,
-    FixedArray,
-    advise_batches,
-    advise_waves,
-    mask_column,
-)
+from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, FixedArray, mask_column
 from plugstream.instruments.suspects import suspects_of_ptychography
 
 if TYPE_CHECKING:
