@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from plugstream.fidelity.least_squares import Fidelity
     from plugstream.models.views import Views
 
-__all__ = ["AlgorithmAbilities", "all_views", "as_algorithm"]
-
 
 def all_views() -> Any:
     """The sampler of all views in each step; torch is imported here, so that lists of names need not wait for it."""

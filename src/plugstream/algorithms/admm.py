@@ -13,8 +13,6 @@ from plugstream.base.arrays import Array
 from plugstream.base.linalg import squared_norm
 from plugstream.models.views import Views
 
-__all__ = ["ADMM", "SplitState"]
-
 
 @dataclass(frozen=True)
 class SplitState:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from plugstream.fidelity.least_squares import Fidelity
     from plugstream.models.views import Views
 
-__all__ = ["Algorithm", "PlugAndPlay", "State", "fidelity_at"]
-
 
 class State(Protocol):
     """Where an algorithm is: `k` steps taken, and the image they gave. The rest is the algorithm's own."""

@@ -13,8 +13,6 @@ from plugstream.base.errors import InputError
 from plugstream.base.linalg import squared_norm
 from plugstream.models.views import Views
 
-__all__ = ["GradientSplitting"]
-
 
 @dataclass(frozen=True, eq=False)
 class GradientSplitting(ProximalGradient):

@@ -13,8 +13,6 @@ from plugstream.base.arrays import Array
 from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser
 
-__all__ = ["DenoiserRace", "HeatState", "Rival"]
-
 # The ratio of the first round of a rival that has won.
 _RATIO = 2**0.5
 # Rounds that this rival gets for its own sigma, besides those that the race did not use.

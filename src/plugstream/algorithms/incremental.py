@@ -13,8 +13,6 @@ from plugstream.algorithms.sampling import Batch
 from plugstream.base.arrays import Array
 from plugstream.base.errors import InputError
 
-__all__ = ["BlockADMM", "BlockState", "IncrementalADMM"]
-
 
 @dataclass(frozen=True, eq=False)
 class IncrementalADMM(ADMM):

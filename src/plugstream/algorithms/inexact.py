@@ -15,8 +15,6 @@ from plugstream.base.arrays import Array
 from plugstream.base.circulant import Circulant, preconditioned_steps
 from plugstream.base.errors import InputError
 
-__all__ = ["InexactADMM"]
-
 # Views whose predictions are in memory at a time in a full pass.
 _VIEWS_AT_ONCE = 64
 

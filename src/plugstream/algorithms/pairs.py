@@ -14,8 +14,6 @@ from torch import Tensor
 from plugstream.base.errors import PlugstreamWarning
 from plugstream.denoisers.base import Denoiser
 
-__all__ = ["Pair", "bisect", "damping_for", "denoise", "error_of", "measure"]
-
 # What rounding does to a denoiser's output, in units of the precision it computes in: sums of some hundred terms.
 _ROUNDINGS = 8.0
 

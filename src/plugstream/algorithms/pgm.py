@@ -33,8 +33,6 @@ from plugstream.fidelity.least_squares import Fidelity
 from plugstream.models.base import as_model
 from plugstream.models.views import Views
 
-__all__ = ["MOMENTUM", "RESTARTS", "BoundedMomentum", "GradientState", "ProximalGradient", "TaperedMomentum"]
-
 Momentum = Callable[[Any, Any], Any]
 """The sequence {q_k}: from k and q_{k-1} to q_k, with q_0 = 1. With restarts k counts from the last one, and both are
 tensors with a value for each image."""

@@ -15,8 +15,6 @@ from plugstream.fidelity.least_squares import Fidelity
 from plugstream.models.base import as_model
 from plugstream.models.views import Views
 
-__all__ = ["Diagonal"]
-
 # Predictions of this many views at a time when the diagonal is summed up.
 _VIEWS_AT_ONCE = 64
 # Pixels whose curvature is below this part of the largest are met by almost no ray; it limits their step.

@@ -18,8 +18,6 @@ from plugstream.base.draws import Stream, coin
 from plugstream.base.errors import InputError
 from plugstream.models.views import Views
 
-__all__ = ["ProxSkip", "ShiftedState"]
-
 
 @dataclass(frozen=True)
 class ShiftedState(GradientState):

@@ -17,8 +17,6 @@ from plugstream.denoisers.base import Denoiser
 from plugstream.fidelity.least_squares import Fidelity
 from plugstream.models.views import Views
 
-__all__ = ["LEAST_STEPS", "RaceState", "SigmaRace"]
-
 LEAST_STEPS = 20
 """The fewest steps of a search for sigma."""
 

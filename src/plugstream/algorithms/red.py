@@ -17,8 +17,6 @@ from plugstream.base.schedules import Number, value_at
 from plugstream.denoisers.base import Denoiser, per_image
 from plugstream.models.views import Views
 
-__all__ = ["RED"]
-
 # Draws of the noise over which the residual of a step with noise takes the mean, and the first of them: no step's own.
 _DRAWS, _FIRST = 4, 2**62
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-__all__ = ["Refinement", "way_left"]
-
 # Moves between passes over the views by which the way left is estimated, and the fewest steps of a pass.
 _STEPS, _FEWEST = 3, 8
 # A decay slower than by a tenth a step cannot be distinguished from none by a few steps.

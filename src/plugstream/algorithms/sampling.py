@@ -21,22 +21,6 @@ from plugstream.base.draws import draw_words
 from plugstream.base.errors import InputError
 from plugstream.models.views import evenly_spaced
 
-__all__ = [
-    "All",
-    "Announcer",
-    "Batch",
-    "Epochs",
-    "FixedViews",
-    "Importance",
-    "OnceEach",
-    "Sampler",
-    "ShiftedViews",
-    "Uniform",
-    "as_sampler",
-    "drawable",
-    "repeated_views",
-]
-
 
 class Batch(NamedTuple):
     """The views of a step and the factor of each one's gradient (None: 1 / number of views).

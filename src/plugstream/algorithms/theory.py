@@ -15,8 +15,6 @@ from plugstream.denoisers.base import Denoiser
 from plugstream.fidelity.least_squares import Fidelity
 from plugstream.models.views import Views
 
-__all__ = ["bound", "corollary", "fixed_point_distance", "fixed_point_map", "gradient_variance"]
-
 
 @torch.no_grad()
 def fixed_point_map(

@@ -28,8 +28,6 @@ from plugstream.base.draws import coin
 from plugstream.base.errors import InputError
 from plugstream.fidelity.least_squares import Fidelity
 
-__all__ = ["ESTIMATORS", "SAGA", "SVRG", "Estimator", "Memory", "Plain"]
-
 # Views predicted at a time when SAGA starts from an image that is not zero.
 _VIEWS_AT_ONCE = 64
 

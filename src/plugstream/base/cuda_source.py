@@ -10,8 +10,6 @@ import torch
 
 from plugstream.base.cuda_graphs import stream_handle
 
-__all__ = ["CudaKernels", "Kernels", "compile_kernels"]
-
 
 class Kernels(Protocol):
     """What launches the kernels of a source: a GPU's, or in tests a CPU's."""

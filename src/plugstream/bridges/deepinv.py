@@ -25,8 +25,6 @@ from plugstream.denoisers.base import Denoiser
 from plugstream.fidelity.by_loss import DataFidelity, make_fidelity
 from plugstream.fidelity.losses import Loss
 
-__all__ = ["from_deepinv"]
-
 
 @overload
 def from_deepinv(physics: nn.Module) -> Denoiser: ...

@@ -13,8 +13,6 @@ from plugstream.base.errors import InputError
 from plugstream.bridges.physics import is_deepinv, list_physics
 from plugstream.fidelity.losses import Gaussian, Loss, Poisson, Transmission
 
-__all__ = ["Likelihood", "read_fidelity", "read_likelihood", "read_noise"]
-
 
 @dataclass(frozen=True)
 class Likelihood:

@@ -28,8 +28,6 @@ from plugstream.bridges.stack import StackedModel, warn_of_mismatch
 from plugstream.fidelity.by_loss import DataFidelity, make_fidelity
 from plugstream.fidelity.losses import Loss
 
-__all__ = ["OperatorModel", "from_operators"]
-
 Numbers = NDArray[Any]
 
 

@@ -21,8 +21,6 @@ from plugstream.bridges.stack import StackedModel
 from plugstream.models.function import FunctionModel
 from plugstream.models.views import Views, all_views
 
-__all__ = ["Layout", "Part", "PhysicsModel", "SingleView", "is_deepinv", "is_linear", "list_physics", "split_views"]
-
 Layout = Literal["channels", "grey", "complex"]
 """How an image of ours is one of deepinv's, (N, C, *spatial): "channels", (C, *spatial) as it is; "grey", (*spatial)
 with C = 1, which is an axis of independent images here; "complex", (*spatial) of complex numbers, whose real and

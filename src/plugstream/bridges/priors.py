@@ -14,8 +14,6 @@ from plugstream.denoisers import TV, Channels, Denoiser, Identity, RealImaginary
 from plugstream.denoisers.base import Sigma
 from plugstream.denoisers.wrap import as_denoiser
 
-__all__ = ["ChannelDenoiser", "read_prior"]
-
 # Of TV where it is a term of a function that is minimised: with ten times this, values settle 3e-5 above the least.
 _TV_TOL = 1e-4
 

@@ -22,8 +22,6 @@ from plugstream.solver.loop import solve
 from plugstream.solver.monitors import Monitor
 from plugstream.solver.result import Progress, Result
 
-__all__ = ["PnPSGD"]
-
 # Of so many views a step takes one in eight; of fewer, all.
 _FEW_VIEWS, _SHARE = 8, 8
 

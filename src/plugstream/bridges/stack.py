@@ -15,8 +15,6 @@ from plugstream.base.linalg import inner, norm
 from plugstream.models.base import ModelBase
 from plugstream.models.views import Views, all_views, check_shape
 
-__all__ = ["StackedModel", "warn_of_mismatch"]
-
 # Of so few views every L_i is estimated to a hundredth; of more, bounds that cost less will do.
 _ESTIMATED_VIEWS = 8
 # By how much <A x, z> and <x, A^H z> may differ, relative to ||A x|| ||z||, before the adjoint is called wrong: far

@@ -20,16 +20,6 @@ from plugstream.base.user_code import load_from_file
 from plugstream.denoisers.base import Denoiser, Sigma, levels, require_real
 from plugstream.denoisers.wrap import FromFunction, FromModule, as_denoiser
 
-__all__ = [
-    "FromNumpy",
-    "as_module",
-    "deepinv_by_name",
-    "from_bm3d",
-    "from_deepinv",
-    "from_file",
-    "from_skimage",
-]
-
 
 class FromNumpy(Denoiser):
     """A function of one NumPy image and its noise level as a denoiser, image by image; nothing is known of it.

@@ -15,25 +15,6 @@ from torch import Tensor
 from plugstream.base.arrays import Array, accept_arrays_in, as_tensor
 from plugstream.base.errors import InputError
 
-__all__ = [
-    "AnyShape",
-    "Around",
-    "Denoiser",
-    "Sigma",
-    "Wrapper",
-    "centre",
-    "check_bounds",
-    "check_support",
-    "compose_averaged",
-    "levels",
-    "per_image",
-    "refuse_complex_box",
-    "repeat_sigma",
-    "require_axes",
-    "require_real",
-    "total",
-]
-
 Sigma = float | Tensor
 """The noise level: one number, or one for each image, of the leading axes' shape."""
 

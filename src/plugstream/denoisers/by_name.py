@@ -14,8 +14,6 @@ from plugstream.denoisers.facts import facts_of
 if TYPE_CHECKING:
     from plugstream.denoisers.base import Denoiser
 
-__all__ = ["Prior", "make"]
-
 
 class Prior:
     """A denoiser that was built by its name, and is put within bounds, or within others, without being built again.

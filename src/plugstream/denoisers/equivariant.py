@@ -16,8 +16,6 @@ from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser, Sigma, Wrapper, repeat_sigma, require_axes
 from plugstream.denoisers.wrap import as_denoiser
 
-__all__ = ["Equivariant", "Orientation", "orientations"]
-
 # Pixels that go through a denoiser in one call; of larger images one orientation after the other.
 _PIXELS = 1 << 22
 

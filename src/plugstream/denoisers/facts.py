@@ -10,8 +10,6 @@ from typing import Any, Literal
 
 from plugstream.base.registry import Entry
 
-__all__ = ["Facts", "describe", "facts_of", "unavailable"]
-
 _ROOM = Path(__file__).parent
 _PACKAGES = {"bm3d": "PyPI's bm3d", "skimage": "scikit-image", "pywt": "PyWavelets"}
 

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from plugstream import _native
 
-__all__ = ["call_native", "cover", "differentiated", "has_triton", "interpreted", "native_serves", "triton_serves"]
-
 
 def differentiated(*tensors: Tensor | None) -> bool:
     """Whether gradients of these are asked for, which only the torch forms have."""

@@ -11,8 +11,6 @@ from plugstream.denoisers.base import Denoiser, Sigma, Wrapper
 from plugstream.denoisers.parts import RealImaginary
 from plugstream.denoisers.wrap import as_denoiser
 
-__all__ = ["Opening"]
-
 
 class Opening(Wrapper):
     r"""D in all steps of an algorithm but the first n, which another denoiser E takes:

@@ -13,8 +13,6 @@ from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Around, Denoiser, Sigma, repeat_sigma, require_axes
 from plugstream.denoisers.wrap import as_denoiser
 
-__all__ = ["MagnitudePhase", "RealImaginary"]
-
 
 class _Parts(Around):
     """What both adapters share: the kind of images is the denoiser's, except that they may be complex."""

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser
 
-__all__ = ["OPPONENT", "check_sigma", "denoise_picture"]
-
 # Brightness, red against blue, green against both. Orthonormal, so white noise keeps its strength in every channel,
 # and uncorrelated for natural pictures, so that denoising one channel at a time loses little.
 OPPONENT = np.array([[1, 1, 1], [1, 0, -1], [1, -2, 1]]) / np.sqrt([[3], [2], [6]])

@@ -18,8 +18,6 @@ from plugstream.denoisers import ridge_native, ridge_triton
 from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
 from plugstream.denoisers.ridge_prior import Ridges, prox
 
-__all__ = ["PROFILES", "ConvexRidge", "load_ridge", "save_ridge"]
-
 _WEIGHTS = Path(__file__).parent / "weights"
 PROFILES = {"normal": _WEIGHTS / "ridge.safetensors", "fast": _WEIGHTS / "ridge-fast.safetensors"}
 _FORMAT = "plugstream-ridge-2"

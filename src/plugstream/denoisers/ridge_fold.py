@@ -18,8 +18,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Folded", "fold_kernels"]
-
 
 class Folded(NamedTuple):
     """The quadrants of the parts of n pairs of even filters, then of n pairs of odd ones.

@@ -15,8 +15,6 @@ from plugstream.denoisers.forms import native_serves
 from plugstream.denoisers.ridge_fold import fold_kernels
 from plugstream.denoisers.ridge_prior import Ridges
 
-__all__ = ["Profiles", "Solver", "serves"]
-
 serves = native_serves
 
 _MOST_LEVELS = 64

@@ -13,8 +13,6 @@ from torch.nn.functional import conv2d, conv_transpose2d, pad, unfold
 from plugstream.base.errors import InputError
 from plugstream.denoisers.base import centre
 
-__all__ = ["RidgePotential", "Ridges", "prox"]
-
 # Frequencies along each axis at which the filters' spectra are sampled for the bound of the curvature.
 _FREQUENCIES = 128
 # Responses of filters held at once: on the CPU what fits into a cache, on a GPU a gigabyte.

@@ -22,7 +22,6 @@ from plugstream.denoisers.ridge_fold import fold_kernels
 if TYPE_CHECKING:
     from plugstream.denoisers.ridge_prior import RidgePotential, Ridges
 
-__all__ = ["Filters", "Solver", "Tables", "gradient", "hessian", "prox", "serves"]
 
 _SPREAD = {"BLOCK": 64, "num_warps": 4, "num_stages": 1}
 _SETTLE = {"BLOCK": 256, "num_warps": 4}

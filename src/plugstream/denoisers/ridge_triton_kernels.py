@@ -5,8 +5,6 @@
 import triton
 import triton.language as tl
 
-__all__ = ["begin", "finish", "frame", "judge", "settle", "spread"]
-
 
 @triton.jit
 def product(a, high, low):

@@ -15,8 +15,6 @@ from plugstream.denoisers.base import Around, Denoiser, Sigma, Wrapper, repeat_s
 from plugstream.denoisers.parts import MagnitudePhase, RealImaginary
 from plugstream.denoisers.wrap import as_denoiser
 
-__all__ = ["Channels", "SliceMean", "Slices", "adapt", "describe"]
-
 # Pixels that go through a denoiser in one call, so that a volume does not need the memory of all slices at once.
 _PIXELS = 2**22
 

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from plugstream.denoisers.base import AnyShape, Sigma, check_bounds, per_image, refuse_complex_box
 
-__all__ = ["Box", "Identity", "NonNegative", "SoftThreshold"]
-
 
 @dataclass(frozen=True)
 class Identity(AnyShape):

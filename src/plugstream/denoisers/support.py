@@ -14,8 +14,6 @@ from plugstream.denoisers.opening import Opening
 from plugstream.denoisers.tv import TV
 from plugstream.denoisers.wrap import Damping, as_denoiser
 
-__all__ = ["Within", "with_support"]
-
 
 class Within(Wrapper):
     """Denoise within a support: P D(P z, sigma), where P sets what is outside to zero.

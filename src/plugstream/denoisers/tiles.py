@@ -15,8 +15,6 @@ from plugstream.base.processes import Group
 from plugstream.denoisers.base import Denoiser, Sigma, Wrapper, require_axes
 from plugstream.denoisers.wrap import as_denoiser
 
-__all__ = ["Tiles"]
-
 Slices = tuple[slice, ...]
 
 

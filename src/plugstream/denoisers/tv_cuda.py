@@ -18,8 +18,6 @@ from torch import Tensor
 
 from plugstream.base.cuda_source import Kernels, compile_kernels
 
-__all__ = ["LOOKS", "find_kernels", "read_source", "serves", "solve"]
-
 LOOKS = (4, 2, 2, 2)  # iterations before each of the first looks at the gap
 _PLANES = 64  # that a thread goes through
 

@@ -11,8 +11,6 @@ import functools
 import torch
 from torch import Tensor
 
-__all__ = ["differences", "differences_adjoint", "feasible", "inner_products", "lengths", "project"]
-
 
 def differences(image: Tensor, ndim: int = 2) -> Tensor:
     """Forward differences along the last `ndim` axes, zero at their ends: (..., *spatial) to (..., ndim, *spatial).

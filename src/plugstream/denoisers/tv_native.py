@@ -17,8 +17,6 @@ from plugstream.denoisers.tv_problem import _image
 if TYPE_CHECKING:
     from plugstream.denoisers.tv_problem import Problem, State, Variation
 
-__all__ = ["advance", "centre", "serves", "start"]
-
 
 def serves(*tensors: Tensor | None) -> bool:
     """Whether the kernel takes these tensors, of either precision."""

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from plugstream.denoisers.tv_field import differences_adjoint
 
-__all__ = ["Bound", "Problem", "State", "clip"]
-
 Bound = Tensor | float
 
 

@@ -14,7 +14,6 @@ from plugstream.denoisers import forms
 if TYPE_CHECKING:
     from plugstream.denoisers.tv_problem import Problem, State, Variation
 
-__all__ = ["advance", "serves"]
 
 _BLOCK = 512  # pixels of one program
 

@@ -5,8 +5,6 @@
 import triton
 import triton.language as tl
 
-__all__ = ["iterate", "iterate_coupled"]
-
 
 @triton.jit
 def bounds(lows, highs, place, inside, MAPPED: tl.constexpr):

@@ -23,8 +23,6 @@ from plugstream.denoisers.base import (
     require_real,
 )
 
-__all__ = ["Clip", "Damping", "FromFunction", "FromModule", "as_denoiser"]
-
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 

@@ -15,8 +15,6 @@ from plugstream.base.errors import InputError
 from plugstream.models.base import Model
 from plugstream.models.views import Views
 
-__all__ = ["FidelityAbilities", "LossAbilities", "OfModel", "Weights", "as_fidelity"]
-
 Weights = Tensor | None
 """The factor of each view's term, (B,); None for 1 / number of views each."""
 

@@ -21,8 +21,6 @@ from plugstream.fidelity.abilities import OfModel, Weights
 from plugstream.models.base import Linearization, Model, as_model
 from plugstream.models.views import Views, all_views, as_views, check_shape, spread_views
 
-__all__ = ["Measurements", "ModelFidelity"]
-
 # A pass over a scan that is not in memory reads blocks of about this size.
 _BLOCK_BYTES = 32 << 20
 # If no L is known, it is estimated on this many views, to this tolerance, with at most this many products each.

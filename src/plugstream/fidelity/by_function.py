@@ -15,8 +15,6 @@ from plugstream.base.linalg import local_curvature, norm
 from plugstream.fidelity.abilities import FidelityAbilities, Weights
 from plugstream.models.views import Views, all_views, check_shape
 
-__all__ = ["SmoothFidelity"]
-
 Functions = Sequence[Callable[[Tensor], Tensor]]
 
 

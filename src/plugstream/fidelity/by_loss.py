@@ -19,8 +19,6 @@ from plugstream.fidelity.losses import Loss, as_loss
 from plugstream.models.base import Model, as_model
 from plugstream.models.views import Views
 
-__all__ = ["DataFidelity", "LossFidelity", "is_least_squares", "make_fidelity", "norms_of"]
-
 
 class LossFidelity(ModelFidelity):
     r"""How badly an image explains measurements, by a loss after a model, linear or not.

@@ -11,8 +11,6 @@ from plugstream.fidelity.least_squares import Fidelity, data_scale
 from plugstream.models.base import Model
 from plugstream.models.views import Views, as_views, spread_views
 
-__all__ = ["check_adjoint", "check_gradient"]
-
 # How many views are checked by default.
 _VIEWS = 8
 # Relative errors up to these are rounding.

@@ -34,8 +34,6 @@ from plugstream.base.defaults import with_defaults
 from plugstream.base.errors import InputError
 from plugstream.fidelity.abilities import LossAbilities
 
-__all__ = ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson", "Transmission", "as_loss"]
-
 
 @runtime_checkable
 class Loss(LossAbilities, Protocol):

@@ -19,8 +19,6 @@ from plugstream.fidelity.shards import Shares, SplitModel
 from plugstream.models.base import Model
 from plugstream.models.views import Views, all_views
 
-__all__ = ["Sharded"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

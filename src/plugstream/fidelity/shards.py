@@ -13,8 +13,6 @@ from plugstream.base.processes import Group
 from plugstream.models.base import Model, ModelBase, WrappedModel
 from plugstream.models.views import Views, all_views
 
-__all__ = ["Shares", "SplitModel", "tree_sum"]
-
 T = TypeVar("T")
 
 

@@ -17,8 +17,6 @@ from plugstream.fidelity.base import ModelFidelity
 from plugstream.models.base import Model
 from plugstream.models.views import spread_views
 
-__all__ = ["Preference", "on_bounds", "prefer_bounds"]
-
 # A few views suffice. Every fourth value of each is held out, another one in every view.
 _VIEWS, _PART = 8, 4
 # Steps of a fit, and how often it is judged: a fit of noisy data is best somewhere on the way.

@@ -17,22 +17,6 @@ from plugstream.images.space import ImageSpace
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "BLUE",
-    "INK",
-    "ORANGE",
-    "Curve",
-    "Panel",
-    "Shades",
-    "arrange_panels",
-    "draw_curves",
-    "draw_rows",
-    "encode_figure",
-    "figure_size",
-    "label_of",
-    "with_error",
-    "with_uncertainty",
-]
 
 INK, BLUE, ORANGE = "#222222", "#1f5fa8", "#c2571a"
 # In inches: the longer side of an image, of one in many rows, and of one that is wide and flat; the height below which

@@ -20,8 +20,6 @@ from plugstream.base.arrays import Array, as_tensor
 from plugstream.base.errors import InputError
 from plugstream.base.linalg import image_axes, per_image
 
-__all__ = ["Phase", "align_phase", "check_phase", "find_turn", "turn_of_mean", "unit_vector"]
-
 Phase = Literal["free", "measured"]
 """Whether an instrument's data leave the global phase of a complex image free, or measure it."""
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 
-__all__ = ["Grid", "Points"]
-
 Points = NDArray[np.float64]
 # A model of this many takes tens of gigabytes; more is a mistake, or somebody's who wants this process to run out.
 _MOST_PIXELS = 1 << 28

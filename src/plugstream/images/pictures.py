@@ -24,17 +24,6 @@ from plugstream.base.files import write_whole
 from plugstream.images.planes import Plane, color_phase, cut_planes, is_faint, split_parts, turn_image, value_span
 from plugstream.images.space import ImageSpace
 
-__all__ = [
-    "check_writable",
-    "load_picture",
-    "picture_y_axis",
-    "read_picture",
-    "save_image",
-    "tiff_tags",
-    "write_grey",
-    "write_picture",
-]
-
 _MOST_CHANNELS = 8
 _CYCLIC_COLOURS = "phase"  # the text chunk `plugstream:colours` of a PNG whose colours are phases
 _CENTIMETRE = 0.01

@@ -19,20 +19,6 @@ from torch import Tensor
 
 from plugstream.images.space import ImageSpace
 
-__all__ = [
-    "Plane",
-    "average_blocks",
-    "color_phase",
-    "cut_planes",
-    "cyclic_table",
-    "is_faint",
-    "phase_label",
-    "split_parts",
-    "turn_image",
-    "turn_images",
-    "value_span",
-]
-
 # The colours of a phase, those of matplotlib's "twilight" (Bechtold, public domain), evenly spaced from -pi to pi. Both
 # ends are pale and 0 is dark, so that no edge shows where a phase wraps. The page's picture.js has the same.
 CYCLIC = bytes.fromhex(

@@ -11,8 +11,6 @@ from plugstream.base.errors import InputError
 from plugstream.base.linalg import image_axes, squared_norm
 from plugstream.images.global_phase import Phase, align_phase, check_phase
 
-__all__ = ["WINDOW", "psnr", "ssim", "value_range"]
-
 WINDOW = 11
 _SIGMA, _K1, _K2 = 1.5, 0.01, 0.03
 

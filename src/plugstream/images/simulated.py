@@ -14,8 +14,6 @@ from plugstream.base.arrays import Array, as_tensor
 from plugstream.base.errors import InputError
 from plugstream.images.grid import Grid
 
-__all__ = ["ELLIPSOIDS", "add_noise", "disc", "shepp_logan"]
-
 
 def add_noise(data: Array, snr: float, *, seed: int = 0, mask: Array | None = None) -> Tensor:
     """Add white Gaussian noise e to measurements so that 20 log10(||y|| / ||e||) is exactly `snr` dB.

@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 from plugstream.base.errors import InputError
 
-__all__ = ["ImageSpace", "read_space"]
-
 _UNITS = {"m": 1.0, "mm": 1e-3, "µm": 1e-6, "nm": 1e-9}
 
 

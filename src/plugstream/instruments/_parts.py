@@ -10,8 +10,6 @@ from plugstream.instruments.base import Instrument
 from plugstream.instruments.born import Born2D
 from plugstream.models.born_geometry import BornGeometry
 
-__all__ = ["InstrumentLike", "instrument_parts"]
-
 InstrumentLike = Instrument | BornGeometry
 """What tells the instrument of a scan; a geometry has the columns of its views besides."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from plugstream.instruments.declarations import Advice
 
-__all__ = ["advise_batches", "advise_momentum", "advise_waves"]
-
 
 def advise_momentum(limit: float, batch: int) -> tuple[Advice, ...]:
     """Momentum that grows to a limit and then falls, for steps of `batch` views."""

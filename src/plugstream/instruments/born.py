@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from plugstream.models.base import Model
 
-__all__ = ["Born2D", "BornOptions", "BornSimulation", "born_geometry"]
-
 
 class BornOptions(Options):
     """Options of the Born model."""

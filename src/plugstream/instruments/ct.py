@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from plugstream.models.base import Model
 
-__all__ = ["CT", "CTSimulation", "ct_rays"]
 
 # Peak memory of a simulation for each measured value: prediction and counts in double precision.
 _BYTES_A_VALUE = 40

@@ -10,8 +10,6 @@ from plugstream.instruments.declarations import Advice
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_plausible import outlook
 
-__all__ = ["advise_limited", "advise_views", "lacks_angles"]
-
 # Views are many where going through all of them takes this many steps: drawing them with replacement would then leave
 # out a third of them in as many steps.
 _PASS = 4

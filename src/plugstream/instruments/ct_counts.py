@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from plugstream.models.base import Model
     from plugstream.models.ct_counts import RawCounts
 
-__all__ = ["CTCounts"]
-
 
 @declare
 @dataclass(frozen=True, eq=False)

@@ -12,22 +12,6 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.base.rows import Rows
 
-__all__ = [
-    "Advice",
-    "Attribute",
-    "Column",
-    "Columns",
-    "Data",
-    "FixedArray",
-    "Size",
-    "as_declared",
-    "from_json",
-    "mask_column",
-    "resolve_shape",
-    "select_rows",
-    "to_json",
-]
-
 Size = str | int
 """A size of an array: a number, or the name of an axis whose size the instrument knows."""
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from plugstream.models.base import Model
 
-__all__ = ["FPM"]
 
 _FEW = 50  # views a step, below which momentum is bounded
 # Views a step, the most passes over all views while the microscope is refined, passes after that, sigma, and how far

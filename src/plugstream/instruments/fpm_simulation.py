@@ -15,7 +15,6 @@ from plugstream.models.fpm_geometry import spiral
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FPMSimulation", "count_photons", "plan_leds", "smear", "thin_object"]
 
 _SHORT, _LONG = 1e-12, 1e3
 

@@ -23,7 +23,6 @@ from plugstream.models.ct_geometry import Voxels
 if TYPE_CHECKING:
     from plugstream.models.base import Model
 
-__all__ = ["MRI", "MRIOptions"]
 
 # Sigma by default, in per cent of the image's range, by its meaning to the denoiser, for steps with all views.
 _SIGMA = {"weight": 6.0, "noise": 1.2}

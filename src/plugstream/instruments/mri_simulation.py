@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from plugstream.base.registry import Field, Options
 from plugstream.models.ct_geometry import Voxels
 
-__all__ = ["MRISimulation", "draw_path", "paint_image", "ring_coils"]
-
 _SMALL, _LARGE = 1e-12, 1e6
 
 

@@ -24,7 +24,6 @@ from plugstream.models.odt_geometry import Optics, check_poses, poses_of_light, 
 if TYPE_CHECKING:
     from plugstream.models.base import Model
 
-__all__ = ["ODT3D", "ODTOptions", "ODTSimulation", "ball_cell"]
 
 _SHORT, _LONG = 1e-12, 1e3
 _COPIES = 3  # of a volume that every method holds

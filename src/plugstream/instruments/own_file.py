@@ -7,8 +7,6 @@ from typing import Any, NoReturn
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Options, register
 
-__all__: list[str] = []
-
 
 @register("instrument", "FILE.py:NAME", "your own: a subclass of Instrument with @declare above it", declared=True)
 def build(options: Options, *parts: Any, name: str) -> NoReturn:

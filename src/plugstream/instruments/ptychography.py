@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from plugstream.models.base import Model
 
-__all__ = ["Ptychography", "PtychographyOptions", "PtychographySimulation", "neighbour_distance", "place_frames"]
 
 _SHORT, _LONG = 1e-15, 1e3
 _COPIES = 8  # of an image that every method holds

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from plugstream.models.base import Model
 
-__all__ = ["Scattering2D", "ScatteringOptions", "ScatteringSimulation"]
 
 # These suit all targets of the Institut Fresnel (docs/scattering.md): contrasts of 0.3 to 2, one to five wavelengths.
 _SIGMA, _STEPS, _BATCH = 0.03, 75, 12

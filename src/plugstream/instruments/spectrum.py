@@ -12,17 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from plugstream.base.errors import InputError
 
-__all__ = [
-    "FREQUENCY_UNITS",
-    "LIGHT",
-    "Spectrum",
-    "describe_wave",
-    "describe_waves",
-    "find_spectrum",
-    "match_waves",
-    "parse_waves",
-]
-
 LIGHT = 299_792_458.0  # metres a second
 FREQUENCY_UNITS = {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9, "THz": 1e12}
 _LENGTH_UNITS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3, "um": 1e-6, "nm": 1e-9}

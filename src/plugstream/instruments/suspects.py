@@ -12,16 +12,6 @@ from numpy.typing import NDArray
 from plugstream.instruments.declarations import Columns, select_rows
 from plugstream.models.suspects import Suspect, Trial
 
-__all__ = [
-    "suspects_of_born",
-    "suspects_of_ct",
-    "suspects_of_fpm",
-    "suspects_of_mri",
-    "suspects_of_odt",
-    "suspects_of_ptychography",
-    "views_of_born",
-]
-
 _PIXELS = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
 _LENGTHS = (0.8, 0.9, 0.95, 1.05, 1.1, 1.25)
 

@@ -21,17 +21,6 @@ from plugstream.instruments.spectrum import Spectrum, describe_wave, describe_wa
 if TYPE_CHECKING:
     from plugstream.models.base import Model
 
-__all__ = [
-    "GAINS",
-    "WAVELENGTHS",
-    "balance_gains",
-    "build_by_wavelength",
-    "check_spectrum",
-    "describe_spectrum",
-    "spectrum_of",
-    "split_by_wavelength",
-    "without_spectrum",
-]
 
 WAVELENGTHS = Column(
     "wavelengths", "float64", (), "m", "wavelength in vacuum of each view, where there are several", optional=True

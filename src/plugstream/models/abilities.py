@@ -11,8 +11,6 @@ from plugstream.base.errors import InputError
 from plugstream.images.global_phase import unit_vector
 from plugstream.models.views import Derivative, Views
 
-__all__ = ["ModelAbilities"]
-
 
 class ModelAbilities(Protocol):
     """What models say about themselves: every model has all of these, so nobody probes for them."""

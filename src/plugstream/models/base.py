@@ -19,8 +19,6 @@ from plugstream.base.progress import report
 from plugstream.models.abilities import ModelAbilities
 from plugstream.models.views import Views
 
-__all__ = ["Linearization", "Model", "ModelBase", "WrappedModel", "as_model"]
-
 # Views, each with its own image, and their pixels in all, for which L_i are estimated at once.
 _VIEWS_AT_ONCE = 64
 _LANCZOS_PIXELS = 1 << 24

@@ -16,8 +16,6 @@ from plugstream.base.errors import DamagedError, InputError
 from plugstream.base.linalg import largest_eigenvalue
 from plugstream.models.born_geometry import BornGeometry
 
-__all__ = ["FIELD_BYTES", "DenseBorn", "fits", "green_matrix", "incident_fields", "peak_intensities"]
-
 Complex = NDArray[np.complexfloating[Any, Any]]
 ComplexType = type[np.complexfloating[Any, Any]]
 Which = NDArray[np.int64] | slice

@@ -22,19 +22,6 @@ from plugstream.base.errors import InputError
 from plugstream.images.grid import Grid
 from plugstream.models.born_geometry import BornGeometry
 
-__all__ = [
-    "Coefficients",
-    "Directions",
-    "Expansion",
-    "choose_directions",
-    "gain",
-    "largest_gain",
-    "plan_expansion",
-    "smallest_radius",
-    "source_distance",
-    "support_radius",
-]
-
 Real = NDArray[np.float64]
 Complex = NDArray[np.complexfloating[Any, Any]]
 

@@ -20,8 +20,6 @@ from plugstream.models.born_products import expand, fold, join, stack
 from plugstream.models.born_rows import RecentRows
 from plugstream.models.nufft import Nufft, make_nufft
 
-__all__ = ["TABLE_BYTES", "FastBorn"]
-
 _BLOCK_VALUES = 1 << 24  # products of waves, P^2 an image, that are formed at once
 _ROW_VALUES = 1 << 20  # of rows of sources that are taken at once, 8 MB in single precision
 _COMPUTED_VALUES = 1 << 17  # of those that are computed at once, in double precision

@@ -12,8 +12,6 @@ from plugstream.base.errors import InputError
 from plugstream.base.rows import Rows
 from plugstream.images.grid import Grid, Points
 
-__all__ = ["BornGeometry", "describe_range", "ring"]
-
 
 def ring(count: int, radius: float, *, start: float = 0.0, arc: float = 360.0) -> Points:
     """Positions evenly spaced on a circle about the origin: (count, 2) of x and y in metres.

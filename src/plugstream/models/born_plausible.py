@@ -26,8 +26,6 @@ from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.images.grid import Grid, Points
 from plugstream.models.born_geometry import BornGeometry
 
-__all__ = ["check_places", "check_plausible", "warn_if_implausible", "warn_of_places"]
-
 _FEW_PIXELS, _TOO_FEW_PIXELS, _MANY_PIXELS = 2.0, 0.1, 300.0
 _SMALL_IMAGE, _TOO_SMALL_IMAGE = 1 / 4, 1 / 30
 _FAR, _TOO_FAR = 500.0, 1e9  # in diagonals; in wavelengths, where double precision keeps six digits of a phase

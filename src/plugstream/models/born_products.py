@@ -7,8 +7,6 @@ from torch import Tensor
 
 from plugstream.models import nufft_triton
 
-__all__ = ["expand", "fold", "join", "stack"]
-
 
 def expand(values: Tensor, total: Tensor) -> Tensor:
     """Twice Phi, (n, P, P), from the image's transform: (n, P/2, P/2) with A below and on the diagonal, B above it.

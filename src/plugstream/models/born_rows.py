@@ -9,8 +9,6 @@ from torch import Tensor
 
 from plugstream.images.grid import Points
 
-__all__ = ["RecentRows"]
-
 # Rows are cached up to so many bytes, and only for batches of so many views: a pass over all views would evict others.
 _BYTES = 16 << 20
 _BATCH = 64

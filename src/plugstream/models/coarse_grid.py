@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-__all__ = ["POINTS", "CoarseGrid", "interpolation"]
-
 POINTS = 6
 """Points of an axis that a value is interpolated from."""
 

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError
 
-__all__ = ["adaptive_maps", "espirit_maps", "find_calibration", "smooth_images"]
-
 Complex = NDArray[np.complexfloating]
 
 _BLOCK_BYTES = 1 << 27  # of matrices of pixels that are decomposed together

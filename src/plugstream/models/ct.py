@@ -16,8 +16,6 @@ from plugstream.models.ct_lines import check_rays
 from plugstream.models.ct_windows import ray_windows
 from plugstream.models.views import Views, all_views, as_views, check_shape
 
-__all__ = ["CTModel"]
-
 
 class CTModel(ModelBase):
     r"""The integrals of an attenuation, in 1/m, along the rays of each view: numbers without a unit.

@@ -14,8 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 from plugstream.base.errors import InputError
 from plugstream.models.ct_geometry import Rays
 
-__all__ = ["cone_beam", "fan_beam", "helical_beam", "laminography", "parallel_beam"]
-
 Points = NDArray[np.float64]
 Pixel = float | tuple[float, float]
 

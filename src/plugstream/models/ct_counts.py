@@ -14,8 +14,6 @@ from plugstream.base.rows import Rows
 from plugstream.models.ct_line_integrals import FlatField
 from plugstream.models.views import Views, all_views
 
-__all__ = ["RawCounts"]
-
 _LEAST = 0.5  # counts above the dark field, at least, since the logarithm of 0 is infinite
 
 

@@ -35,8 +35,6 @@ from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_maps import map_detector, sample_places, solid_places, solid_shape
 from plugstream.models.ct_stack import blend_slices, is_stack, small_part
 
-__all__ = ["CudaProjector", "Problem", "find_projector", "serves"]
-
 _MARGIN = 2  # voxels of zeros on either side, along x and y
 _Z_MARGIN = 4  # along z, for rays that cross slices: a whole number of 16 bytes
 _PACKED = 4  # numbers that a thread moves when axes change places

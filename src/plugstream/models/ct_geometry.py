@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from plugstream.base.errors import InputError
 
-__all__ = ["Rays", "Voxels"]
-
 Points = NDArray[np.float64]
 _MOST_VOXELS = 1 << 36
 _MOST_PIXELS = 1 << 26  # of a detector

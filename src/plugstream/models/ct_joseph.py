@@ -27,8 +27,6 @@ from torch import Tensor
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_lines import Lines, cross_planes
 
-__all__ = ["back_project", "project"]
-
 _AT_ONCE = 1 << 20  # places of rays on planes that are worked on together
 
 

@@ -14,8 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from plugstream.base.errors import InputError
 
-__all__ = ["FLOOR", "FlatField", "air_level", "fill_pixels", "find_bad_pixels", "line_integrals", "stripe_pattern"]
-
 FLOOR = 1e-4
 """The least transmission that is believed by default: a line integral of 9.2, where few detectors count anything."""
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.models.ct_geometry import Rays, Voxels
 
-__all__ = ["Lines", "check_rays", "cross_planes"]
-
 Points = NDArray[np.float64]
 
 

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from plugstream.models.ct_geometry import Rays, Voxels
 
-__all__ = ["map_detector", "sample_places", "solid_places", "solid_shape"]
-
 
 def map_detector(rays: Rays, voxels: Voxels) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     r"""Which pixel the ray through a voxel hits.

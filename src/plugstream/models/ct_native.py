@@ -22,8 +22,6 @@ from plugstream import _native
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_stack import blend_slices, is_stack, small_part
 
-__all__ = ["back_project", "project", "serves", "stand_upright"]
-
 _SLICES = 8  # from so many on, slices are projected together: a vector of them at a time
 _COLUMNS_AT_ONCE = 1 << 20  # of all views, some 200 bytes each
 

@@ -11,8 +11,6 @@ from plugstream import _native
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_lines import cross_planes
 
-__all__ = ["Crossed", "cross_view", "has_kernel", "ray_overlaps", "share_voxels"]
-
 Values = NDArray[np.float64]
 _PADDING = 16  # numbers that the native kernel may read beyond the last ray
 _AT_ONCE = 1 << 15  # places of rays on planes that the other form works on together: what a cache holds

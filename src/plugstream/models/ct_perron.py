@@ -7,8 +7,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["solve_band", "solve_bands"]
-
 Values = NDArray[np.floating]
 
 # For a band: how far s is above the largest eigenvalue of M, and the most corrections of s.

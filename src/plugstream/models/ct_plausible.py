@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.models.ct_geometry import Rays, Voxels
 
-__all__ = ["Outlook", "check_plausible", "outlook", "warn_if_implausible"]
-
 _RATIO, _TOO_FAR = 20.0, 1e4
 _UNITS = "are pixels, distances and voxels in one unit? Scans are in metres"
 

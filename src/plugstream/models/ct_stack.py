@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from plugstream.models.ct_geometry import Rays, Voxels
 
-__all__ = ["blend_slices", "is_stack", "row_slices", "small_part"]
-
 _LEVEL = 1e-12  # a component below this part of a vector is rounding
 _EXACT = 1e-9  # slices, times their number: as near as rounding lets a row be to the slice it sees
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from plugstream.models.ct_geometry import Rays, Voxels
 
-__all__ = ["Tangents", "chords", "find_tangents", "fit_disc", "fits", "hull"]
-
 Numbers = NDArray[np.float64]
 
 # A ray meets the object if it and the next two exceed this part of the largest datum, and so many times the noise.

@@ -19,8 +19,6 @@ from torch import Tensor
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_maps import map_detector, sample_places, solid_places, solid_shape
 
-__all__ = ["back_project", "find_maps", "serves"]
-
 _BLOCK = 128
 _RAYS_AT_ONCE = 1 << 24  # whose numbers are kept together: 24 bytes each
 _MOST_VIEWS = 65535  # of one launch

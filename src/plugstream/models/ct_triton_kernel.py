@@ -5,8 +5,6 @@
 import triton
 import triton.language as tl
 
-__all__ = ["back_project_rays", "find_lines"]
-
 
 @triton.jit
 def find_lines(

@@ -15,8 +15,6 @@ from plugstream.models.ct_overlaps import Crossed, cross_view, has_kernel, ray_o
 from plugstream.models.ct_perron import solve_band, solve_bands
 from plugstream.models.ct_stack import blend_slices, is_stack, row_slices
 
-__all__ = ["ray_windows"]
-
 Values = NDArray[np.floating]
 
 # Rays that are looked at to see how far neighbours are apart, along each axis of the detector.

@@ -14,8 +14,6 @@ from plugstream.base.corrected_inverse import refine
 from plugstream.models.coarse_grid import POINTS, CoarseGrid
 from plugstream.models.green_fft import Box, GreenFFT
 
-__all__ = ["FieldEquation", "Scatterer"]
-
 # The directions and products of solutions may take so many bytes.
 _SPACE_BYTES = {"cpu": 512 << 20, "cuda": 8 << 30}
 # A coarse grid pays for boxes of so many pixels. On a GPU, smaller products take as long as a launch.

@@ -13,8 +13,6 @@ from plugstream.models.fpm_waves import FPMWaves
 from plugstream.models.recording import fit_recording, power
 from plugstream.models.views import Derivative, Views, all_views
 
-__all__ = ["FPMModel"]
-
 # Where the object lights the pupil less than this part of the most, the pupil learns as slowly as there.
 _LEAST = 0.1
 # How much of a Gauss-Newton step on the places of LEDs is taken: steps of a few views are noisy, and their image was

@@ -12,17 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from plugstream.base.errors import InputError
 
-__all__ = [
-    "Microscope",
-    "aim_crops",
-    "fitting_size",
-    "light_curvature",
-    "light_directions",
-    "make_pupil",
-    "spiral",
-    "zernike",
-]
-
 _NEWTON = 60  # steps at most, of which four or five are needed
 
 

@@ -19,8 +19,6 @@ from plugstream.models.fpm_geometry import Microscope, aim_crops, light_curvatur
 from plugstream.models.recording import Recording, power
 from plugstream.models.views import Views, all_views, check_shape, mask_data
 
-__all__ = ["FPMWaves"]
-
 # Bytes of spectra and fields that are worked on together.
 _BYTES_AT_ONCE = 1 << 26
 

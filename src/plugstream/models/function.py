@@ -11,8 +11,6 @@ from plugstream.base.errors import InputError
 from plugstream.models.base import ModelBase
 from plugstream.models.views import Views, all_views, check_shape
 
-__all__ = ["FunctionModel"]
-
 
 class FunctionModel(ModelBase):
     """Measurements that any differentiable function predicts, linear or not: y_i = F_i(x).

@@ -13,8 +13,6 @@ from torch import Tensor
 from plugstream.models.nufft_grid import fast_size
 from plugstream.models.torus import Span, convolution, even_size, torus_symbol
 
-__all__ = ["Box", "GreenFFT", "truncated_green"]
-
 Box = tuple[slice, slice]
 """Rows and columns of a grid."""
 

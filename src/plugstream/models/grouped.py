@@ -14,8 +14,6 @@ from plugstream.base.errors import InputError
 from plugstream.models.base import Model, ModelBase, as_model
 from plugstream.models.views import Views, all_views, as_views, check_shape
 
-__all__ = ["GroupedModel"]
-
 
 @dataclass(frozen=True)
 class _Share:

@@ -17,16 +17,6 @@ from plugstream.models.nufft_grid import fast_size
 from plugstream.models.nufft_points import Points, join_points
 from plugstream.models.nufft_spread import Axis, SpreadNufft
 
-__all__ = [
-    "KSpace",
-    "ToeplitzNormal",
-    "centered_voxels",
-    "encoded_voxels",
-    "find_axes",
-    "find_period",
-    "sample_density",
-]
-
 Real = NDArray[np.float64]
 
 # Samples are on the grid of an FFT if they are within this part of a step of it, just above single precision.

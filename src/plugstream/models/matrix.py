@@ -15,8 +15,6 @@ from plugstream.base.errors import InputError
 from plugstream.models.base import ModelBase
 from plugstream.models.views import Views, as_views, check_shape
 
-__all__ = ["MatrixModel"]
-
 
 class MatrixModel(ModelBase):
     """Measurements that are matrix-vector products with the image, y_i = A_i x, read row by row.

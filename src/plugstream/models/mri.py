@@ -18,8 +18,6 @@ from plugstream.models.ct_geometry import Voxels
 from plugstream.models.kspace import KSpace, ToeplitzNormal, encoded_voxels
 from plugstream.models.views import Views, all_views, check_shape, mask_data
 
-__all__ = ["MRIModel"]
-
 
 class MRIModel(ModelBase):
     r"""What coils receive of an image along a trajectory in k-space:

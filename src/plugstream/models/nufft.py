@@ -24,8 +24,6 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError
 
-__all__ = ["FinufftNufft", "Nufft", "finufft_is_here", "make_nufft"]
-
 # Up to this size the tables of `GridNufft` are worth their speed on the CPU; finufft needs none. GPUs have the room.
 _TABLE_BYTES = 1 << 29
 

@@ -15,8 +15,6 @@ from torch import Tensor
 from plugstream.base.errors import InputError
 from plugstream.models import nufft_triton
 
-__all__ = ["GridNufft", "Kernel", "choose_kernel", "fast_size", "table_bytes"]
-
 Real = NDArray[np.float64]
 
 _WIDTHS = range(3, 18)

@@ -18,8 +18,6 @@ from plugstream import _native
 from plugstream.models.nufft_grid import Kernel
 from plugstream.models.nufft_points import Points, fit_taps
 
-__all__ = ["read", "serves", "write"]
-
 
 def serves(grid: Tensor) -> bool:
     """Whether the kernels take cells like these: on the CPU, in single precision, not differentiated."""

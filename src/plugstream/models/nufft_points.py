@@ -13,8 +13,6 @@ from torch import Tensor
 
 from plugstream.models.nufft_grid import Kernel
 
-__all__ = ["Points", "fit_taps", "join_points", "read_cells", "write_cells"]
-
 Real = NDArray[np.float64]
 
 

@@ -16,8 +16,6 @@ from plugstream.models.nufft_box import Box, Span
 from plugstream.models.nufft_grid import Kernel, choose_kernel, fast_size
 from plugstream.models.nufft_points import Points, read_cells, write_cells
 
-__all__ = ["Axis", "PlacedNufft", "SpreadNufft"]
-
 Real = NDArray[np.float64]
 
 _FFT_COST = 8.0  # of a cell, in cells that a point touches, each way

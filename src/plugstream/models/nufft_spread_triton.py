@@ -12,8 +12,6 @@ from torch import Tensor
 from plugstream.models.nufft_points import Points
 from plugstream.models.nufft_triton import triton_is_here
 
-__all__ = ["read", "serves", "write"]
-
 _READ_BLOCK, _WRITE_BLOCK = 32, 8  # points that a program looks at together
 _TILE = 16  # a kernel has at most 17 cells along an axis
 

@@ -5,8 +5,6 @@
 import triton
 import triton.language as tl
 
-__all__ = ["read_points", "write_tiles"]
-
 
 @triton.jit
 def read_points(

@@ -13,18 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = [
-    "crop_rows",
-    "expand",
-    "fold",
-    "pad_rows",
-    "product",
-    "put_columns",
-    "serves",
-    "take_columns",
-    "triton_is_here",
-]
-
 _ROWS, _ENTRIES = 16, 16  # of the matrix, that one program looks at together
 _BLOCK = 128
 _PIXELS = 512

@@ -5,8 +5,6 @@
 import triton
 import triton.language as tl
 
-__all__ = ["crop_rows", "csr_product", "expand_products", "fold_products", "pad_rows", "put_columns", "take_columns"]
-
 
 @triton.jit
 def csr_product(

@@ -19,8 +19,6 @@ from plugstream.models.odt_caps import Cap, cut_cap, farthest_waves
 from plugstream.models.odt_geometry import Optics, check_poses, exact_axes, is_fast, padded_sizes
 from plugstream.models.views import Views, all_views, check_shape, mask_data
 
-__all__ = ["ODTModel"]
-
 _POINTS_AT_ONCE = 1 << 20  # frequencies of views that are worked on together, about 100 bytes each
 _CACHE_BYTES, _BYTES_A_POINT = 1 << 28, 48  # of what views read
 _MARGIN = 1.05  # discs of voxels reach beyond the box that they fill

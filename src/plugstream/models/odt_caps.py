@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from plugstream.models.odt_geometry import Optics, exact_axes
 
-__all__ = ["Cap", "cut_cap", "farthest_waves"]
-
 Real = NDArray[np.float64]
 
 

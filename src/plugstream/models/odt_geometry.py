@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from plugstream.base.errors import InputError
 
-__all__ = ["Optics", "check_poses", "exact_axes", "is_fast", "padded_sizes", "poses_of_light", "poses_of_rotation"]
-
 Real = NDArray[np.float64]
 
 _SIZES = 1 << 15  # of a camera's side

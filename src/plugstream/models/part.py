@@ -13,8 +13,6 @@ from plugstream.base.errors import InputError
 from plugstream.models.base import Linearization, Model, WrappedModel
 from plugstream.models.views import Views, all_views
 
-__all__ = ["SHARE", "PartOfData", "judged_entries"]
-
 SHARE = 0.1
 """The part of each view's data that judges by default."""
 

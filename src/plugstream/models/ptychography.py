@@ -17,8 +17,6 @@ from plugstream.base.rows import Rows
 from plugstream.models.base import ModelBase
 from plugstream.models.views import Derivative, Views, all_views, check_shape
 
-__all__ = ["PtychographyModel", "mode_powers", "probe_modes"]
-
 _BYTES = 64 << 20  # of predictions that are worked on at once, and fit a cache
 _WHOLE = 1e-4  # of a pixel: smaller shifts would be lost in single precision
 _SHARE = 0.1  # power of the first added mode, as a part of the main one's; each further one has half of it

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError
 
-__all__ = ["Recording", "fit_recording", "magnitudes", "power"]
-
 _TRUST = 0.05  # weight of the expected gain, relative to that of a view that is predicted well
 _PEDESTAL = 0.3  # background, as a part of the mean, of a view that is not predicted yet
 

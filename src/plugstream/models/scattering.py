@@ -22,8 +22,6 @@ from plugstream.models.green_fft import GreenFFT
 from plugstream.models.scattering_antennas import antennas_of
 from plugstream.models.views import Views, all_views, check_shape
 
-__all__ = ["TOLERANCE", "ScatteringDerivative", "ScatteringModel", "check_tolerance", "view_blocks"]
-
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}
 _LEAST = {torch.float32: 1e-5, torch.float64: 1e-13}
 # So many views are solved for at once.

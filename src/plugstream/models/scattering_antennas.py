@@ -17,8 +17,6 @@ from plugstream.models.born_geometry import BornGeometry
 from plugstream.models.green_fft import Box
 from plugstream.models.nufft import make_nufft
 
-__all__ = ["PlaneWaveSums", "WaveNufft", "antennas_of"]
-
 _FEW = 160  # directions up to which matrix products are faster than a non-uniform FFT
 
 

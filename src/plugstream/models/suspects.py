@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from plugstream.models.base import Model
 
-__all__ = ["Suspect", "Trial"]
-
 
 @dataclass(frozen=True)
 class Trial:

@@ -7,8 +7,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["Span", "convolution", "even_size", "torus_symbol"]
-
 Span = tuple[int, int, int]
 """Of an axis: the first pixel of a box, its length, and how many pixels, from 0 on, its field is computed for."""
 

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.models.ct_geometry import Voxels
 
-__all__ = ["cartesian_lines", "radial_spokes", "spiral_interleaves", "variable_lines"]
-
 Real = NDArray[np.float64]
 
 _GOLDEN = np.pi * (np.sqrt(5) - 1) / 2  # radians, 111.25 degrees: any number of spokes in a row is spread evenly

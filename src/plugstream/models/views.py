@@ -12,8 +12,6 @@ from torch import Tensor
 from plugstream.base.errors import InputError
 from plugstream.base.rows import Rows
 
-__all__ = ["Derivative", "Views", "all_views", "as_views", "check_shape", "evenly_spaced", "mask_data", "spread_views"]
-
 Views = Tensor | Sequence[int] | None
 """Which views: indices in any order, repeats allowed, or None for all of them in order.
 

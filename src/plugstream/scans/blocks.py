@@ -23,8 +23,6 @@ from plugstream.scans.places import crc32c
 from plugstream.scans.scan import MemoryScan
 from plugstream.scans.store import StoredScan
 
-__all__ = ["block_columns", "read_block", "sum_rows"]
-
 # Views are read in portions of about this size.
 _PORTION = 32 << 20
 

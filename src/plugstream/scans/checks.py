@@ -14,21 +14,6 @@ from plugstream.base.rows import Rows
 from plugstream.images.space import ImageSpace
 from plugstream.instruments.base import Columns, Instrument
 
-__all__ = [
-    "check_columns",
-    "check_continuation",
-    "check_data_shape",
-    "check_finite",
-    "check_truth",
-    "check_views",
-    "convert_numbers",
-    "count_views",
-    "data_bytes",
-    "fixed_arrays",
-    "not_finite",
-    "truth_dtype",
-]
-
 
 def check_views(
     instrument: Instrument,

@@ -23,8 +23,6 @@ from plugstream.base.files import sync_folder, write_whole
 from plugstream.scans.layout import FARTHEST, Layout
 from plugstream.scans.places import CHUNK_FAULTS, CRC, Files, LocalFiles, Piece, crc32c, read_bytes
 
-__all__ = ["ChunkReader", "ColumnWriter", "Marks", "encode_shard", "first_of", "write_array"]
-
 _MARK = 20  # bytes of a mark
 _ABSENT = 2**64 - 1
 _REMEMBERED = 4_000_000  # chunks whose places in their shards are remembered, 16 bytes each

@@ -19,8 +19,6 @@ from typing import Any
 
 from plugstream.base.errors import InputError
 
-__all__ = ["ConnectionLimiter", "is_crowded", "is_full"]
-
 _SPARE = 32  # descriptors that are kept for a scan's files when everything else is taken
 _OTHER_FILES = 64  # descriptors for the libraries, the socket itself and the scan
 _STRANGER_BYTES = 4 * (8 << 20)  # what a connection may send before it has begun a scan

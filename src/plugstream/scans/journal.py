@@ -21,8 +21,6 @@ from plugstream.scans.store import StoredScan, open_scan
 from plugstream.scans.stream import Announcement, Message, Name, RefusedError, refusing
 from plugstream.scans.writer import ScanWriter
 
-__all__ = ["Journal", "Limits"]
-
 _LOOK = 0.2  # seconds between two looks at how full the disk is
 
 

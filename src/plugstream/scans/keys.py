@@ -23,8 +23,6 @@ from typing import Any
 from plugstream.base.errors import InputError, StorageError
 from plugstream.base.files import AT_ONCE, NEW_FILE, sync_folder
 
-__all__ = ["ClientKeys", "Gate", "ServerKeys", "make_keys", "zmq_module"]
-
 _LINE = re.compile(
     r'^\s*(public-key|secret-key|server-key)\s*=\s*"([0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40})"\s*$', re.M
 )

@@ -17,21 +17,6 @@ from plugstream.instruments.base import Column, Data, FixedArray, Instrument, in
 from plugstream.scans.peek import VERSION_3_INSTRUMENT
 from plugstream.scans.places import CRC, crc32c, parse_json
 
-__all__ = [
-    "FARTHEST",
-    "FORMAT",
-    "VERSION",
-    "VERSIONS",
-    "Commit",
-    "Layout",
-    "array_attributes",
-    "checksum",
-    "describe",
-    "find_instrument",
-    "is_packed",
-    "upgrade_attributes",
-]
-
 FORMAT = "plugstream-scan"
 VERSION = 4
 VERSIONS = (3, 4)  # that are read

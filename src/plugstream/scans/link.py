@@ -12,8 +12,6 @@ from plugstream.scans.keys import ClientKeys, zmq_module
 from plugstream.scans.parts import Sums
 from plugstream.scans.stream import one_line
 
-__all__ = ["BehindError", "Link"]
-
 _RETRY = 0.5  # seconds without an answer until the receiver is asked which views it has
 _LAST_LOOK = 0.1  # seconds to wait for an answer before giving up
 _UNDER_WAY = 0.1  # seconds in which it may ask for the same message because of others that were under way

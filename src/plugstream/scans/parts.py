@@ -16,8 +16,6 @@ from plugstream.instruments.base import Instrument
 from plugstream.scans.checks import fixed_arrays
 from plugstream.scans.scan import Scan, stored_dtype, view_bytes
 
-__all__ = ["MOST_BYTES", "Part", "Sums", "as_bytes", "check_sizes", "checksum", "checksum_of", "read_sums", "view_of"]
-
 MOST_BYTES = 8 << 20
 """The limit for one part of a message: half a million positions."""
 

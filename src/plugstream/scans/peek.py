@@ -10,8 +10,6 @@ from typing import Any
 
 from plugstream.base.files import read_small
 
-__all__ = ["VERSION_3_INSTRUMENT", "peek_instrument"]
-
 VERSION_3_INSTRUMENT = "born-2d"
 """The one instrument of scans of version 3, which do not name it."""
 

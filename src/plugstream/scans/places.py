@@ -23,19 +23,6 @@ from plugstream import _native
 from plugstream.base.errors import InputError
 from plugstream.base.files import NOT_PLAIN, NOT_PLAIN_ERRORS, open_plain
 
-__all__ = [
-    "CHUNK_FAULTS",
-    "CRC",
-    "Files",
-    "LocalFiles",
-    "Piece",
-    "ZarrFiles",
-    "ZipFiles",
-    "crc32c",
-    "parse_json",
-    "read_bytes",
-]
-
 CRC = 4  # bytes of a checksum
 MOST_JSON = 16 << 20  # bytes of zarr.json or commit.json; provenance may be long, but not as long as this
 _MOST_DIGITS = 400  # of a number in JSON; no double needs more

@@ -12,8 +12,6 @@ from torch import Tensor
 from plugstream.base.errors import InputError
 from plugstream.scans.scan import Scan
 
-__all__ = ["Prefetcher"]
-
 
 class Prefetcher:
     """A scan that is read by a few threads while the last batch is still being worked on.

@@ -20,8 +20,6 @@ from plugstream.scans.keys import Gate, ServerKeys, zmq_module
 from plugstream.scans.parts import MOST_BYTES
 from plugstream.scans.stream import Message, RefusedError, reply
 
-__all__ = ["Receiver", "check_address"]
-
 _BATCH = 64  # messages that share a commit, at most
 _PARTS = 5  # one more than any message has
 _PATIENCE = 0.2  # seconds until the same view is asked for again

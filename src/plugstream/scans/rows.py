@@ -15,8 +15,6 @@ from plugstream.base.errors import DamagedError
 from plugstream.scans.checks import not_finite
 from plugstream.scans.chunks import ChunkReader
 
-__all__ = ["StoredRows", "name_damage"]
-
 _BATCHES = 8  # that were read ahead and stay in memory
 
 

@@ -29,8 +29,6 @@ from plugstream.scans.checks import (
     fixed_arrays,
 )
 
-__all__ = ["MemoryScan", "Scan", "fingerprint", "hashes", "stored_dtype", "view_bytes"]
-
 # Of a scan of up to this many bytes every view is compared, and of a larger one the first view of each part.
 _WHOLE_BYTES = 64 << 20
 _PARTS = 16

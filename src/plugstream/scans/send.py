@@ -25,8 +25,6 @@ from plugstream.scans.receive import check_address
 from plugstream.scans.scan import Scan, hashes, stored_dtype
 from plugstream.scans.stream import Name, begin, bye, end, view
 
-__all__ = ["ScanSender", "check_sending", "send_scan"]
-
 _MESSAGE = 300  # bytes of a view's message besides what it carries
 _PUMP = 0.05  # seconds between two looks at the answers while the instrument measures
 

@@ -18,8 +18,6 @@ from plugstream.models.base import Model
 from plugstream.models.views import check_shape
 from plugstream.scans.scan import MemoryScan
 
-__all__ = ["measure", "simulate"]
-
 
 def simulate(
     model: Model,

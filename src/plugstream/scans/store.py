@@ -44,8 +44,6 @@ from plugstream.scans.places import Files, LocalFiles, ZarrFiles, ZipFiles, pars
 from plugstream.scans.rows import StoredRows, name_damage
 from plugstream.scans.scan import MemoryScan
 
-__all__ = ["StoredScan", "open_scan"]
-
 # Views are checked and loaded in blocks of about this size.
 _BLOCK_BYTES = 32 << 20
 # Masks and fields of all views are kept in memory up to this many bytes, and otherwise read with the data.

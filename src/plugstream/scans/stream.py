@@ -42,8 +42,6 @@ from plugstream.scans.checks import fixed_arrays
 from plugstream.scans.layout import find_instrument
 from plugstream.scans.parts import MOST_BYTES, Part, as_bytes, check_sizes, checksum
 
-__all__ = ["Announcement", "Message", "Name", "RefusedError", "begin", "bye", "end", "refusing", "reply", "view"]
-
 _PROTOCOL = 3
 _HEADER_BYTES = 1 << 16
 _BEGIN = {"plugstream", "type", "scan", "token", "sequence", "instrument", "arrays", "crc32c"}

@@ -27,8 +27,6 @@ from plugstream.scans.places import LocalFiles
 from plugstream.scans.scan import Scan, stored_dtype
 from plugstream.scans.store import open_scan
 
-__all__ = ["ScanWriter", "save_scan", "whole_scan"]
-
 # A shard is what a commit writes again while it fills, so it is small; and yet a scan is not a million files.
 _SHARD_BYTES = 4 << 20
 _MOST_VIEWS = 256

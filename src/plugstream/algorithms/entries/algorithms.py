@@ -22,8 +22,6 @@ from typing import Any
 from plugstream.base.class_entries import register_class
 from plugstream.base.registry import Field, Options
 
-__all__ = ["IncrementalOptions", "InexactOptions", "InnerOptions", "NoiseOptions", "REDOptions", "SkipOptions"]
-
 
 class SkipOptions(Options):
     """Of ProxSkip."""

@@ -11,8 +11,6 @@ from typing import Any
 from plugstream.base.class_entries import register_class
 from plugstream.base.registry import Field, Options
 
-__all__ = ["RefreshOptions", "RowOptions"]
-
 
 class RefreshOptions(Options):
     """Of loopless SVRG."""

@@ -11,8 +11,6 @@ from typing import Any
 
 from plugstream.base.registry import Field, Options, register
 
-__all__ = ["LimitOptions", "PeakOptions"]
-
 
 class LimitOptions(Options):
     """Of a momentum that does not rise for ever."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from plugstream.algorithms.sampling import Sampler
     from plugstream.fidelity.least_squares import Fidelity
 
-__all__ = ["BatchOptions"]
-
 
 class BatchOptions(Options):
     """Of samplers that take a few views a step."""

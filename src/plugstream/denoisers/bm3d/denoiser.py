@@ -13,8 +13,6 @@ from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
 from plugstream.denoisers.bm3d import native, reference, triton_form
 from plugstream.denoisers.bm3d.profile import BLOCK, PROFILES, Profile
 
-__all__ = ["BM3D"]
-
 
 @dataclass(frozen=True)
 class BM3D(Denoiser):

@@ -16,9 +16,6 @@ from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size, reference_positions
 from plugstream.denoisers.bm3d.transforms import bior15, correlations, dct
 
-__all__ = ["bm3d", "match", "serves"]
-
-
 serves = forms.native_serves
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from plugstream.base.errors import InputError
 
-__all__ = ["BLOCK", "PROFILES", "Profile"]
-
 BLOCK = 8
 """Blocks are 8 x 8: the transforms, the native kernel and the Triton kernels are written for that."""
 

@@ -17,8 +17,6 @@ from torch import Tensor
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.transforms import correlations, haar, kaiser_window, transform
 
-__all__ = ["bm3d", "group_size", "match", "reference_positions"]
-
 _NEVER = torch.iinfo(torch.int32).max
 _INDEX_BITS = 11
 # Rounding must not leave a variance at zero or below.

@@ -7,8 +7,6 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["bior15", "correlations", "dct", "haar", "kaiser_window", "transform"]
-
 Matrix = NDArray[np.float64]
 
 

@@ -19,8 +19,6 @@ from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size
 from plugstream.denoisers.bm3d.transforms import correlations, transform
 
-__all__ = ["bm3d", "match", "serves"]
-
 # Measured on an H200 at 256 x 256 and 512 x 512.
 _REFERENCES = 4  # references below each other in one program of the matching,
 _SIDE = 3  # as many side by side, and

@@ -15,8 +15,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["filter_groups", "fold_columns", "fold_rows", "transform"]
-
 # Sizes are not specialised on (`do_not_specialize`): a kernel is compiled once for a profile, not for every image.
 # The kernels read module constants only as `tl.constexpr`.
 _TINY = tl.constexpr(1.1754943508222875e-38)

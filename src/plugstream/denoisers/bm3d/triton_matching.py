@@ -12,8 +12,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["measure", "select"]
-
 # Sizes are not specialised on (`do_not_specialize`): a kernel is compiled once for a profile, not for every image.
 # The kernels read module constants only as `tl.constexpr`.
 _NEVER = tl.constexpr(0x7FFFFFFF)

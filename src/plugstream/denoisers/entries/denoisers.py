@@ -14,15 +14,6 @@ from plugstream.base.registry import Field, Options, register
 if TYPE_CHECKING:
     from plugstream.denoisers.base import Denoiser
 
-__all__ = [
-    "BM3DOptions",
-    "DeepinvOptions",
-    "FileOptions",
-    "NLMOptions",
-    "RidgeOptions",
-    "SolverOptions",
-    "TrainedOptions",
-]
 
 _FILE: dict[str, Any] = {"file": True}
 _OURS: dict[str, Any] = {"licence": "Apache-2.0"}

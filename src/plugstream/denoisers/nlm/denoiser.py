@@ -15,8 +15,6 @@ from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser, Sigma, levels, require_real
 from plugstream.denoisers.nlm import native, reference, triton_form
 
-__all__ = ["NLM"]
-
 
 @dataclass(frozen=True, eq=False)
 class NLM(Denoiser):

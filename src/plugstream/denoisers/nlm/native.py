@@ -9,9 +9,6 @@ from plugstream import _native
 from plugstream.denoisers import forms
 from plugstream.denoisers.nlm.reference import Matrix, rates
 
-__all__ = ["apply", "form", "nlm", "serves"]
-
-
 serves = forms.native_serves
 
 

@@ -8,8 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Matrix", "apply", "form", "nlm", "rates", "reflect_indices", "weights"]
-
 
 class Matrix(NamedTuple):
     """W = diag(scale) A diag(scale) + diag(rest) as the fast forms keep it: one half of A, in an order of their own."""

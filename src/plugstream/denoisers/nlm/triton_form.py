@@ -12,8 +12,6 @@ from torch import Tensor
 from plugstream.denoisers import forms
 from plugstream.denoisers.nlm.reference import Matrix, rates, reflect_indices
 
-__all__ = ["apply", "form", "nlm", "serves"]
-
 _FORM = {"BLOCK": 256, "num_warps": 4}
 _MULTIPLY = {"BLOCK": 64, "num_warps": 2}  # few pixels a program, so that one image fills the device
 _MOST = 1 << 31  # bytes of affinities; larger batches are done in parts

@@ -5,8 +5,6 @@
 import triton
 import triton.language as tl
 
-__all__ = ["affinities", "multiply"]
-
 
 @triton.jit
 def affinities(

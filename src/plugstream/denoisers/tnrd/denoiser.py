@@ -17,8 +17,6 @@ from plugstream.denoisers.tnrd import native, triton_form
 from plugstream.denoisers.tnrd.files import load_models, save_model
 from plugstream.denoisers.tnrd.model import ReactionDiffusion
 
-__all__ = ["TNRD"]
-
 _SHIPPED = Path(__file__).parent / "weights"
 
 

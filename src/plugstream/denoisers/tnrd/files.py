@@ -18,8 +18,6 @@ from plugstream.base.tensors import load_tensors, save_tensors
 from plugstream.denoisers.tnrd.model import ReactionDiffusion
 from plugstream.denoisers.tnrd.tables import BUMPS, CENTRES, PRECISION
 
-__all__ = ["load_card", "load_models", "save_model"]
-
 _FORMAT = "plugstream-tnrd"
 _NAMES = ("coefficients", "log_reaction", "weights")
 _MATRIX, _COMPRESSED = 14, 15  # kinds of elements in a MATLAB file

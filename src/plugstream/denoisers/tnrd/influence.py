@@ -12,8 +12,6 @@ from torch.autograd.function import once_differentiable
 from plugstream.denoisers.forms import cover, triton_serves
 from plugstream.denoisers.tnrd.tables import BUMPS, CENTRES, PRECISION, SPACING
 
-__all__ = ["influence"]
-
 
 def influence(responses: Tensor, weights: Tensor) -> Tensor:
     r"""The trained nonlinearity of each filter: how a response to it drives the diffusion.

@@ -13,8 +13,6 @@ from plugstream.base.errors import InputError
 from plugstream.denoisers.tnrd.influence import influence
 from plugstream.denoisers.tnrd.tables import BUMPS
 
-__all__ = ["ReactionDiffusion", "diffuse", "pad_symmetric"]
-
 
 class ReactionDiffusion(nn.Module):
     r"""One TNRD model: a few steps of a diffusion whose filters and nonlinearities were trained for one noise level.

@@ -9,8 +9,6 @@ from plugstream.denoisers import forms
 from plugstream.denoisers.tnrd.model import ReactionDiffusion
 from plugstream.denoisers.tnrd.tables import polynomials
 
-__all__ = ["prepare", "serves", "tnrd"]
-
 _TOGETHER = 12  # filters whose taps stand together in memory
 
 

@@ -7,8 +7,6 @@ import triton.language as tl
 
 from plugstream.denoisers.tnrd.triton_kernels import evaluate, locate, mirror
 
-__all__ = ["bump_sums", "drive_gradients", "reflect", "unfold"]
-
 
 @triton.jit
 def drive_gradients(

@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["BUMPS", "CENTRES", "PRECISION", "REACH", "cubics", "polynomials"]
-
 BUMPS = 63
 SPACING = 10.0
 PRECISION = 0.01

@@ -13,8 +13,6 @@ from plugstream.denoisers import forms
 from plugstream.denoisers.tnrd.model import ReactionDiffusion
 from plugstream.denoisers.tnrd.tables import REACH, polynomials
 
-__all__ = ["prepare", "tnrd"]
-
 _STEP = 5.0  # of the table of cubics
 _DRIVE = {"BLOCK": 32, "num_warps": 4}
 _SETTLE = {"BLOCK": 256, "num_warps": 4}

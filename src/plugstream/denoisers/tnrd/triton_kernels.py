@@ -5,8 +5,6 @@
 import triton
 import triton.language as tl
 
-__all__ = ["bumps", "bumps_gradients", "drive", "settle"]
-
 
 @triton.jit
 def first(word):

@@ -18,8 +18,6 @@ from torch.autograd.function import once_differentiable
 from plugstream.denoisers import forms
 from plugstream.denoisers.tnrd.tables import BUMPS, PRECISION, REACH, SPACING, cubics
 
-__all__ = ["diffuse", "serves"]
-
 serves = forms.triton_serves
 
 _STEP = 5.0  # of the table of cubics

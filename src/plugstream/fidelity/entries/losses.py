@@ -10,8 +10,6 @@ from typing import Any
 from plugstream.base.class_entries import register_class
 from plugstream.base.registry import Field, Options
 
-__all__ = ["AmplitudeOptions", "HuberOptions", "PoissonOptions", "TransmissionOptions"]
-
 
 class HuberOptions(Options):
     """Of the Huber loss."""

@@ -18,17 +18,6 @@ from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_plausible import outlook
 from plugstream.scans.baselines.voxel_views import VoxelViews
 
-__all__ = [
-    "Filter",
-    "angular_weights",
-    "equiangular_kernel",
-    "filtered_back_projection",
-    "is_circular",
-    "ramp_kernel",
-    "redundancy_weights",
-    "window",
-]
-
 Filter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann"]
 """Windows by how much they damp the highest frequencies, from not at all to entirely."""
 

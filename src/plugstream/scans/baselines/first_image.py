@@ -29,17 +29,6 @@ from plugstream.scans.blocks import read_block, sum_rows
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 
-__all__ = [
-    "Method",
-    "form_baseline",
-    "form_image",
-    "image_range",
-    "relative_residual",
-    "scan_model",
-    "usual_method",
-    "volume_residual",
-]
-
 Method = Literal["filtered", "sirt", "gridding", "cg-sense"]
 
 # Bytes of a volume that are in memory at once, where not all of it has to be.

@@ -13,8 +13,6 @@ from plugstream.base.progress import report
 from plugstream.models.base import Model
 from plugstream.scans.baselines.sirt import Data, read_views, split_views
 
-__all__ = ["cg_sense", "grid_image"]
-
 
 def cg_sense(
     model: Model,

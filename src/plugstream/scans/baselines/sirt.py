@@ -12,8 +12,6 @@ from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.models.base import Model, as_model
 
-__all__ = ["Data", "read_views", "sirt", "split_views"]
-
 Data = Tensor | Callable[[Tensor], Tensor]
 """Data (views, *data_shape), or a function that gives the data of some views."""
 

@@ -14,8 +14,6 @@ from torch.nn.functional import grid_sample, pad
 from plugstream import _native
 from plugstream.models.ct_geometry import Rays, Voxels
 
-__all__ = ["VoxelViews"]
-
 # Places of voxels on the detector that are computed at once.
 _PLACES = 1 << 22
 

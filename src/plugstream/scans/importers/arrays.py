@@ -30,17 +30,6 @@ from plugstream.scans.importers.base import ImportResult
 from plugstream.scans.importers.reading import Reading, name_file, read_toml, write_reading
 from plugstream.scans.importers.source import UNITS, Lookup, Source, check_array, check_names, read_complex, unit_of
 
-__all__ = [
-    "ARRAY_FACTS",
-    "ArrayOptions",
-    "build_scan",
-    "describe_arrays",
-    "import_opened",
-    "read_by_declaration",
-    "reader",
-    "scan_name",
-]
-
 _COMMON = {"mask", "pixel", "truth", "weights"}  # names that say nothing of the instrument
 
 

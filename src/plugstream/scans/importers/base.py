@@ -23,8 +23,6 @@ from plugstream.base.errors import InputError
 from plugstream.base.registry import Entry, Field, Options, entries, find, register
 from plugstream.base.trust import trusting
 
-__all__ = ["ImportResult", "describe_file", "import_file", "import_options", "switch"]
-
 
 @dataclass(frozen=True)
 class ImportResult:

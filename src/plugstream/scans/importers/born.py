@@ -38,8 +38,6 @@ from plugstream.scans.importers.source import (
     unit_of,
 )
 
-__all__ = ["ARRAYS", "VALUES", "BornImport", "read_born"]
-
 SOURCES = tuple(column.name for column in Born2D.columns if column.choice == "illumination")
 ARRAYS = ("data", "data_real", "data_imag", "total", "incident", "receivers", *SOURCES, "mask", "truth")
 VALUES = ("wavelength", "frequency", "frequency_axis", "background", "size", "pixel", "width", "center", "far_field")

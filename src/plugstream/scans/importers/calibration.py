@@ -11,8 +11,6 @@ from plugstream.base.errors import InputError
 from plugstream.images.grid import Points
 from plugstream.instruments.born import Born2D
 
-__all__ = ["MISMATCH_LIMIT", "NEAR", "Calibration", "Calibrator"]
-
 # Above this the sources are far from the modelled line source or plane wave.
 MISMATCH_LIMIT = 0.4
 NEAR = 30.0  # degrees about the direct line, within which that is judged

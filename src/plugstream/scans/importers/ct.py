@@ -22,8 +22,6 @@ from plugstream.scans.importers.fpm import is_frames
 from plugstream.scans.importers.reading import Reading, made_by, spread_angles, write_reading
 from plugstream.scans.importers.source import Source
 
-__all__ = ["FORMATS", "CTImport"]
-
 _LONG = 1e6
 
 

@@ -18,8 +18,6 @@ from plugstream.scans.importers.formats import load_matlab
 from plugstream.scans.importers.reading import Indices, read_toml, spread_angles
 from plugstream.scans.importers.source import Source, first_line
 
-__all__ = ["is_stack", "read_helsinki", "read_stack"]
-
 _STRUCTS = ("CtDataFull", "CtDataLimited", "CtData")
 _KNOWN = ("projections", "flats", "darks", "angles", "arc", "pixel", "source", "detector", "center")
 _CITATION = "Meaney et al., Helsinki Tomography Challenge 2022, Zenodo, doi 10.5281/zenodo.6984868"

@@ -12,8 +12,6 @@ from scipy.optimize import nnls
 from plugstream.models.ct_geometry import Rays
 from plugstream.models.ct_support import chords, find_tangents, fit_disc, fits
 
-__all__ = ["Hardening", "find_hardening"]
-
 Numbers = NDArray[np.float64]
 
 # Bins of path lengths through the disc, as parts of its diameter, and the least number of rays in a bin.

@@ -14,8 +14,6 @@ from plugstream.scans.importers.ct_projections import Projections, angles_in_rad
 from plugstream.scans.importers.reading import Indices
 from plugstream.scans.importers.source import Source, unit_of
 
-__all__ = ["find_nexus", "is_exchange", "read_exchange", "read_nexus"]
-
 # The values of image_key.
 _PROJECTION, _FLAT, _DARK = 0, 1, 2
 # Where files of the APS, TomoBank and others give the size of a pixel; behind a lens the camera's own are larger.

@@ -14,8 +14,6 @@ from plugstream.models.ct_line_integrals import FlatField
 from plugstream.scans.importers.reading import Indices
 from plugstream.scans.importers.source import UNITS
 
-__all__ = ["Projections", "angles_in_radians", "length_in_metres"]
-
 _SEVERAL = 8  # the least number of views whose angles tell their unit
 _WORDS = {"meter": "m", "meters": "m", "metre": "m", "micron": "um", "microns": "um", "millimeter": "mm"}
 

@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from plugstream.base.errors import InputError
 
-__all__ = ["center_of_mass", "fan_mismatch", "find_center", "find_fan_center", "mirror_mismatch"]
-
 Sinogram = NDArray[np.float64]
 
 # The least arc, in radians, over which the path of the centre of mass tells an axis from an amplitude.

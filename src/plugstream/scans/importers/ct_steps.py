@@ -26,8 +26,6 @@ from plugstream.scans.importers.ct_projections import Projections
 from plugstream.scans.importers.ct_rotation_axis import find_center, find_fan_center
 from plugstream.scans.importers.reading import Indices, ViewOptions, choose_views, pick_rows, read_blocks
 
-__all__ = ["Preparation", "StepOptions"]
-
 # Of the detector's columns at each side that are looked at for air, the part, and the least number.
 _MARGIN, _LEAST_MARGIN = 1 / 32, 4
 # Margins are air where they show less than this part of the largest line integrals.

@@ -28,8 +28,6 @@ from plugstream.scans.importers.npz import open_npz, unpack_npz
 from plugstream.scans.importers.reading import name_file
 from plugstream.scans.importers.source import Source, open_error, read_head
 
-__all__ = ["Format", "Formats", "load_matlab", "open_source"]
-
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 

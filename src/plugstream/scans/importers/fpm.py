@@ -18,8 +18,6 @@ from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.reading import ViewOptions, made_by, middle_window, parse_pair, write_each
 from plugstream.scans.importers.source import Source, first_line
 
-__all__ = ["FORMATS", "FPMImport", "Frames", "is_frames"]
-
 _SHORT, _LONG, _MILLIMETRE = 1e-12, 1e3, 1e-3
 _PICTURES = ("imlow_HDR", "imlow", "frames", "images", "data")
 # Names in files by the names of the instrument; lengths are in metres.

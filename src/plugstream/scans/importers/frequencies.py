@@ -15,8 +15,6 @@ from plugstream.instruments.spectrum import LIGHT, describe_waves, match_waves, 
 from plugstream.instruments.wavelengths import GAINS, WAVELENGTHS
 from plugstream.scans.importers.reading import Reading, read_blocks
 
-__all__ = ["Band", "choose_band", "choose_frequencies", "join_readings", "take_band"]
-
 _SAME = 1e-3  # two frequencies that differ by less than this ratio are the same to a person
 Shape = tuple[int | None, ...]
 # What each frequency says by itself; the rest of its provenance is that of the file.

@@ -28,7 +28,6 @@ from plugstream.scans.importers.reading import Reading, write_reading
 if TYPE_CHECKING:
     from plugstream.scans.scan import MemoryScan
 
-__all__ = ["FresnelOptions", "import_fresnel"]
 
 # Over all angles horns are off by 0.6 to 1 of a line source's field; a computed file, of line sources, by nothing.
 _BEAMING = 0.3

@@ -14,8 +14,6 @@ from plugstream.base.errors import InputError
 from plugstream.images.grid import Points
 from plugstream.models.born_geometry import ring
 
-__all__ = ["Series", "Setup", "horn_factor", "read_fresnel"]
-
 _REMARKS = ("#", "%", "!", ";", "//")
 
 

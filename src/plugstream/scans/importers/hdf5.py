@@ -17,7 +17,6 @@ from plugstream.scans.importers.source import Source, first_line, open_error, re
 if TYPE_CHECKING:
     from plugstream.scans.importers.hdf5_storage import LinkedFiles
 
-__all__ = ["SIGNATURE", "import_hdf5", "open_hdf5"]
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 

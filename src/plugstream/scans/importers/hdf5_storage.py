@@ -28,8 +28,6 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.base.trust import OutsideError, check_outside
 
-__all__ = ["LinkedFiles"]
-
 _HOPS = 16  # the most links after links, as in HDF5
 _ENDLESS = 1 << 62  # counts beyond this are HDF5's "unlimited"
 

@@ -13,8 +13,6 @@ from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.scans.importers.source import Source
 
-__all__ = ["is_ismrmrd", "read_ismrmrd"]
-
 Real = NDArray[np.float64]
 Complex = NDArray[np.complex64]
 Density = NDArray[np.float32]

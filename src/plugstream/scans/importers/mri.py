@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from plugstream.models.ct_geometry import Voxels
     from plugstream.scans.importers.mri_steps import Samples
 
-__all__ = ["MRIImport"]
 
 _SHORT, _LONG = 1e-12, 1e6
 

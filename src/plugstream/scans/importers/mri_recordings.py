@@ -14,8 +14,6 @@ from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.ismrmrd import is_ismrmrd, read_ismrmrd
 from plugstream.scans.importers.source import Source, first_line
 
-__all__ = ["FORMATS", "Recording", "Unit", "read_recording"]
-
 Real = NDArray[np.float64]
 Complex = NDArray[np.complex64]
 Unit = Literal["auto", "1/m", "pixel", "fov", "radians"]

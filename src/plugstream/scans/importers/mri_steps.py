@@ -17,8 +17,6 @@ from plugstream.models.ct_geometry import Voxels
 from plugstream.models.kspace import KSpace, encoded_voxels, sample_density
 from plugstream.models.mri import MRIModel
 
-__all__ = ["Samples", "estimate_maps", "first_image", "group_grid", "leave_out", "whitening_matrix"]
-
 _CALIBRATION_STEPS = 12  # of conjugate gradients for the middle of k-space
 _WHITEST = 0.999  # of an image's magnitudes, the share below what becomes 1
 

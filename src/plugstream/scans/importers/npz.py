@@ -22,8 +22,6 @@ from plugstream.scans.importers.arrays import ARRAY_FACTS, ArrayOptions, build_s
 from plugstream.scans.importers.base import ImportResult
 from plugstream.scans.importers.source import Source, first_line, open_error, read_head
 
-__all__ = ["import_npz", "open_npz", "unpack_npz"]
-
 # How many times its size a file may unpack to, more than dark frames do, and bytes that any file may.
 _EXPANSION, _LEAST_UNPACKED = 1000, 256 << 20
 # The head of a member of a ZIP archive: versions, flags, ..., packed and full size, lengths of name and extra field.

@@ -24,8 +24,6 @@ from plugstream.scans.importers.odt_steps import FieldOptions, FieldSteps
 from plugstream.scans.importers.reading import ViewOptions, made_by, spread_angles, write_each
 from plugstream.scans.importers.source import Source, read_complex
 
-__all__ = ["FORMATS", "ODTImport", "Recording", "read_angles"]
-
 Real = NDArray[np.float64]
 
 _SHORT, _LONG = 1e-12, 1e3

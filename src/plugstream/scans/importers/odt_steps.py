@@ -12,8 +12,6 @@ from plugstream.base.registry import Field, Options
 from plugstream.scans.importers.base import switch
 from plugstream.scans.importers.reading import middle_window
 
-__all__ = ["FieldOptions", "FieldSteps"]
-
 Real = NDArray[np.float64]
 
 _FRAME = 1 / 20  # of the sides: the border that shows the light without the object

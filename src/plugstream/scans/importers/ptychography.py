@@ -20,8 +20,6 @@ from plugstream.scans.importers.ptychography_recordings import FORMATS, Recordin
 from plugstream.scans.importers.reading import Reading, ViewOptions, choose_views, made_by, parse_pair, write_each
 from plugstream.scans.importers.source import Lookup, Source
 
-__all__ = ["PtychographyImport"]
-
 _SHORT, _LONG = 1e-15, 1e6
 _MARGIN = 2  # pixels around all frames, so that positions may be a little off
 _SAMPLES = 64  # frames for the mean pattern

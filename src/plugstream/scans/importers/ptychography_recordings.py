@@ -16,8 +16,6 @@ from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.hdf5 import open_hdf5
 from plugstream.scans.importers.source import Source, read_complex
 
-__all__ = ["FORMATS", "Recording"]
-
 _CXI = "/entry_1/data_1/data"
 _DETECTOR, _SOURCE = "/entry_1/instrument_1/detector_1", "/entry_1/instrument_1/source_1"
 _TRANSLATIONS = (

@@ -20,23 +20,6 @@ from plugstream.base.registry import Field, Options
 from plugstream.instruments.base import Instrument
 from plugstream.scans.importers.base import ImportResult
 
-__all__ = [
-    "Indices",
-    "Reading",
-    "ViewOptions",
-    "choose_views",
-    "made_by",
-    "middle_window",
-    "name_file",
-    "parse_pair",
-    "pick_rows",
-    "read_blocks",
-    "read_toml",
-    "spread_angles",
-    "write_each",
-    "write_reading",
-]
-
 Indices = NDArray[np.int64]
 N = TypeVar("N", int, float)
 

@@ -12,22 +12,6 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 
-__all__ = [
-    "UNITS",
-    "Complex",
-    "Lookup",
-    "Source",
-    "check_array",
-    "check_names",
-    "first_line",
-    "join_parts",
-    "one_number",
-    "open_error",
-    "read_complex",
-    "read_head",
-    "unit_of",
-]
-
 UNITS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3, "um": 1e-6, "nm": 1e-9}
 
 
