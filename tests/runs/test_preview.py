@@ -137,16 +137,16 @@ def test_a_run_that_goes_back_forgets_the_frames_that_it_repeats(tmp_path):
 
 def test_frames_change_no_bit_and_the_last_is_the_result(whole, scan, tmp_path):
     words = ["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--report-format", "none", "--sigma", "0.02"]
-    assert main([*words, "--batch", "4", "--threads", "1", "--iterations", "60", "--preview", "0"]) == 0
+    assert main([*words, "--batch", "4", "--threads", "1", "--iterations", "30", "--preview", "0"]) == 0
     result = np.load(tmp_path / "run" / "result.npy")
     assert np.array_equal(result, np.load(whole / "result.npy"))
     assert frame_steps(tmp_path / "run") == []
     steps = frame_steps(whole)
-    assert (steps[0], steps[-1]) == (0, 60)
+    assert (steps[0], steps[-1]) == (0, 30)
     shown = [event.step for event in read_events(whole / "events.jsonl") if isinstance(event, Preview)]
     assert set(shown) <= set(steps)
-    assert (shown[0], shown[-1]) == (0, 60)
-    assert np.abs(read_frame(whole, 60)[0]["image"] - result).max() < 1e-4
+    assert (shown[0], shown[-1]) == (0, 30)
+    assert np.abs(read_frame(whole, 30)[0]["image"] - result).max() < 1e-4
 
 
 def test_a_preview_of_a_small_image_takes_milliseconds(tmp_path: Path):

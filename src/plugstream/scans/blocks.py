@@ -66,7 +66,8 @@ def read_block(
     shape = (len(views), *block.instrument.data_shape)
     data = torch.empty(shape, dtype=torch.from_numpy(np.empty(0, scan.dtype)).dtype)
     for numbers in _portions(scan, views, "reading the rows of a block"):
-        data[numbers] = scan.read_rows(views[numbers], block.rows, sums[numbers])
+        portion = slice(int(numbers[0]), int(numbers[-1]) + 1)  # torch does not fill unsigned integers by an index
+        data[portion] = scan.read_rows(views[numbers], block.rows, sums[numbers])
     columns = block_columns(scan, block, views)
     try:
         return MemoryScan(data, block.instrument, truth, scan.provenance, columns)

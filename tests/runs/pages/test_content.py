@@ -96,7 +96,7 @@ def test_an_image_of_another_shape_is_refused():
 def test_the_content_of_a_run_is_what_its_log_tells(whole):
     content = run_content(whole)
     history = replay(whole / "events.jsonl")
-    assert (content["state"], content["step"], content["iterations"]) == ("ended", 60, 60)
+    assert (content["state"], content["step"], content["iterations"]) == ("ended", 30, 30)
     assert content["measured"]["step"] == [event.step for event in history.measured]
     assert content["measured"]["values"]["snr"][-1] == history.measured[-1].values["snr"]
     assert [quantity["name"] for quantity in content["quantities"]] == ["relative_distance", "snr", "to_go"]

@@ -249,7 +249,7 @@ def test_beyond_this_machine_every_read_needs_the_token(runs):
 def test_it_tells_what_the_folders_hold(site, runs):
     told = json.loads(site.ask("/api/runs")[2])
     assert set(told) == {"one", "group/two"}
-    assert (told["one"]["state"], told["one"]["step"]) == ("ended", 60)
+    assert (told["one"]["state"], told["one"]["step"]) == ("ended", 30)
     content = json.loads(site.ask("/api/content?run=group%2ftwo")[2])
     assert content == json.loads(json.dumps(run_content(runs / "group" / "two")))
     picture = json.loads(site.ask("/api/picture?run=one&role=result")[2])
@@ -271,7 +271,7 @@ def test_pages_are_sent_what_changes(whole, tmp_path, monkeypatch):
     shutil.copytree(whole, folder)
     with serving(folder) as site, site.events() as events:
         kind, content = next(events)
-        assert (kind, content["step"]) == ("content", 60)
+        assert (kind, content["step"]) == ("content", 30)
         log = EventLog(folder / "events.jsonl")
         log.add(Measurement(70, 1.5, {**replay(log.path).measured[-1].values, "snr": 3.25}))
         log.close()

@@ -54,5 +54,5 @@ _declare_limited(
     online=True,
     tuned=True,
 )
-_declare("chambolle-dossal", "(k + 2) / 3, for which the iterates converge too", tuned=True)
-_declare("none", "no momentum, as the theory of stochastic gradients has it", tuned=True, plain=True)
+_declare("chambolle-dossal", "(k + 2) / 3, with which the iterates converge too", tuned=True)
+_declare("none", "no momentum, as in the theory of stochastic gradients", tuned=True, plain=True)
