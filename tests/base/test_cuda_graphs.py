@@ -155,5 +155,5 @@ class TestOnAGpu:
         x, y = torch.rand(64, 64, device="cuda"), torch.randn(5, 360, dtype=torch.complex64, device="cuda")
         for views in ([0, 7, 9, 3, 3], [1, 2, 3, 4, 59]):
             graphs = [model.gradient(x, y, views) for _ in range(4)]
-            eager = model.engine._gradient(x[None], y[None], torch.tensor(views).cuda(), None, None)[0]
+            eager = model.engine._gradient(x[None], y[None], torch.tensor(views).cuda(), None, None, None)[0]
             assert all(torch.equal(g, eager) for g in graphs)
