@@ -106,9 +106,7 @@ def test_what_goes_into_a_cuda_graph_copies_no_number_to_the_device_or_back(monk
     kernels = ("begin", "finish", "frame", "judge", "settle", "spread")
     stub = SimpleNamespace(**{name: defaultdict(lambda: ran) for name in kernels})
     monkeypatch.setitem(sys.modules, "plugstream.denoisers.ridge_triton_kernels", stub)
-    monkeypatch.setattr(
-        "plugstream.denoisers.ridge_triton_kernels", stub, raising=False
-    )  # if imported before
+    monkeypatch.setattr("plugstream.denoisers.ridge_triton_kernels", stub, raising=False)  # if imported before
     solver = ridge_triton.Solver(ConvexRidge().ridges, 1e-4, 30)
     assert solver.together == 20
     z, level = torch.rand(2, 1, 12, 9), torch.tensor([0.0, 0.1])
