@@ -98,9 +98,8 @@ def test_small_batches_hover(problem, momentum, seed):
 def test_advice_depends_on_what_is_done(problem):
     saga = ProximalGradient(problem, TV(tol=1e-2), lam=1.0, sampler=Uniform(2), gradient=SAGA(), step_size="1/3L")
     assert "SAGA" not in outcome(saga, 600).text
-    fixed = outcome(ProximalGradient(problem, TV(), lam=1.0, sampler=FixedViews((0, 1))), 1500, every=50)
-    assert fixed.outcome is Outcome.HOVERING
-    assert "all views" in fixed.text
+    fixed = outcome(ProximalGradient(problem, TV(), lam=1.0, sampler=FixedViews((0, 1))), 6000, every=200)
+    assert fixed.outcome is Outcome.ARRIVED  # at the image of these two views
     assert "noise" not in fixed.text
 
 
