@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from cuda_on_cpu import CpuKernels, needs_compiler
 from plugstream.models import CTModel, ct_cuda, ct_joseph
 from plugstream.models.ct_beams import cone_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
+from plugstream.models.ct_maps import map_detector
 
 CURVED = ("curved fan", "curved cone")
 NOT_GATHERED = {"curved fan", "curved cone", "rolled", "tilted", "steep", "tilted cone"}
@@ -69,6 +71,35 @@ def test_views_may_repeat_and_be_none(kernels: CpuKernels) -> None:
         nothing = np.array([], dtype=np.int64)
         assert projector.project(random(4, 6, 6), nothing).shape == (0, 4, 9)
         assert not projector.back_project(torch.zeros(0, 4, 9), nothing).any()
+
+
+class Guarded:
+    """Launches a cone's adjoint on data that lie between NaN."""
+
+    def __init__(self, kernels: CpuKernels) -> None:
+        self.kernels = kernels
+
+    def launch(self, name: str, grid: Any, block: Any, problem: Any, source: Any, target: Any) -> None:
+        if name.startswith("gather_cone"):
+            around = torch.full((200_000,), torch.nan)
+            source = torch.cat([around, source.flatten(), around])[200_000:]
+        self.kernels.launch(name, grid, block, problem, source, target)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("depth", "source"), [(1, 60.0), (2, 60.0), (33, 60.0), (129, 200.0), (2, 30.0)])
+def test_rows_beyond_the_data_are_zeros(kernels: CpuKernels, depth: int, source: float) -> None:
+    """Also near a source, and where a warp goes on to slices that there are not: its last row is among the zeros."""
+    rays = cone_beam(np.arange(5.0), (40, 11), 1.5, source=source, detector=20)
+    voxels = Voxels((depth, 8, 8), 1.0)
+    projector = ct_cuda.CudaProjector(rays, voxels, torch.device("cpu"), Guarded(kernels))
+    assert projector.gathers
+    assert compare(projector, (), [0]) <= 1e-5
+    mapped = map_detector(rays, voxels)
+    assert mapped is not None
+    last = np.array([128 * -(-depth // 128), 3.5, 3.5, 1.0])
+    row = (mapped[0][:, 1] @ last) / (mapped[0][:, 2] @ last)
+    assert projector._gather_cone == "gather_cone_beyond" or row.max() <= 40 + projector._row_margin
 
 
 @needs_compiler

@@ -5,8 +5,8 @@
 
 struct Problem {
     int depth, height, width, isotropic;
-    int planes, unused;             // of a thread
-    float low, high, beta, spare;   // the box; momentum
+    int planes;                     // of a thread
+    float low, high, beta;          // the box; momentum
     const float *z, *strength;      // the volume; one number
     const double* mean;             // of the volume, one number
     const float *p, *before;        // the dual and the one before it, (3, depth, height, width); momentum is added to p

@@ -39,8 +39,8 @@ class Problem(ctypes.Structure):
     """What every kernel is given; `tv_cuda.cu` has the meaning of each field."""
 
     _fields_ = (
-        *((name, ctypes.c_int) for name in ("depth", "height", "width", "isotropic", "planes", "unused")),
-        *((name, ctypes.c_float) for name in ("low", "high", "beta", "spare")),
+        *((name, ctypes.c_int) for name in ("depth", "height", "width", "isotropic", "planes")),
+        *((name, ctypes.c_float) for name in ("low", "high", "beta")),
         *((name, ctypes.c_void_p) for name in ("z", "strength", "mean", "p", "before", "next", "x", "sums")),
     )
 
@@ -96,8 +96,9 @@ def solve(
     goal = tv.tol**2 * energy
     x = torch.empty_like(volume)
     # A constant volume is its own answer, which iterating from another dual would not reach to a relative error.
-    cold = warm is None or bool(energy <= 1e-14 * squares)
-    dual = volume.new_zeros((3, *volume.shape)) if warm is None or cold else warm
+    if warm is not None and bool(energy <= 1e-14 * squares):
+        warm = None
+    dual = volume.new_zeros((3, *volume.shape)) if warm is None else warm
     before: Tensor = dual
     spare: list[Tensor] = []
     p.mean, p.x, beta, within = mean.data_ptr(), x.data_ptr(), 0.0, False

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from plugstream.algorithms.base import Algorithm, State, fidelity_at
+from plugstream.algorithms.sampling import repeated_views
 from plugstream.algorithms.theory import gradient_variance
 from plugstream.base.arrays import Array, as_tensor
 from plugstream.base.errors import InputError
@@ -138,6 +139,9 @@ class Distance:
             arrivals=arrivals,
             advice=remedies(algorithm),
         )
+        if verdict.outcome is Outcome.ARRIVED and repeated_views(algorithm.sampler) == "few":
+            own = "it is the image of the few views that each step takes, and that of all views is another"
+            return replace(verdict, text=f"{verdict.text}; {own}")
         if first == 0 or verdict.outcome is not Outcome.NOT_MEASURED:
             return verdict
         return replace(verdict, text=f"{verdict.text} in the last stage; measure more often, by a smaller --every")

@@ -100,6 +100,7 @@ def test_advice_depends_on_what_is_done(problem):
     assert "SAGA" not in outcome(saga, 600).text
     fixed = outcome(ProximalGradient(problem, TV(), lam=1.0, sampler=FixedViews((0, 1))), 6000, every=200)
     assert fixed.outcome is Outcome.ARRIVED  # at the image of these two views
+    assert "all views" in fixed.text
     assert "noise" not in fixed.text
 
 
