@@ -46,6 +46,8 @@ GPU_BARS = {
     "parallel 512^3, 180 views adjoint": 3.5,
     "cone 512^3, 180 views forward": 1.2,
     "cone 512^3, 180 views adjoint": 1.2,
+    "rolled cone 512^3, 180 views forward": 1.2,
+    "rolled cone 512^3, 180 views adjoint": 1.2,
 }
 
 

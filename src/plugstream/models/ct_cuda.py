@@ -33,8 +33,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.base.cuda_source import Kernels, compile_kernels
-from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_forms import Forms, find_forms
+from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_maps import (
     centre_maps,
     column_axes,
@@ -268,7 +268,7 @@ class CudaProjector:
         return out[None]
 
     def _pack_cells(self, p: Problem, data: Tensor, turned: bool, backward: bool) -> Tensor:
-        """The views' values times the rays' steps, columns by rows, or the other way around, or from the last row on."""
+        """Values times the rays' steps: columns by rows, or the other way around, and maybe from the last row on."""
         views, rows, columns = data.shape
         size = views * rows * columns
         values = torch.empty(size + _CELLS_HIGH + 1, device=self.device)[:size]
@@ -297,7 +297,8 @@ class CudaProjector:
             q.rows, q.columns = p.columns, p.rows
         depth, height, width = shape
         planes, high, wide = ((depth, height, width), (height, depth, width), (width, depth, height))[p.axis]
-        threads = (high // _CELLS_HIGH + 1) * (wide // _CELLS_WIDE + 1)
+        tiles = (high - 1) // _CELLS_HIGH + 2
+        threads = tiles * (wide // _CELLS_WIDE + 1)
         slots = (_CELLS_HIGH + 1) * (_CELLS_WIDE + 1)
         some = min(max(4, _CELL_SUMS // (threads * slots)), 65535, planes)
         cells = torch.empty((some, slots, threads), device=self.device)
@@ -305,7 +306,7 @@ class CudaProjector:
             q.first_plane, q.last_plane = first, min(first + some, planes)
             count = q.last_plane - first
             self.kernels.launch("gather_cells", (-(-threads // 32), 1, -(-count // 4)), (32, 1, 4), q, values, cells)
-            self.kernels.launch("fold_cells", (-(-high // 32), -(-wide // 8), count), (32, 8, 1), q, cells, gathered)
+            self.kernels.launch("fold_cells", (-(-tiles // 32), -(-wide // 8), count), (32, 8, 1), q, cells, gathered)
 
     def _problem(self, shape: tuple[int, ...] | torch.Size) -> Problem:
         depth, height, width = shape

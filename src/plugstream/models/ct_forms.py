@@ -26,8 +26,9 @@ class Forms:
 
     Arguments: table (axes, views, 28): Z and its change by t at the middle, for a row and for a column; X likewise; W;
     how many columns half the height of a thread's cells takes; column and distance of a place: constant, by t, by x and
-    by z; first and last column, first and one beyond the last row. used, turned, backward (axes, views): whether any ray
-    advances along the axis, whether rows and columns change places, and whether rows are counted from the last.
+    by z; first and last column, first and one beyond the last row. used, turned, backward (axes, views): whether any
+    ray advances along the axis, whether rows and columns change places, and whether rows are counted from the last.
+    uneven: by how much the rows of a thread's cells may be off, if they are counted as equally far apart.
     """
 
     table: NDArray[np.float32]

@@ -66,12 +66,12 @@ __device__ static void add_ray(const Column& at, float r, float value, bool vali
 
 extern "C" __global__ void __launch_bounds__(128, 6) gather_cells(Problem p, const float* data, float* out) {
     const Plane size = find_plane(p);
-    const int tiles = (size.high + HIGH) / HIGH, threads = tiles * ((size.wide + WIDE) / WIDE);
+    const int tiles = (size.high - 1) / HIGH + 2, threads = tiles * ((size.wide + WIDE) / WIDE);
     const int number = blockIdx.x * blockDim.x + threadIdx.x;
     const int place = blockIdx.z * blockDim.z + threadIdx.z, plane = p.first_plane + place;
     if (number >= threads || plane >= p.last_plane) return;
     const float t = (float)(plane - size.planes / 2);
-    const float low = (float)(number % tiles * HIGH - 1 - size.high / 2), top = low + HIGH, middle = low + 0.5f * HIGH;
+    const float low = (float)((number % tiles - 1) * HIGH - size.high / 2), top = low + HIGH, middle = low + 0.5f * HIGH;
     const float left = (float)(number / tiles * WIDE + 1);
     Sums sums[WIDE];
     for (int w = 0; w < WIDE; ++w)
@@ -144,21 +144,27 @@ extern "C" __global__ void __launch_bounds__(128, 6) gather_cells(Problem p, con
         }
 }
 
-// A voxel is a corner of up to four threads' cells.
+// A voxel is a corner of up to four threads' cells; a thread makes HIGH of them.
 extern "C" __global__ void fold_cells(Problem p, const float* cells, float* out) {
     const Plane size = find_plane(p);
-    const int tiles = (size.high + HIGH) / HIGH, threads = tiles * ((size.wide + WIDE) / WIDE);
-    const int high = blockIdx.x * blockDim.x + threadIdx.x, wide = blockIdx.y * blockDim.y + threadIdx.y;
-    const int plane = p.first_plane + blockIdx.z;
-    if (high >= size.high || wide >= size.wide) return;
-    const float* from = cells + (long long)blockIdx.z * SLOTS * threads;
-    const int tile = (high + 1) / HIGH, n = (high + 1) % HIGH, group = (wide + 1) / WIDE, w = (wide + 1) % WIDE;
-    float sum = 0;
-    for (int g = 0; g < (w ? 1 : 2) && g <= group; ++g)
-        for (int t = 0; t < (n ? 1 : 2) && t <= tile; ++t) {
-            const int slot = (g ? WIDE : w) * (HIGH + 1) + (t ? HIGH : n);
-            sum += from[(long long)slot * threads + (group - g) * tiles + tile - t];
-        }
-    float* to = out + plane * size.stride + high * size.next + wide * size.across;
-    *to = p.sum ? *to + sum : sum;
+    const int tiles = (size.high - 1) / HIGH + 2, threads = tiles * ((size.wide + WIDE) / WIDE);
+    const int tile = blockIdx.x * blockDim.x + threadIdx.x + 1, wide = blockIdx.y * blockDim.y + threadIdx.y;
+    if (tile >= tiles || wide >= size.wide) return;
+    const int group = (wide + 1) / WIDE, w = (wide + 1) % WIDE, first = (tile - 1) * HIGH;
+    const float* from = cells + (long long)blockIdx.z * SLOTS * threads + group * tiles + tile;
+    float sums[HIGH];
+    for (int n = 0; n < HIGH; ++n) sums[n] = from[(w * (HIGH + 1) + n) * threads];
+    sums[0] += from[(w * (HIGH + 1) + HIGH) * threads - 1];
+    if (w == 0) {
+        from += WIDE * (HIGH + 1) * threads - tiles;
+        for (int n = 0; n < HIGH; ++n) sums[n] += from[n * threads];
+        sums[0] += from[HIGH * threads - 1];
+    }
+    float* to = out + (p.first_plane + (int)blockIdx.z) * size.stride + first * size.next + wide * size.across;
+    if (size.next == 1 && size.high % 4 == 0) {
+        const float4 old = p.sum ? *(float4*)to : make_float4(0, 0, 0, 0);
+        *(float4*)to = make_float4(old.x + sums[0], old.y + sums[1], old.z + sums[2], old.w + sums[3]);
+    } else {
+        for (int n = 0; n < HIGH && first + n < size.high; ++n, to += size.next) *to = p.sum ? *to + sums[n] : sums[n];
+    }
 }
