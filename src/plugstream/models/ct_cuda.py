@@ -53,6 +53,8 @@ _ACROSS = 4  # voxels that a thread of an adjoint adds up
 _BEYOND = _ACROSS + 1  # how far off the volume the last of them may be, and the rays next to it
 _DEEP = 128  # along z, that a warp of a cone's adjoint adds up
 _CELLS_HIGH, _CELLS_WIDE = 4, 2  # between voxels, that a thread of the adjoint of other rays adds up
+_ABREAST = 4  # groups of cells beside each other in a warp
+_ROW_ZEROS = 8  # on either side of a row of its data: more than cells of a thread have rows, and 32 bytes
 _CELL_SUMS = 1 << 26  # numbers of such threads before they are voxels
 _AT_ONCE = 1 << 24  # numbers of data of one launch, which the L2 cache can hold most of
 
@@ -270,14 +272,15 @@ class CudaProjector:
     def _pack_cells(self, p: Problem, data: Tensor, turned: bool, backward: bool) -> Tensor:
         """Values times the rays' steps: columns by rows, or the other way around, and maybe from the last row on."""
         views, rows, columns = data.shape
-        size = views * rows * columns
-        values = torch.empty(size + _CELLS_HIGH + 1, device=self.device)[:size]
-        inner = (columns if turned else rows) - 1
-        p.batches, p.lines, p.length, p.packed_batch = views, rows, columns, rows * columns
+        many, long = (rows, columns) if turned else (columns, rows)
+        size = 4 * math.ceil(long / 4) + 2 * _ROW_ZEROS
+        values = torch.empty((views, many, size), device=self.device)
+        values[..., :_ROW_ZEROS], values[..., _ROW_ZEROS + long :] = 0, 0
+        p.batches, p.lines, p.length, p.packed_batch = views, rows, columns, many * size
         p.batch_stride, p.line_stride = data.stride(0), data.stride(1)
         step = -1 if backward else 1
-        p.packed_place, p.packed_line = (step, columns) if turned else (rows, step)
-        self._launch_move("pack", p, data, values[inner:] if backward else values)
+        p.packed_place, p.packed_line = (step, size) if turned else (size, step)
+        self._launch_move("pack", p, data, values[..., _ROW_ZEROS + (long - 1 if backward else 0) :])
         return values
 
     def _gather_cells(
@@ -293,19 +296,22 @@ class CudaProjector:
         """Add what the rays of some views give, a few planes at a time."""
         q = Problem.from_buffer_copy(p)
         q.forms, q.sum, q.uneven = table.data_ptr(), 1, uneven
+        q.row_margin, q.row_size = _ROW_ZEROS, values.shape[2]
         if turned:
             q.rows, q.columns = p.columns, p.rows
         depth, height, width = shape
         planes, high, wide = ((depth, height, width), (height, depth, width), (width, depth, height))[p.axis]
         tiles = (high - 1) // _CELLS_HIGH + 2
-        threads = tiles * (wide // _CELLS_WIDE + 1)
+        groups = wide // _CELLS_WIDE + 1
+        threads = tiles * groups
         slots = (_CELLS_HIGH + 1) * (_CELLS_WIDE + 1)
         some = min(max(4, _CELL_SUMS // (threads * slots)), 65535, planes)
+        blocks = -(-tiles * _ABREAST * math.ceil(groups / _ABREAST) // 32)
         cells = torch.empty((some, slots, threads), device=self.device)
         for first in range(0, planes, some):
             q.first_plane, q.last_plane = first, min(first + some, planes)
             count = q.last_plane - first
-            self.kernels.launch("gather_cells", (-(-threads // 32), 1, -(-count // 4)), (32, 1, 4), q, values, cells)
+            self.kernels.launch("gather_cells", (blocks, 1, -(-count // 4)), (32, 1, 4), q, values, cells)
             self.kernels.launch("fold_cells", (-(-tiles // 32), -(-wide // 8), count), (32, 8, 1), q, cells, gathered)
 
     def _problem(self, shape: tuple[int, ...] | torch.Size) -> Problem:

@@ -6,6 +6,7 @@
 // that are the same bits in every thread, so that no ray is lost or counted twice.
 
 constexpr int HIGH = 4, WIDE = 2;
+constexpr int ABREAST = 4;         // groups of cells beside each other in a warp, whose columns begin alike
 constexpr int SLOTS = (HIGH + 1) * (WIDE + 1);
 
 struct Sums {                      // with weights 1 and x: of those that count fully from cell n on, of others' sat(z - n)
@@ -66,19 +67,20 @@ __device__ static void add_ray(const Column& at, float r, float value, bool vali
 
 extern "C" __global__ void __launch_bounds__(128, 6) gather_cells(Problem p, const float* data, float* out) {
     const Plane size = find_plane(p);
-    const int tiles = (size.high - 1) / HIGH + 2, threads = tiles * ((size.wide + WIDE) / WIDE);
+    const int tiles = (size.high - 1) / HIGH + 2, groups = (size.wide + WIDE) / WIDE;
     const int number = blockIdx.x * blockDim.x + threadIdx.x;
+    const int tile = number / ABREAST % tiles, group = number / (ABREAST * tiles) * ABREAST + number % ABREAST;
     const int place = blockIdx.z * blockDim.z + threadIdx.z, plane = p.first_plane + place;
-    if (number >= threads || plane >= p.last_plane) return;
+    if (group >= groups || plane >= p.last_plane) return;
     const float t = (float)(plane - size.planes / 2);
-    const float low = (float)((number % tiles - 1) * HIGH - size.high / 2), top = low + HIGH, middle = low + 0.5f * HIGH;
-    const float left = (float)(number / tiles * WIDE + 1);
+    const float low = (float)((tile - 1) * HIGH - size.high / 2), top = low + HIGH, middle = low + 0.5f * HIGH;
+    const float left = (float)(group * WIDE + 1);
     Sums sums[WIDE];
     for (int w = 0; w < WIDE; ++w)
         for (int n = 0; n < 2 * HIGH; ++n) sums[w].all[n / HIGH][n % HIGH] = sums[w].parts[n / HIGH][n % HIGH] = 0;
     const float4* forms = p.forms;
-    unsigned corner = p.columns / 2 * p.rows + p.rows / 2 - WHOLE_BITS * (p.rows + 1);
-    for (int view = 0; view < p.views; ++view, forms += 7, corner += p.columns * p.rows) {
+    unsigned corner = p.columns / 2 * p.row_size + p.row_margin + p.rows / 2 - WHOLE_BITS * (p.row_size + 1);
+    for (int view = 0; view < p.views; ++view, forms += 7, corner += p.columns * p.row_size) {
         const float4 one = forms[0], two = forms[1], three = forms[2], four = forms[3];
         const float4 column = forms[4], weight = forms[5], box = forms[6];
         const float z_zero = fmaf(t, one.y, one.x), z_row = fmaf(t, one.w, one.z), z_column = fmaf(t, two.y, two.x);
@@ -101,33 +103,36 @@ extern "C" __global__ void __launch_bounds__(128, 6) gather_cells(Problem p, con
                                    z_row, x_row, four.y};
                 const float start = fmaf(low, at.distance, -at.z) * each_below;
                 const float end = fmaf(top, at.distance, -at.z) * each_above, rows = end - start;
-                const float begin = __fadd_ru(start, WHOLE) - WHOLE, stop = __fadd_ru(end, WHOLE) - WHOLE;
-                const float first = fmaxf(begin, box.z), last = fminf(stop, box.w);
-                if (!(first < last)) continue;
-                const unsigned offset = __float_as_uint(c + WHOLE) * p.rows + __float_as_uint(first + WHOLE);
-                const float* value = data + (corner + offset);
-                if (first == begin && last == stop && rows >= 3.0f && rows <= 4.0f - p.uneven) {
+                const float begin = __fadd_ru(start, WHOLE), stop = __fadd_ru(end, WHOLE);
+                // Rows off the detector are zeros, as many as are read here.
+                if (!(begin < box.w && stop > box.z)) continue;
+                const unsigned side = corner + __float_as_uint(c + WHOLE) * p.row_size;
+                const float* value = data + (side + __float_as_uint(begin));
+                const float first = begin - WHOLE;
+                if (rows >= 3.0f && rows <= 4.0f - p.uneven) {
                     const float one_value = value[0], two_value = value[1], three_value = value[2], four_value = value[3];
                     add_ray<0, 2>(at, first, one_value, true, cell, low, sums[w]);
                     add_ray<1, 3>(at, first + 1, two_value, true, cell, low, sums[w]);
                     add_ray<2, 4>(at, first + 2, three_value, true, cell, low, sums[w]);
-                    add_ray<3, 4>(at, first + 3, four_value, first + 3 < last, cell, low, sums[w]);
-                } else if (first == begin && last == stop && rows >= 4.0f + p.uneven && rows <= 5.0f) {
+                    add_ray<3, 4>(at, first + 3, four_value, begin + 3 < stop, cell, low, sums[w]);
+                } else if (rows >= 4.0f + p.uneven && rows <= 5.0f) {
                     const float one_value = value[0], two_value = value[1], three_value = value[2], four_value = value[3];
                     const float five_value = value[4];
                     add_ray<0, 1>(at, first, one_value, true, cell, low, sums[w]);
                     add_ray<0, 2>(at, first + 1, two_value, true, cell, low, sums[w]);
                     add_ray<1, 3>(at, first + 2, three_value, true, cell, low, sums[w]);
                     add_ray<2, 4>(at, first + 3, four_value, true, cell, low, sums[w]);
-                    add_ray<3, 4>(at, first + 4, five_value, first + 4 < last, cell, low, sums[w]);
+                    add_ray<3, 4>(at, first + 4, five_value, begin + 4 < stop, cell, low, sums[w]);
                 } else {
-                    for (float r = first; r < last; r += 1.0f, ++value)
-                        add_ray<0, HIGH>(at, r, *value, true, cell, low, sums[w]);
+                    const float beyond = fminf(stop, box.w);
+                    for (float row = fmaxf(begin, box.z); row < beyond; row += 1.0f)
+                        add_ray<0, HIGH>(at, row - WHOLE, data[side + __float_as_uint(row)], true, cell, low, sums[w]);
                 }
             }
         }
     }
-    float* to = out + (long long)place * SLOTS * threads + number;
+    const int threads = tiles * groups;
+    float* to = out + (long long)place * SLOTS * threads + group * tiles + tile;
     float carry[HIGH + 1];
     for (int n = 0; n <= HIGH; ++n) carry[n] = 0;
 #pragma unroll
