@@ -16,6 +16,8 @@ from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_plausible import outlook
+from plugstream.scans.baselines.gather_cuda import find_kernels
+from plugstream.scans.baselines.slabs import Rows, Slabs, Target, form_slabs, free_on, plan_slabs, remember_views
 from plugstream.scans.baselines.voxel_views import VoxelViews
 
 Filter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann"]
@@ -43,6 +45,8 @@ def filtered_back_projection(
     cutoff: float = 1.0,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    memory: float | None = None,
+    target: Target | None = None,
 ) -> Tensor:
     r"""The image by filtered back-projection, and of a cone beam by the method of Feldkamp, Davis and Kress.
 
@@ -59,7 +63,10 @@ def filtered_back_projection(
     are not scaled up to what is missing.
 
     Arguments: data, line integrals (..., views, *detector), or a function that gives those of some views; rays; voxels;
-    filter; cutoff, the highest frequency that passes, as a part of the detector's; device and dtype to compute with.
+    filter; cutoff, the highest frequency that passes, as a part of the detector's; device and dtype to compute with;
+    memory, bytes of a GPU's that may be used, by default four fifths of what is free. What needs more goes by slabs of
+    slices (`plugstream.scans.baselines.slabs`), and its image is in the memory of the CPU, not on the GPU; target,
+    where slices of one volume go as they are finished, such as a file. Nothing, (0,), is returned then.
     References: Kak and Slaney, Principles of computerized tomographic imaging, 1988; Feldkamp, Davis and Kress, J. Opt.
     Soc. Am. A 1(6), 1984.
     """
@@ -80,6 +87,20 @@ def filtered_back_projection(
     angular = angular_weights(beam.angles, math.pi if rays.parallel else 2 * math.pi)
     # The kernel is that of the median pixel; one of another size scales it by the inverse.
     scales = torch.as_tensor(angular, **where) / torch.as_tensor(beam.step / pixel, **where)
+    kernels = None if math.isfinite(rays.curvature) else find_kernels(where["device"], dtype)
+    if kernels is not None:
+        lead = data.shape[:axis] if isinstance(data, Tensor) else ()
+        gather = voxel_views.prepare_cuda(beam.distance, kernels, 1 if rays.ndim == 3 else math.prod(lead))
+        filter_rows = _prepare_filter(rays, beam, response, length)
+        limit = free_on(where["device"]) if memory is None else memory
+        slabs = plan_slabs(gather, len(rays), length, limit)
+        images = [
+            form_slabs(gather, read, filter_rows, scales.contiguous(), slabs, target)
+            for read in _split_rows(data, rays, slabs)
+        ]
+        if target is not None:
+            return images[0]
+        return (torch.stack(images) if len(images) > 1 else images[0]).reshape(*lead, *voxels.shape)
     total = torch.zeros((), **where)
     size = dtype.itemsize * math.prod(rays.detector[:-1]) * length
     for views in torch.arange(len(rays)).split(max(1, _BLOCK_BYTES // size)):
@@ -87,8 +108,11 @@ def filtered_back_projection(
         rows = (data.index_select(axis, views) if isinstance(data, Tensor) else data(views)).to(**where)
         weights = torch.as_tensor(_ray_weights(rays, beam, views.numpy()), **where)
         scale = scales[views].reshape(-1, *(1,) * len(rays.detector))
-        filtered = _convolve(rows * weights, response, length) * scale
+        filtered = _convolve(rows * weights, response, length)[..., : rows.shape[-1]] * scale
         total = total + voxel_views.gather(filtered, views, beam.distance[views.numpy()])
+    if target is not None:
+        target.write(0, total.cpu().numpy())
+        return torch.empty(0)
     return total
 
 
@@ -119,7 +143,10 @@ def _ray_weights(rays: Rays, beam: _Beam, views: NDArray[Any]) -> NDArray[np.flo
 
 
 def _convolve(rows: Tensor, response: Tensor, length: int) -> Tensor:
-    """Convolve along the rows, whose values fade to zero beyond the detector's ends, on a circle of this length."""
+    """Convolve along the rows, whose values fade to zero beyond the detector's ends, on a circle of this length.
+
+    Returns all of the circle, of which the first values are those of the rows.
+    """
     columns = rows.shape[-1]
     right, left = (length - columns) // 2, (length - columns + 1) // 2
     fade = torch.linspace(0, math.pi / 2, columns + 1, device=rows.device, dtype=rows.dtype).cos()[1:]
@@ -128,7 +155,55 @@ def _convolve(rows: Tensor, response: Tensor, length: int) -> Tensor:
     before = rows[..., :1] * fade[:left].flip(0)
     circle = torch.cat([rows, after, before], dim=-1)
     filtered: Tensor = torch.fft.irfft(torch.fft.rfft(circle) * response, n=length)
-    return filtered[..., :columns]
+    return filtered
+
+
+def _split_rows(data: Tensor | Callable[[Tensor], Tensor], rays: Rays, slabs: Slabs) -> list[Rows]:
+    """How to read rows of views, (B, R, C), of each volume; images are the rows of a detector."""
+    if not isinstance(data, Tensor):
+        read = data if len(slabs.edges) == 2 else remember_views(data, (len(rays), *rays.detector))
+        if rays.ndim == 2:
+            return [lambda views, _: read(views)[:, None]]
+        return [lambda views, rows: read(views)[:, rows]]
+    stack = data.detach().reshape(-1, len(rays), *rays.detector)
+    volumes = stack if rays.ndim == 3 else [stack.movedim(0, 1)]
+    # Views are asked for in order, so that they are a part of the data, and not a copy.
+    return [
+        lambda views, rows, volume=volume: volume[int(views[0]) : int(views[-1]) + 1, rows]  # type: ignore[misc]
+        for volume in volumes
+    ]
+
+
+def _prepare_filter(rays: Rays, beam: _Beam, response: Tensor, length: int) -> Callable[[Tensor, slice, int], Tensor]:
+    """What filters rows (B, R, C) of these views, from a row on: (B, R, length)."""
+    if rays.parallel:
+        return lambda rows, views, first: _convolve(rows, response, length)
+    source, center, u, v = np.moveaxis(rays.vectors, 1, 0)
+    if rays.ndim == 3 and (u[:, 2].any() or v[:, :2].any()):
+
+        def weigh(rows: Tensor, views: slice, first: int) -> Tensor:
+            weights = _ray_weights(rays, beam, np.arange(views.start, views.stop))[:, first : first + rows.shape[1]]
+            return _convolve(rows * torch.as_tensor(weights).to(rows), response, length)
+
+        return weigh
+    # Detectors along the axis: all but the height is the same in all rows of a column.
+    sine, cosine = np.sin(beam.angles)[:, None], np.cos(beam.angles)[:, None]
+    columns = np.arange(rays.detector[-1]) - (rays.detector[-1] - 1) / 2
+    x, y = ((center - source)[:, axis, None] + columns * u[:, axis, None] for axis in (0, 1))
+    forward, side = y * cosine - x * sine, -x * cosine - y * sine
+    share = redundancy_weights(beam.angles, beam.angles[:, None], np.arctan2(side, forward))
+    count = rays.detector[0] if rays.ndim == 3 else 1
+    height = (center - source)[:, 2:] + (np.arange(count) - (count - 1) / 2) * (v[:, 2:] if count > 1 else 0.0)
+    above, below, high = (
+        torch.as_tensor(table).to(response) for table in (forward * share, forward**2 + side**2, height**2)
+    )
+
+    def weigh_upright(rows: Tensor, views: slice, first: int) -> Tensor:
+        heights = high[views, first : first + rows.shape[1], None] if rays.ndim == 3 else 0.0
+        weights = above[views, None] * torch.rsqrt(below[views, None] + heights)
+        return _convolve(rows * weights, response, length)
+
+    return weigh_upright
 
 
 def is_circular(rays: Rays, voxels: Voxels) -> bool:

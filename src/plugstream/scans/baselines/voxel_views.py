@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.nn.functional import grid_sample, pad
 
 from plugstream import _native
+from plugstream.base.cuda_source import Kernels
 from plugstream.models.ct_geometry import Rays, Voxels
+from plugstream.scans.baselines.gather_cuda import CudaGather
 
 # Places of voxels on the detector that are computed at once.
 _PLACES = 1 << 22
@@ -98,6 +100,20 @@ class VoxelViews:
                     slices = slices.transpose(0, 1)
                 rows, target = pad(slices, (1, 2))[:, :, None], volume.reshape(-1, 1, *volume.shape[-2:])
             _native.kernels().gather_views(rows.contiguous().numpy(), forms, target.numpy(), **flags)
+
+    def prepare_cuda(self, distance: NDArray[np.float64], kernels: Kernels, images: int = 1) -> CudaGather:
+        """The same of all views by the kernels of `gather.cu`, for flat detectors.
+
+        Arguments: distance (views,), of the source from the axis; kernels; images, how many, in two dimensions.
+        """
+        forms = np.stack([self._forms(view, far) for view, far in enumerate(distance)])
+        places = np.tile([0.0, 1.0], (len(forms), 1)) if self.rays.ndim == 2 else None
+        shape, detector = (images, *self.voxels.shape)[-3:], (images, *self.rays.detector)[-2:]
+        if self._planes:
+            high, center = self.rays.vectors[:, 3, 2], self.rays.vectors[:, 1, 2]
+            start = (self.voxels.origin[0] - center) / high + (detector[0] - 1) / 2
+            places = np.stack([start, self.voxels.spacing[0] / high], axis=1)
+        return CudaGather(forms, places, shape, detector, self.device, kernels, parallel=self.rays.parallel)
 
     def _forms(self, view: int, distance: float) -> NDArray[np.float64]:
         """Column and row times scale, scale, and U, as a + b x + c y + d z of a voxel's indices x, y and z: (4, 4)."""
