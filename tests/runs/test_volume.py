@@ -296,7 +296,7 @@ def test_memory_is_asked_of_tiles_that_processes_share_without_them() -> None:
 
 def test_memory_decides_and_what_does_not_fit_is_refused(scan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = open_scan(scan)
-    monkeypatch.setattr("plugstream.runs.footprint.process_memory", lambda: 0.0)
+    monkeypatch.setattr("plugstream.runs.footprint.process_memory", lambda _: 0.0)
     assert plan(settings("compute.memory=2GB"), stored, divide=True).partition is None
     assert plan(settings(), stored, divide=True).partition is None
     denoiser = plan(settings("denoiser.along=z"), stored).denoiser
@@ -327,11 +327,11 @@ def test_without_a_limit_what_may_not_fit_is_tried(scan: Path, monkeypatch: pyte
     """The model of memory errs on the safe side, so that it alone refuses nothing that would fit."""
     stored = open_scan(scan)
     made = plan(prepare(settings()), stored)
-    monkeypatch.setattr("plugstream.runs.footprint.process_memory", lambda: 0.0)
-    monkeypatch.setattr("plugstream.runs.footprint.free_memory", lambda: 130e6)
-    monkeypatch.setattr("plugstream.runs.partition.free_memory", lambda: 1e9)
+    monkeypatch.setattr("plugstream.runs.footprint.process_memory", lambda _: 0.0)
+    monkeypatch.setattr("plugstream.runs.footprint.free_on_device", lambda _: 130e6)
+    monkeypatch.setattr("plugstream.runs.partition.free_on_device", lambda _: 1e9)
     assert choose_partition(made, stored) is None
-    monkeypatch.setattr("plugstream.runs.partition.free_memory", lambda: 50e6)
+    monkeypatch.setattr("plugstream.runs.partition.free_on_device", lambda _: 50e6)
     with pytest.raises(InputError, match="denoise slices by --along z"):
         choose_partition(made, stored)
 

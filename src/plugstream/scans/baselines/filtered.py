@@ -12,12 +12,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from plugstream.base.capacity import free_on_device
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_plausible import outlook
 from plugstream.scans.baselines.gather_cuda import find_kernels
-from plugstream.scans.baselines.slabs import Rows, Slabs, Target, form_slabs, free_on, plan_slabs, remember_views
+from plugstream.scans.baselines.slabs import Rows, Slabs, Target, form_slabs, plan_slabs, remember_views
 from plugstream.scans.baselines.voxel_views import VoxelViews
 
 Filter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann"]
@@ -25,8 +26,8 @@ Filter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann"]
 
 Angles = NDArray[np.float64]
 
-# Bytes of measurements that are filtered at once.
-_BLOCK_BYTES = 64 << 20
+# Bytes of measurements that are filtered at once, and the part of a GPU's free memory that is used.
+_BLOCK_BYTES, _SHARE = 64 << 20, 0.8
 # A gap of more than so many usual ones is an unmeasured part of the circle.
 _GAP = 3.0
 # Radians over which a short scan fades in and out, at most.
@@ -92,7 +93,7 @@ def filtered_back_projection(
         lead = data.shape[:axis] if isinstance(data, Tensor) else ()
         gather = voxel_views.prepare_cuda(beam.distance, kernels, 1 if rays.ndim == 3 else math.prod(lead))
         filter_rows = _prepare_filter(rays, beam, response, length)
-        limit = free_on(where["device"]) if memory is None else memory
+        limit = _SHARE * free_on_device(where["device"]) if memory is None else memory
         slabs = plan_slabs(gather, len(rays), length, limit)
         images = [
             form_slabs(gather, read, filter_rows, scales.contiguous(), slabs, target)

@@ -30,8 +30,8 @@ Rows = Callable[[Tensor, slice], Tensor]
 _AT_ONCE, _COPIES = 1 << 25, 6
 # Slices of a slab whose rows are its own, at most: reading the first and writing the last one hide behind nothing.
 _DEEP = 256
-# Bytes of a slab on its way back at a time, and the part of the free memory that is used.
-_PIECE, _SHARE = 128 << 20, 0.8
+# Bytes of a slab on its way back at a time.
+_PIECE = 128 << 20
 
 
 class Target(Protocol):
@@ -77,14 +77,6 @@ def plan_slabs(gather: CudaGather, views: int, length: int, memory: float) -> Sl
         f"one slice of {height} x {width} and the rows that see it take about {format_size(sums + each)} of the GPU's "
         f"memory, and {format_size(memory)} are to be had; use --device cpu, or larger voxels"
     )
-
-
-def free_on(device: torch.device) -> float:
-    """Bytes of a device's memory that may be used, with what torch holds without using it."""
-    if device.type != "cuda":
-        return _SHARE * free_memory()
-    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return _SHARE * (torch.cuda.mem_get_info(device)[0] + idle)
 
 
 def remember_views(read: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
