@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from plugstream.base.capacity import free_on_device
+from plugstream.base.capacity import free_memory, free_on_device
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.models.ct_geometry import Rays, Voxels
@@ -26,8 +27,9 @@ Filter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann"]
 
 Angles = NDArray[np.float64]
 
-# Bytes of measurements that are filtered at once, and the part of a GPU's free memory that is used.
-_BLOCK_BYTES, _SHARE = 64 << 20, 0.8
+# Bytes of measurements that are filtered at once, and the part of a GPU's free memory that is used; images that are in
+# memory at once, at most, where not all slices have to be.
+_BLOCK_BYTES, _SHARE, _COPIES = 64 << 20, 0.8, 8
 # A gap of more than so many usual ones is an unmeasured part of the circle.
 _GAP = 3.0
 # Radians over which a short scan fades in and out, at most.
@@ -102,6 +104,13 @@ def filtered_back_projection(
         if target is not None:
             return images[0]
         return (torch.stack(images) if len(images) > 1 else images[0]).reshape(*lead, *voxels.shape)
+    if target is not None:
+        step = max(1, int(free_memory() / _COPIES / (4 * math.prod(voxels.shape[1:]))))
+        for first, last in itertools.pairwise([*range(0, voxels.shape[0], step), voxels.shape[0]]):
+            part = voxels.slices(first, last)
+            image = filtered_back_projection(data, rays, part, filter=filter, cutoff=cutoff, device=device, dtype=dtype)
+            target.write(first, image.cpu().numpy())
+        return torch.empty(0)
     total = torch.zeros((), **where)
     size = dtype.itemsize * math.prod(rays.detector[:-1]) * length
     for views in torch.arange(len(rays)).split(max(1, _BLOCK_BYTES // size)):
@@ -111,9 +120,6 @@ def filtered_back_projection(
         scale = scales[views].reshape(-1, *(1,) * len(rays.detector))
         filtered = _convolve(rows * weights, response, length)[..., : rows.shape[-1]] * scale
         total = total + voxel_views.gather(filtered, views, beam.distance[views.numpy()])
-    if target is not None:
-        target.write(0, total.cpu().numpy())
-        return torch.empty(0)
     return total
 
 
