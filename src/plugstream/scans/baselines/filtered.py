@@ -193,17 +193,22 @@ def _prepare_filter(rays: Rays, beam: _Beam, response: Tensor, length: int) -> C
             return _convolve(rows * torch.as_tensor(weights).to(rows), response, length)
 
         return weigh
+
     # Detectors along the axis: all but the height is the same in all rows of a column.
-    sine, cosine = np.sin(beam.angles)[:, None], np.cos(beam.angles)[:, None]
-    columns = np.arange(rays.detector[-1]) - (rays.detector[-1] - 1) / 2
-    x, y = ((center - source)[:, axis, None] + columns * u[:, axis, None] for axis in (0, 1))
+    def table(values: NDArray[np.float64]) -> Tensor:
+        return torch.as_tensor(values, dtype=torch.float64, device=response.device)
+
+    columns = table(np.arange(rays.detector[-1]) - (rays.detector[-1] - 1) / 2)
+    x, y = (table((center - source)[:, axis, None]) + columns * table(u[:, axis, None]) for axis in (0, 1))
+    sine, cosine = table(np.sin(beam.angles)[:, None]), table(np.cos(beam.angles)[:, None])
     forward, side = y * cosine - x * sine, -x * cosine - y * sine
-    share = redundancy_weights(beam.angles, beam.angles[:, None], np.arctan2(side, forward))
+    share: Tensor | float = 0.5
+    if find_arc(beam.angles) is not None:
+        fan = torch.atan2(side, forward).cpu().numpy()
+        share = table(redundancy_weights(beam.angles, beam.angles[:, None], fan))
     count = rays.detector[0] if rays.ndim == 3 else 1
     height = (center - source)[:, 2:] + (np.arange(count) - (count - 1) / 2) * (v[:, 2:] if count > 1 else 0.0)
-    above, below, high = (
-        torch.as_tensor(table).to(response) for table in (forward * share, forward**2 + side**2, height**2)
-    )
+    above, below, high = (values.to(response) for values in (forward * share, forward**2 + side**2, table(height**2)))
 
     def weigh_upright(rows: Tensor, views: slice, first: int) -> Tensor:
         heights = high[views, first : first + rows.shape[1], None] if rays.ndim == 3 else 0.0
@@ -318,6 +323,19 @@ def angular_weights(angles: ArrayLike, period: float) -> Angles:
     return weights
 
 
+def find_arc(scan: ArrayLike) -> tuple[float, float, float] | None:
+    """Where the measured arc of a fan's views begins, how long it is, and the usual gap; None for a full turn.
+
+    Arguments: scan (views,), the angles of all views.
+    """
+    turned = np.sort(np.asarray(scan, dtype=np.float64) % (2 * np.pi))
+    gaps = np.diff(np.append(turned, turned[0] + 2 * np.pi))
+    usual, widest = float(np.median(gaps)), int(gaps.argmax())
+    if gaps[widest] <= max(_GAP * usual, 1e-9) or len(turned) < 2:
+        return None
+    return float(turned[(widest + 1) % len(turned)]), 2 * np.pi - float(gaps[widest]), usual
+
+
 def redundancy_weights(scan: ArrayLike, angles: ArrayLike, fan: ArrayLike) -> Angles:
     """The share of a fan's ray among those along its line: c(t) / (c(t) + c(t'))
 
@@ -328,14 +346,11 @@ def redundancy_weights(scan: ArrayLike, angles: ArrayLike, fan: ArrayLike) -> An
     Arguments: scan (views,), the angles of all views; angles and fan, of the rays, counterclockwise, which broadcast.
     References: Parker, Med. Phys. 9(2), 1982; Noo et al., Phys. Med. Biol. 47, 2002, whose c this is.
     """
-    turned = np.sort(np.asarray(scan, dtype=np.float64) % (2 * np.pi))
-    gaps = np.diff(np.append(turned, turned[0] + 2 * np.pi))
-    usual, widest = float(np.median(gaps)), int(gaps.argmax())
     t, g = np.asarray(angles, dtype=np.float64), np.asarray(fan, dtype=np.float64)
-    if gaps[widest] <= max(_GAP * usual, 1e-9) or len(turned) < 2:
+    measured = find_arc(scan)
+    if measured is None:
         return np.broadcast_to(0.5 + 0 * g, np.broadcast_shapes(t.shape, g.shape)).copy()
-    start = turned[(widest + 1) % len(turned)]
-    arc = 2 * np.pi - gaps[widest]
+    start, arc, usual = measured
     fade = min(_FADE, arc / 2)
 
     def c(angle: Angles) -> Angles:

@@ -30,16 +30,20 @@ constexpr int BEFORE = 1, AROUND = 3;  // zeros before the data, and before and 
 constexpr float WHOLE = 12582912.0f;  // 1.5 * 2^23
 constexpr unsigned WHOLE_BITS = 0x4B400000u;
 
-__device__ static void blend(float4& sum, float low, float high, const float4* value, int next) {
-    const float4 one = value[0], two = value[next];
+// A number that lies so many bytes behind an address that all threads have, below 2^32: one instruction finds it.
+template <typename T> __device__ static T read(const T* data, unsigned offset) {
+    return *(const T*)((const char*)data + offset);
+}
+
+__device__ static void blend(float4& sum, float low, float high, float4 one, float4 two) {
     sum.x = fmaf(high, two.x, fmaf(low, one.x, sum.x));
     sum.y = fmaf(high, two.y, fmaf(low, one.y, sum.y));
     sum.z = fmaf(high, two.z, fmaf(low, one.z, sum.z));
     sum.w = fmaf(high, two.w, fmaf(low, one.w, sum.w));
 }
 
-__device__ static void blend(float& sum, float low, float high, const float* value, int next) {
-    sum = fmaf(high, value[next], fmaf(low, value[0], sum));
+__device__ static void blend(float& sum, float low, float high, float one, float two) {
+    sum = fmaf(high, two, fmaf(low, one, sum));
 }
 
 __device__ static float place(float4 form, float x, float y) { return fmaf(form.z, y, fmaf(form.y, x, form.x)); }
@@ -55,7 +59,7 @@ template <typename T, bool PARALLEL> __device__ static void gather_slices(const 
 #pragma unroll
     for (int n = 0; n < ACROSS; ++n) sums[n] = p.sum && x + n < p.width ? to[n * lanes] : T();
     const float wide = x - p.middle[0], deep = y - p.middle[1], last = p.columns;
-    data += z + BEFORE * next;
+    const unsigned column_bytes = p.lines * sizeof(float), start = z * sizeof(T) - (WHOLE_BITS - BEFORE) * column_bytes;
     for (int view = 0; view < p.views; ++view, data += (p.columns + AROUND) * (long long)next) {
         const float4 column = p.forms[4 * view];
 #pragma unroll
@@ -68,9 +72,9 @@ template <typename T, bool PARALLEL> __device__ static void gather_slices(const 
             }
             u = fminf(fmaxf(u, -1.0f), last);
             const float below = __fadd_rd(u, WHOLE), part = u - (below - WHOLE);
-            const int start = (int)(__float_as_uint(below) - WHOLE_BITS) * next;
+            const unsigned offset = __float_as_uint(below) * column_bytes + start;
             blend(sums[n], PARALLEL ? 1.0f - part : weight - weight * part, PARALLEL ? part : weight * part,
-                  data + start, next);
+                  read(data, offset), read(data + next, offset));
         }
     }
 #pragma unroll
@@ -108,7 +112,8 @@ template <bool UPRIGHT> __device__ static void gather_rows(const Problem& p, con
             sums[n][t] = p.sum && x + n < p.width && z + t * WARP < p.depth ? to[n * p.size + t * WARP] : 0.0f;
     const float wide = x - p.middle[0], deep = y - p.middle[1], high = z + p.first_slice - p.middle[2];
     const float last = p.columns, top = p.first_row + p.rows, bottom = p.first_row - 1.0f;
-    const int shift = BEFORE - p.first_row;
+    const unsigned column_bytes = p.lines * sizeof(float);  // offsets wrap around, and their sum does not
+    const unsigned start = (BEFORE - p.first_row - WHOLE_BITS) * sizeof(float) - (WHOLE_BITS - BEFORE) * column_bytes;
     for (int view = 0; view < p.views; ++view, data += (p.columns + AROUND) * (long long)p.lines) {
         const float4 column = p.forms[4 * view], row = p.forms[4 * view + 1], scale = p.forms[4 * view + 2];
         const float4 depth = p.forms[4 * view + 3];
@@ -121,7 +126,7 @@ template <bool UPRIGHT> __device__ static void gather_rows(const Problem& p, con
             float u = fminf(fmaxf(column_zero * inverse, -1.0f), last);
             float below = __fadd_rd(u, WHOLE), part = u - (below - WHOLE);
             float right = weight * part, left = weight - right;
-            const float* value = data + (int)(__float_as_uint(below) - WHOLE_BITS + BEFORE) * p.lines;
+            unsigned offset = __float_as_uint(below) * column_bytes + start;
 #pragma unroll
             for (int t = 0; t < ALONG; ++t) {
                 const float at = high + (float)(t * WARP);
@@ -134,14 +139,15 @@ template <bool UPRIGHT> __device__ static void gather_rows(const Problem& p, con
                     part = u - (below - WHOLE);
                     right = weight * part;
                     left = weight - right;
-                    value = data + (int)(__float_as_uint(below) - WHOLE_BITS + BEFORE) * p.lines;
+                    offset = __float_as_uint(below) * column_bytes + start;
                 }
                 v = fminf(fmaxf(v, bottom), top);
                 const float under = __fadd_rd(v, WHOLE), share = v - (under - WHOLE);
-                const float* line = value + (int)(__float_as_uint(under) - WHOLE_BITS + shift);
-                const float low = fmaf(right, line[p.lines], left * line[0]);
-                const float up = fmaf(right, line[p.lines + 1], left * line[1]);
-                sums[n][t] += fmaf(share, up - low, low);
+                const unsigned at_row = __float_as_uint(under) * sizeof(float) + offset;
+                const float one = read(data, at_row), two = read(data + p.lines, at_row);
+                const float one_up = read(data + 1, at_row), two_up = read(data + p.lines + 1, at_row);
+                sums[n][t] = fmaf(left, fmaf(share, one_up - one, one), sums[n][t]);
+                sums[n][t] = fmaf(right, fmaf(share, two_up - two, two), sums[n][t]);
             }
         }
     }

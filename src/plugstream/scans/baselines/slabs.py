@@ -181,6 +181,7 @@ class _Arrivals:
         self._here = [torch.empty(size, device=device) for _ in range(2)]
         self._locked: list[Tensor | None] = [None, None]
         self._size = size
+        self._stream.wait_stream(torch.cuda.current_stream(device))  # what the buffers' memory was used for before
         self._come, self._used = ([torch.cuda.Event() for _ in range(2)] for _ in range(2))
 
     def load(self, data: Tensor) -> Tensor:
