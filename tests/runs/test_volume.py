@@ -364,7 +364,7 @@ def test_a_gpu_s_memory_decides_where_a_run_computes_there(
     assert max(np.diff(found.edges)) == 9
     assert "of the GPU's memory" in found.note
     assert choose(scan, "denoiser.along=z", "compute.memory=1GB") is None
-    with pytest.raises(InputError, match="of the GPU's memory, .*denoise slices by --along z"):
+    with pytest.raises(InputError, match=r"of the GPU's memory, .*denoise slices by --along z"):
         choose(scan, limit)
     monkeypatch.setattr("plugstream.runs.partition.free_on_device", lambda _: 50e6)
     with pytest.raises(InputError, match="so use a GPU with more memory or --device cpu"):

@@ -186,36 +186,33 @@ def _prepare_filter(rays: Rays, beam: _Beam, response: Tensor, length: int) -> C
     if rays.parallel:
         return lambda rows, views, first: _convolve(rows, response, length)
     source, center, u, v = np.moveaxis(rays.vectors, 1, 0)
-    if rays.ndim == 3 and (u[:, 2].any() or v[:, :2].any()):
+    steps = np.stack([center - source, u, v if rays.ndim == 3 else np.zeros_like(u)], axis=1)  # to pixels
+    nothing, sine, cosine = np.zeros(len(rays)), np.sin(beam.angles), np.cos(beam.angles)
+    axes = np.stack([[-sine, cosine, nothing], [-cosine, -sine, nothing], [nothing, nothing, nothing + 1]])
+    parts = np.einsum("apv,vnp->avn", axes, steps)  # forward, across and up, of the centre and of steps
+    here = torch.from_numpy(parts).to(response)
+    middle = [(size - 1) / 2 for size in (1, *rays.detector)[-2:]]
+    columns = torch.arange(rays.detector[-1], device=response.device) - middle[1]
+    arc = find_arc(beam.angles)
 
-        def weigh(rows: Tensor, views: slice, first: int) -> Tensor:
-            weights = _ray_weights(rays, beam, np.arange(views.start, views.stop))[:, first : first + rows.shape[1]]
-            return _convolve(rows * torch.as_tensor(weights).to(rows), response, length)
+    def find_part(axis: int, views: slice, first: int, count: int) -> Tensor:
+        """(B, R, C), or 1 for one of them where all are the same."""
+        along, down = (bool((parts[axis, :, n] != 0).any()) for n in (1, 2))
+        rows = torch.arange(first, first + (count if down else 1), device=response.device) - middle[0]
+        start, column, row = (here[axis, views, n, None, None] for n in range(3))
+        return start + column * (columns if along else columns[:1]) + row * rows[:, None]
 
-        return weigh
-
-    # Detectors along the axis: all but the height is the same in all rows of a column.
-    def table(values: NDArray[np.float64]) -> Tensor:
-        return torch.as_tensor(values, dtype=torch.float64, device=response.device)
-
-    columns = table(np.arange(rays.detector[-1]) - (rays.detector[-1] - 1) / 2)
-    x, y = (table((center - source)[:, axis, None]) + columns * table(u[:, axis, None]) for axis in (0, 1))
-    sine, cosine = table(np.sin(beam.angles)[:, None]), table(np.cos(beam.angles)[:, None])
-    forward, side = y * cosine - x * sine, -x * cosine - y * sine
-    share: Tensor | float = 0.5
-    if find_arc(beam.angles) is not None:
-        fan = torch.atan2(side, forward).cpu().numpy()
-        share = table(redundancy_weights(beam.angles, beam.angles[:, None], fan))
-    count = rays.detector[0] if rays.ndim == 3 else 1
-    height = (center - source)[:, 2:] + (np.arange(count) - (count - 1) / 2) * (v[:, 2:] if count > 1 else 0.0)
-    above, below, high = (values.to(response) for values in (forward * share, forward**2 + side**2, table(height**2)))
-
-    def weigh_upright(rows: Tensor, views: slice, first: int) -> Tensor:
-        heights = high[views, first : first + rows.shape[1], None] if rays.ndim == 3 else 0.0
-        weights = above[views, None] * torch.rsqrt(below[views, None] + heights)
+    def weigh(rows: Tensor, views: slice, first: int) -> Tensor:
+        forward, across, up = (find_part(axis, views, first, rows.shape[1]) for axis in range(3))
+        share: Tensor | float = 0.5
+        if arc is not None:
+            fan = torch.atan2(across, forward).double().cpu().numpy()
+            shares = redundancy_weights(beam.angles, beam.angles[views, None, None], fan)
+            share = torch.from_numpy(shares).to(response)
+        weights = share * forward * torch.rsqrt(forward**2 + across**2 + up**2)
         return _convolve(rows * weights, response, length)
 
-    return weigh_upright
+    return weigh
 
 
 def is_circular(rays: Rays, voxels: Voxels) -> bool:
