@@ -1,6 +1,6 @@
 """Filtered back-projection on a GPU of a volume that goes slab by slab, with transfers behind the work.
 
-    python benchmarks/ct_large.py                                2048 x 2048 x 256 voxels, 1800 views, 8 GB of the GPU
+    python benchmarks/ct_large.py                                2048 x 2048 x 256 voxels, 2048 views, 8 GB of the GPU
     python benchmarks/ct_large.py --beam cone --size 1024 --memory 2GB
     python benchmarks/ct_large.py --file volume.npy              slices go to a file, as those of a volume beyond memory
 
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--beam", choices=("parallel", "cone"), default="parallel")
     parser.add_argument("--size", type=int, default=2048)
     parser.add_argument("--slices", type=int, default=256)
-    parser.add_argument("--views", type=int, default=1800)
+    parser.add_argument("--views", type=int, default=2048)
     parser.add_argument("--memory", default="8GB")
     parser.add_argument("--file", type=Path)
     asked = parser.parse_args()

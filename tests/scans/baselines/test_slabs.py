@@ -34,12 +34,14 @@ BEAMS: dict[str, tuple[Rays, Voxels]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> CpuKernels:
+    return CpuKernels(gather_cuda.read_source(), tmp_path_factory.mktemp("kernels"))
+
+
 @pytest.fixture
-def on_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def on_cpu(kernels: CpuKernels, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels of the GPU, run by the CPU."""
-    folder = tmp_path_factory.getbasetemp() / "gather-kernels"
-    folder.mkdir(exist_ok=True)
-    kernels = CpuKernels(gather_cuda.read_source(), folder)
     monkeypatch.setattr(filtered, "find_kernels", lambda device, dtype: kernels if dtype == torch.float32 else None)
 
 
