@@ -175,7 +175,7 @@ def main() -> int:
             if size == 256 and torch.device(options.device).type == "cuda":
                 met = s <= BARS[name]
                 failed |= not met
-                print(f"     {'pass' if met else 'FAIL'}: {s:.1f} ms, promised {BARS[name]:g} ms on an H200", flush=True)
+                print(f"     {'pass' if met else 'FAIL'}: {s:.1f} ms, promised {BARS[name]:g} on an H200", flush=True)
             if options.profile:
                 profile(ours)
             for solver, gradient in peers.items():

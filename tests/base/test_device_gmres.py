@@ -93,11 +93,11 @@ def test_it_takes_as_many_products_as_the_space_of_the_host(kernels, spread):
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 def test_looks_change_no_bit(kernels, monkeypatch, dtype):
-    """However many steps go by without one, and wherever the room ends."""
+    """However many steps are ahead of them, and wherever the room ends."""
     matrix, b = _system(80, 4, seed=3)
     rows, results = torch.from_numpy(b).to(dtype), []
-    for cycle, blocks in ((1, 24), (2, 24), (5, 24), (3, 2)):
-        monkeypatch.setattr(module, "_CYCLE", cycle)
+    for ahead, blocks in ((0, 24), (1, 24), (5, 24), (3, 2)):
+        monkeypatch.setattr(module, "_AHEAD", ahead)
         monkeypatch.setattr(module, "_BLOCKS", blocks)
         space = _space(kernels, matrix, dtype)
         results.append([space.solve(right, tol=1e-5) for right in (rows, rows.roll(1, 1))])

@@ -12,14 +12,17 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.base.block_gmres import ONCE, SHARE, Solutions, take_away
 from plugstream.base.cuda_graphs import GraphStore, capture_work, on_device, stream_handle
 from plugstream.base.cuda_source import Kernels, compile_kernels
 
+Norms = NDArray[np.float64]
+
 MOST = 16  # rows of a block, as `device_gmres.cu` has it
-_CYCLE = 2  # steps between two looks at the residuals
+_AHEAD = 1  # steps that are started before the host has seen the residuals of the last one
 _BLOCKS, _ROOM_BYTES = 24, 1 << 30  # of directions and products that there is room for at first
 _KEPT = 2  # rooms that wait for the next space, with their graphs
 _THREADS = 256
@@ -61,7 +64,7 @@ def find_kernels(dtype: torch.dtype, device: torch.device) -> Kernels | None:
 
 
 class DeviceSpace:
-    r"""What `KrylovSpace` does, without a look at the residuals but for one in two steps.
+    r"""What `KrylovSpace` does, without a GPU that waits for the host: it looks at a step while the next one runs.
 
     A step takes all residuals R as directions, whether they are solved or not, and makes the products orthonormal with
     Cholesky's factors: with P the products so far, Q = A R, E = Q P^H and Q' = Q - E P = L P_new,
@@ -70,7 +73,7 @@ class DeviceSpace:
 
     Products of solved residuals, and those that others nearly explain, are left out as rows of zeros. So every step is
     the same work on the same memory, whatever the numbers are, and one graph. A step with nothing left to solve changes
-    nothing: how many are taken between two looks changes no bit of the solutions.
+    nothing: how far steps are ahead of the host changes no bit of the solutions.
 
     Holds as `KrylovSpace`: residuals are measured, to `tol`, whatever rounding leaves of orthogonality.
 
@@ -112,29 +115,30 @@ class DeviceSpace:
     def _solve(self, b: Tensor, tol: float, max_iterations: int) -> Solutions:
         room, count, start = self._room, len(b), self._blocks
         assert room is not None
-        if count < room.rows:
-            b = torch.cat([b, b.new_zeros((room.rows - count, b.shape[1]))])
         most = max(1, self._limit // room.rows)
         twice, earlier = tol < ONCE[b.dtype], None
         room.reserve(start + 1, start)
-        units = room.begin(b, start, tol)
-        norms = room.look(start, 0)[0] if start else None
+        room.begin(b, start, tol)
+        norms = room.norms_at(start) if start else None
+        place = ahead = start
         iterations = 0
         while iterations < max_iterations and (norms is None or bool((norms > tol).any())):
-            if self._blocks == most:
-                earlier = room.combine(most, units, earlier)
+            if place == most:
+                earlier = room.combine(most, earlier)
                 room.restart(most)
-                self._blocks = 0
-            steps = min(_CYCLE, max_iterations - iterations, most - self._blocks)
-            room.reserve(self._blocks + steps, self._blocks)
-            for step in range(self._blocks, self._blocks + steps):
+                place = ahead = 0
+            end = min(place + 1 + _AHEAD, place + max_iterations - iterations, most)
+            room.reserve(end, ahead)
+            for step in range(ahead, end):
                 room.step(step, twice)
-            norms, new = room.look(self._blocks, steps)
-            iterations, self._blocks = iterations + new, self._blocks + new
-            if new < steps:
+            ahead = end
+            rank, after = room.look(place)
+            if rank == 0:  # nothing is left to solve, or nothing new was found
                 break
-        norms = room.look(self._blocks, 0)[0] if norms is None else norms
-        return Solutions(room.combine(self._blocks, units, earlier)[:count], norms[:count], iterations)
+            norms, place, iterations = after, place + 1, iterations + 1
+        self._blocks = place
+        norms = room.norms_at(place) if norms is None else norms
+        return Solutions(room.combine(place, earlier)[:count], norms[:count], iterations)
 
 
 class Rooms:
@@ -179,29 +183,33 @@ class _Room:
         _, self.rows, self._size, dtype, device, _ = self.key = key
         self.product, self._kernels = product, kernels
         self._share = SHARE[dtype]
-        kind = {"dtype": dtype, "device": device}
+        self._kind = {"dtype": dtype, "device": device}
         self._real = {"dtype": dtype.to_real(), "device": device}
-        self.turn, self.new_shares = (torch.zeros((self.rows, self.rows), **kind) for _ in range(2))
-        self._both = torch.zeros((2 * self.rows, self._size), **kind)  # one matrix, for one product with the first half
-        self.new, self.residual = self._both.chunk(2)
-        self.tolerance = torch.zeros(1, **self._real)
-        self._make_room(None, max(1, min(_BLOCKS, _ROOM_BYTES // (2 * self.rows * self._size * dtype.itemsize))), kind)
+        self.turn, self.new_shares = (torch.zeros((self.rows, self.rows), **self._kind) for _ in range(2))
+        self._both = torch.zeros((2 * self.rows, self._size), **self._kind)
+        self.new, self.residual = self._both.chunk(2)  # parts of one matrix, for one product with both
+        self.solution = torch.zeros_like(self.residual)
+        self.units, self.tolerance = torch.zeros(self.rows, **self._real), torch.zeros(1, **self._real)
+        blocks = _ROOM_BYTES // (2 * self.rows * self._size * dtype.itemsize)
+        self._make_room(None, max(1, min(_BLOCKS, blocks)))
 
     @property
     def held(self) -> int:
         """Bytes."""
-        return self.directions.nbytes + self.products.nbytes + self.triangle.nbytes + self.shares.nbytes
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, Tensor))
 
-    def _make_room(self, used: int | None, blocks: int, kind: dict[str, Any]) -> None:
+    def _make_room(self, used: int | None, blocks: int) -> None:
         """For so many blocks, with those that are used; graphs of the old memory go."""
-        self._graphs: GraphStore[torch.cuda.CUDAGraph] = GraphStore(2 * blocks)
-        old = vars(self).copy()
-        rows, wide = self.rows, {"dtype": torch.complex128, "device": kind["device"]}
-        self.directions, self.products = (torch.empty((blocks, rows, self._size), **kind) for _ in range(2))
+        old, rows, device = vars(self).copy(), self.rows, self._kind["device"]
+        wide = {"dtype": torch.complex128, "device": device}
+        self._graphs: GraphStore[torch.cuda.CUDAGraph] = GraphStore(4 * blocks)
+        self.directions, self.products = (torch.empty((blocks, rows, self._size), **self._kind) for _ in range(2))
         self.triangle = torch.zeros((blocks * rows, blocks * rows), **wide)
         self.shares = torch.zeros((rows, blocks * rows), **wide)
-        self.order = torch.zeros(blocks * rows, dtype=torch.int64, device=kind["device"])
+        self.order = torch.zeros(blocks * rows, dtype=torch.int64, device=device)
         self.report = torch.zeros((blocks + 1, rows + 1), **self._real)  # norms before each step, and its rank
+        self._seen = torch.zeros(self.report.shape, dtype=self.report.dtype, pin_memory=device.type == "cuda")
+        self._ends = [torch.cuda.Event() if device.type == "cuda" else None for _ in range(blocks)]
         if used is not None:
             cells = used * rows
             self.directions[:used], self.products[:used] = old["directions"][:used], old["products"][:used]
@@ -209,31 +217,39 @@ class _Room:
             self.shares[:, :cells] = old["shares"][:, :cells]
             self.order[:cells] = old["order"][:cells]
             self.report[: used + 1] = old["report"][: used + 1]
+            self._seen[: used + 1] = self.report[: used + 1].cpu()  # after all steps so far
 
     def reserve(self, blocks: int, used: int) -> None:
         """Have room for so many blocks, of which some are used."""
         if blocks > len(self.products):
-            kind = {"dtype": self.products.dtype, "device": self.products.device}
-            self._make_room(used, max(blocks, 2 * len(self.products)), kind)
+            self._make_room(used, max(blocks, 2 * len(self.products)))
 
-    def begin(self, b: Tensor, blocks: int, tol: float) -> Tensor:
-        """The residuals of b, in units of its norms, less what is known; returns the units, (rows,)."""
-        norms = _norms(b)
-        units = torch.where(norms > 0, norms, torch.ones_like(norms))
-        torch.div(b, units[:, None], out=self.residual)
+    def begin(self, b: Tensor, blocks: int, tol: float) -> None:
+        """The residuals of b, in units of its norms, less what is known."""
+        self.residual[: len(b)] = b
+        self.residual[len(b) :] = 0
+        self.tolerance.fill_(tol)
+        self._run(("begin", blocks), lambda: self._begin(blocks))
+
+    def _begin(self, blocks: int) -> None:
+        norms = _norms(self.residual)
+        torch.where(norms > 0, norms, torch.ones_like(norms), out=self.units)
+        self.residual.div_(self.units[:, None])
         if blocks:
             self.shares[:, : blocks * self.rows] = take_away(self.residual, self.products[:blocks].flatten(0, 1))
-        self.tolerance.fill_(tol)
         self._measure(blocks)
-        return units
 
     def step(self, place: int, twice: bool) -> None:
-        """Take the residuals as directions, and from them what the products explain; from a graph if it can be."""
+        """Take the residuals as directions, and from them what the products explain."""
+        self._run((place, twice), lambda: self._step(place, twice))
+        end = self._ends[place]
+        if end is not None:
+            self._seen[place : place + 2].copy_(self.report[place : place + 2], non_blocking=True)
+            end.record()
 
-        def work() -> None:
-            self._step(place, twice)
-
-        graph = self._graphs.find((place, twice), self.products, lambda: capture_work(work, self._graphs.pool))
+    def _run(self, key: Any, work: Callable[[], None]) -> None:
+        """Work on this memory, from a graph if it can be."""
+        graph = self._graphs.find(key, self.products, lambda: capture_work(work, self._graphs.pool))
         work() if graph is None else graph.replay()
 
     def _step(self, place: int, twice: bool) -> None:
@@ -262,33 +278,42 @@ class _Room:
         self._kernels.launch("orthonormalize", (1, 1, 1), (threads, 1, 1), problem, None, None)
 
     def _measure(self, place: int) -> None:
-        self.report[place, : self.rows] = _norms(self.residual)
+        _norms(self.residual, out=self.report[place, : self.rows])
 
-    def look(self, place: int, steps: int) -> tuple[Any, int]:
-        """The norms after steps from a place on, and how many of them found something new."""
-        report = self.report[place : place + steps + 1].cpu().double().numpy()
-        idle = np.flatnonzero(report[:-1, -1] == 0)
-        new = int(idle[0]) if len(idle) else steps
-        return report[new, :-1], new
+    def look(self, place: int) -> tuple[int, Norms]:
+        """The rank of a step, and the norms after it, for which the host waits."""
+        end = self._ends[place]
+        if end is not None:
+            end.synchronize()
+        report = (self._seen if end is not None else self.report)[place : place + 2].double().numpy()
+        return int(report[0, -1]), report[1, :-1]
+
+    def norms_at(self, place: int) -> Norms:
+        """The norms before a step, after all that was started."""
+        norms: Norms = self.report[place, :-1].cpu().double().numpy()
+        return norms
 
     def restart(self, blocks: int) -> None:
         """Go on with the residuals after so many blocks, without these."""
         self.report[0] = self.report[blocks]
 
-    def combine(self, blocks: int, units: Tensor, earlier: Tensor | None) -> Tensor:
+    def combine(self, blocks: int, earlier: Tensor | None) -> Tensor:
         """The solutions of the shares so far, added to earlier ones: (rows, n)."""
         if not blocks:
             return torch.zeros_like(self.residual) if earlier is None else earlier
+        self._run(("combine", blocks), lambda: self._combine(blocks))
+        return self.solution.clone() if earlier is None else earlier + self.solution
+
+    def _combine(self, blocks: int) -> None:
         cells = blocks * self.rows
         turned = torch.linalg.solve_triangular(
             self.triangle[:cells, :cells], self.shares[:, :cells], upper=False, left=False
         )
-        parts = torch.empty_like(turned).index_copy_(1, self.order[:cells], turned).mul_(units[:, None])
-        solution = parts.to(self.directions.dtype) @ self.directions[:blocks].flatten(0, 1)
-        return solution if earlier is None else earlier + solution
+        parts = torch.empty_like(turned).index_copy_(1, self.order[:cells], turned).mul_(self.units[:, None])
+        torch.mm(parts.to(self.solution.dtype), self.directions[:blocks].flatten(0, 1), out=self.solution)
 
 
-def _norms(rows: Tensor) -> Tensor:
+def _norms(rows: Tensor, out: Tensor | None = None) -> Tensor:
     """Of each row of complex numbers: (B, n) to (B,)."""
-    norms: Tensor = torch.linalg.vector_norm(torch.view_as_real(rows).flatten(1), dim=1)
+    norms: Tensor = torch.linalg.vector_norm(torch.view_as_real(rows).flatten(1), dim=1, out=out)
     return norms

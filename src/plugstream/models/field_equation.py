@@ -151,7 +151,8 @@ class Scatterer:
         self.green, self.tolerance, self.max_iterations = green, tolerance, max_iterations
         self.box: Box = slice(0, 0), slice(0, 0)
         nonzero = image != 0
-        rows, columns = (nonzero.any(axis).nonzero()[:, 0].tolist() for axis in (1, 0))
+        used = torch.cat([nonzero.any(1), nonzero.any(0)]).cpu().numpy()  # a GPU waits for the host once
+        rows, columns = (np.flatnonzero(part).tolist() for part in np.split(used, [len(image)]))
         self.empty = not rows
         if rows:
             self.box = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
