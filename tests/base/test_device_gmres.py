@@ -111,7 +111,7 @@ def test_looks_change_no_bit(kernels, monkeypatch, dtype):
 def test_more_rows_than_a_block_and_fewer(kernels):
     matrix, b = _system(90, 37, seed=4)
     space = _space(kernels, matrix)
-    for count in (37, 3, 20):
+    for count in (2, 37, 3, 20):
         found = space.solve(torch.from_numpy(b[:count]), tol=1e-8)
         assert found.values.shape == (count, 90)
         assert (_off(matrix, b[:count], found.values) < 1.1e-8).all()

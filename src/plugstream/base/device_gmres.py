@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +23,8 @@ Norms = NDArray[np.float64]
 
 MOST = 16  # rows of a block, as `device_gmres.cu` has it
 _AHEAD = 1  # steps that are started before the host has seen the residuals of the last one
-_BLOCKS, _ROOM_BYTES = 24, 1 << 30  # of directions and products that there is room for at first
+# Of directions and products that there is room for at first, and of a device's memory.
+_BLOCKS, _ROOM_BYTES, _PART = 24, 1 << 30, 32
 _KEPT = 2  # rooms that wait for the next space, with their graphs
 _THREADS = 256
 
@@ -97,24 +98,34 @@ class DeviceSpace:
         self._make, self._values, self._kernels = make, values, kernels
         self._limit, self._rooms, self._name = limit, rooms, name
         self._room: _Room | None = None
+        self._leave: Callable[[], object] | None = None
         self._blocks = 0
 
     def solve(self, b: Tensor, *, tol: float, max_iterations: int = 200) -> Solutions:
         """As `KrylovSpace.solve`, some rows after the others if they are more than a block."""
-        if self._room is None:
-            key = (self._name, min(max(1, len(b)), MOST), b.shape[1], b.dtype, b.device, stream_handle(b.device))
-            self._room = self._rooms.take(key, self._values) or _Room(key, self._make(self._values), self._kernels)
-            weakref.finalize(self, self._rooms.give, self._room).atexit = False
         with on_device(b):
-            parts = [self._solve(part, tol, max_iterations) for part in b.split(self._room.rows)]
+            room = self._enter(b)
+            parts = [self._solve(room, part, tol, max_iterations) for part in b.split(room.rows)]
         if len(parts) == 1:
             return parts[0]
         residuals = np.concatenate([part.residuals for part in parts])
         return Solutions(torch.cat([part.values for part in parts]), residuals, sum(part.iterations for part in parts))
 
-    def _solve(self, b: Tensor, tol: float, max_iterations: int) -> Solutions:
-        room, count, start = self._room, len(b), self._blocks
-        assert room is not None
+    def _enter(self, b: Tensor) -> _Room:
+        """The room of this space, which begins anew in another one if b has more rows than its blocks."""
+        rows = min(max(1, len(b)), MOST)
+        if self._room is None or self._room.rows < rows:
+            key = (self._name, rows, b.shape[1], b.dtype, b.device, stream_handle(b.device))
+            if self._leave is not None:
+                self._leave()
+            self._room = self._rooms.take(key, self._values) or _Room(key, self._make(self._values), self._kernels)
+            self._leave = leave = weakref.finalize(self, self._rooms.give, self._room)
+            leave.atexit = False
+            self._blocks = 0
+        return self._room
+
+    def _solve(self, room: _Room, b: Tensor, tol: float, max_iterations: int) -> Solutions:
+        count, start = len(b), self._blocks
         most = max(1, self._limit // room.rows)
         twice, earlier = tol < ONCE[b.dtype], None
         room.reserve(start + 1, start)
@@ -145,8 +156,7 @@ class Rooms:
     """Rooms that no space uses now, the last few, with the graphs of their steps."""
 
     def __init__(self) -> None:
-        self._idle: list[_Room] = []
-        self._lock = threading.Lock()
+        self._idle: list[_Room] = []  # without a lock: a space may end within any of these calls
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Rooms, ()  # a copy has rooms of its own
@@ -158,19 +168,17 @@ class Rooms:
 
     def take(self, key: Any, values: Tensor) -> _Room | None:
         """A room of this kind, for an operator of these values; None if there is none."""
-        with self._lock:
-            found = next((room for room in reversed(self._idle) if room.key == key), None)
-            if found is not None:
-                self._idle.remove(found)
-        if found is not None:
-            found.product.load(values)
-        return found
+        for room in [room for room in reversed(self._idle) if room.key == key]:
+            with suppress(ValueError):  # another thread took it
+                self._idle.remove(room)
+                room.product.load(values)
+                return room
+        return None
 
     def give(self, room: _Room) -> None:
         """Leave a room for the next space; that which was left first goes if there are too many."""
-        with self._lock:
-            self._idle.append(room)
-            del self._idle[:-_KEPT]
+        self._idle.append(room)
+        del self._idle[:-_KEPT]
 
 
 class _Room:
@@ -190,7 +198,8 @@ class _Room:
         self.new, self.residual = self._both.chunk(2)  # parts of one matrix, for one product with both
         self.solution = torch.zeros_like(self.residual)
         self.units, self.tolerance = torch.zeros(self.rows, **self._real), torch.zeros(1, **self._real)
-        blocks = _ROOM_BYTES // (2 * self.rows * self._size * dtype.itemsize)
+        most = torch.cuda.get_device_properties(device).total_memory // _PART if device.type == "cuda" else _ROOM_BYTES
+        blocks = min(_ROOM_BYTES, most) // (2 * self.rows * self._size * dtype.itemsize)
         self._make_room(None, max(1, min(_BLOCKS, blocks)))
 
     @property
