@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
 from cuda_on_cpu import CpuKernels, needs_compiler
 from plugstream import TV
+from plugstream.base.errors import PlugstreamWarning
 from plugstream.denoisers import tv_cuda
 
 CASES = [
@@ -16,6 +18,8 @@ CASES = [
     (False, 0.2, 0.7, (70, 4, 5)),
     (True, 0.0, math.inf, (1, 8, 9)),
     (True, 0.1, 0.9, (6, 1, 35)),
+    (True, 0.2, math.inf, (67, 5, 8)),  # four voxels a thread
+    (False, -math.inf, 0.8, (5, 9, 132)),
 ]
 
 
@@ -57,6 +61,51 @@ def test_what_is_close_already_is_not_iterated(kernels: CpuKernels) -> None:
     again, same = tv._solve_volumes(z, strength, dual, kernels)
     assert torch.equal(x, again)
     assert torch.equal(dual, same)
+
+
+@needs_compiler
+def test_four_voxels_a_thread_or_one_are_the_same(kernels: CpuKernels) -> None:
+    """To the bit, as a volume that begins off a multiple of 16 bytes has one."""
+    tv, strength = TV(ndim=3, low=0.3, tol=3e-4), torch.full((1, 1, 1, 1), 0.04)
+    z = volume((1, 6, 7, 8))
+    off = torch.empty(z.numel() + 1)[1:].reshape(z.shape).copy_(z)
+    assert off.data_ptr() % 16
+    for got, want in zip(tv._solve_volumes(off, strength, None, kernels), tv._solve_volumes(z, strength, None, kernels)):
+        assert torch.equal(got, want)
+
+
+@needs_compiler
+def test_a_volume_near_the_last_one_takes_three_steps_and_one_look(kernels: CpuKernels) -> None:
+    """At the strength of a step of PnP-SGD; the first step looks at the gap as well."""
+
+    class Counted:
+        def __init__(self) -> None:
+            self.names: list[str] = []
+
+        def launch(self, name: str, *arguments: Any) -> None:
+            self.names.append(name.rpartition("_")[0])
+            kernels.launch(name, *arguments)
+
+    tv, z, strength = TV(ndim=3), torch.zeros(1, 12, 12, 12), torch.full((1, 1, 1, 1), 4e-4)
+    z[0, 3:8, 4:9, 2:7] = 1
+    _, dual = tv._solve_volumes(z + 0.02 * volume((1, 12, 12, 12)), strength, None, kernels)
+    counted = Counted()
+    tv._solve_volumes(z + 0.02 * volume((1, 12, 12, 12), seed=1), strength, dual, counted)
+    assert counted.names == ["add_up", "begin", "descend", "descend", "look"]
+
+
+@needs_compiler
+def test_iterations_are_limited(kernels: CpuKernels) -> None:
+    """To fewer than there are long steps, and to more: it says so if it is short, and the bound is of what it returns."""
+    z, strength = volume((1, 6, 7, 8)), torch.full((1, 1, 1, 1), 0.09)
+    gaps = []
+    for limit in (1, 2, 5, 8, 13):
+        tv = TV(ndim=3, tol=1e-6, max_iterations=limit)
+        with pytest.warns(PlugstreamWarning, match=f"after {limit} iterations"):
+            x, dual = tv._solve_volumes(z, strength, None, kernels)
+        gaps.append(float(tv.gap(z.double(), 0.09, dual.double())))
+        assert (x - TV(ndim=3, tol=1e-7, max_iterations=20000)(z.double(), 0.3)).square().sum() <= 1.01 * gaps[-1]
+    assert gaps == sorted(gaps, reverse=True)
 
 
 @needs_compiler
