@@ -7,7 +7,8 @@
 struct Problem {
     int depth, height, width, isotropic;
     int planes;                     // of a thread
-    float low, high, beta, pace;    // the box; momentum; how long a step is, times 1/L
+    float low, high, beta;          // the box; momentum
+    float pace, pace_after;         // how long a step is, times 1/L, and the one after it
     const float *z, *strength;      // the volume; one number
     const double* mean;             // of the volume, one number
     const float *p, *before;        // the dual and the one before it, (3, depth, height, width); momentum is added to p
@@ -90,6 +91,16 @@ __device__ static Voxels<V> find_row(const Problem& p, const Constants& c, long 
     return own;
 }
 
+// The nearest vector of length at most 1.
+__device__ static void shorten(bool isotropic, float& a, float& b, float& d) {
+    if (isotropic) {
+        const float shrink = rsqrtf(fmaxf(a * a + b * b + d * d, 1.0f));
+        a *= shrink, b *= shrink, d *= shrink;
+    } else {
+        a = fminf(fmaxf(a, -1.0f), 1.0f), b = fminf(fmaxf(b, -1.0f), 1.0f), d = fminf(fmaxf(d, -1.0f), 1.0f);
+    }
+}
+
 // With STEP, p+ = project(s + rate D x(s)), s being p with its momentum if that is MOVED. With LOOK, x at the dual p, and
 // of each thread its part of the duality gap and how many places p is too long at.
 template <int V, bool MOVED, bool STEP, bool LOOK>
@@ -150,14 +161,8 @@ __device__ static void go_through(const Problem& p) {
                 beyond += (p.isotropic ? pa * pa + pb * pb + pd * pd : fmaxf(fmaxf(fabsf(pa), fabsf(pb)), fabsf(pd))) > 1.00001f;
             }
             if constexpr (STEP) {
-                float na = fmaf(rate, da, pa), nb = fmaf(rate, db, pb), nd = fmaf(rate, dd, pd);
-                if (p.isotropic) {
-                    const float shrink = rsqrtf(fmaxf(na * na + nb * nb + nd * nd, 1.0f));
-                    na *= shrink, nb *= shrink, nd *= shrink;
-                } else {
-                    na = fminf(fmaxf(na, -1.0f), 1.0f), nb = fminf(fmaxf(nb, -1.0f), 1.0f), nd = fminf(fmaxf(nd, -1.0f), 1.0f);
-                }
-                a.at[v] = na, b.at[v] = nb, d.at[v] = nd;
+                a.at[v] = fmaf(rate, da, pa), b.at[v] = fmaf(rate, db, pb), d.at[v] = fmaf(rate, dd, pd);
+                shorten(p.isotropic, a.at[v], b.at[v], d.at[v]);
             }
         }
         if constexpr (STEP) {
@@ -173,6 +178,118 @@ __device__ static void go_through(const Problem& p) {
         const long long thread = (blockIdx.z * (long long)p.height + row) * wide + column / V;
         p.sums[thread] = c.strength * gap;
         p.sums[threads + thread] = beyond;
+    }
+}
+
+// Two steps in one pass, in tiles of 32 x 32 columns of which the inner 28 x 28 are written: a warp has four rows of 32. When plane m is read, the first step is taken at plane m - 1 and the second at m - 2; neighbours along
+// x are asked by shuffles, and rows of other warps through shared memory. With LOOK, the gap of the dual before both.
+template <bool LOOK>
+__device__ static void go_twice(const Problem& p) {
+    constexpr int R = 4, W = 8, EDGE = 2;  // rows of a warp, warps, and columns and rows that are not written
+    __shared__ float last_b[2][W][32], first_x[2][W][32];
+    const int lane = threadIdx.x, warp = threadIdx.y, height = p.height, width = p.width, depth = p.depth;
+    const int column = (int)blockIdx.x * (32 - 2 * EDGE) - EDGE + lane;
+    const int row = (int)blockIdx.y * (R * W - 2 * EDGE) - EDGE + warp * R;
+    const int first = blockIdx.z * p.planes, end = min(first + p.planes, depth);
+    const long long plane = (long long)height * width, voxels = plane * depth;
+    const double exact = *p.mean;
+    const float mean = (float)exact, strength = *p.strength, low = (float)(p.low - exact), high = (float)(p.high - exact);
+    const float rate = strength > 0 ? p.pace / (12.0f * strength) : 0.0f;
+    const float rate_after = strength > 0 ? p.pace_after / (12.0f * strength) : 0.0f;
+    const bool wide = column >= 0 && column < width, right_there = column >= 0 && column + 1 < width;
+    bool there[R], below_there[R], written[R];
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+        const int tile_row = warp * R + r;
+        there[r] = wide && row + r >= 0 && row + r < height;
+        below_there[r] = row + r >= 0 && row + r + 1 < height;
+        written[r] = there[r] && lane >= EDGE && lane < 32 - EDGE && tile_row >= EDGE && tile_row < R * W - EDGE;
+    }
+    // Of plane m - 1 the dual, x and z, and of m - 2 the dual after one step and its x.
+    float a0[R] = {}, b0[R] = {}, d0[R] = {}, x0[R] = {}, z0[R] = {}, a1[R] = {}, b1[R] = {}, d1[R] = {}, x1[R] = {};
+    const long long corner = (long long)row * width + column;
+    if (first >= 2) {
+#pragma unroll
+        for (int r = 0; r < R; ++r)
+            if (there[r]) a0[r] = p.p[(first - 2) * plane + corner + r * width];
+    }
+    double gap = 0;
+    int beyond = 0;
+    float a[R], b[R], d[R], z[R];
+    const auto read = [&](int m) {
+        const long long place = m * plane + corner;
+        const bool inside = m >= 0 && m < depth, above_there = m >= 0 && m + 1 < depth;
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            const float* from = p.p + place + r * width;
+            a[r] = above_there && there[r] ? from[0] : 0.0f;
+            b[r] = inside && there[r] && below_there[r] ? from[voxels] : 0.0f;
+            d[r] = inside && there[r] && right_there ? from[2 * voxels] : 0.0f;
+            z[r] = inside && there[r] ? p.z[place + r * width] : 0.0f;
+        }
+    };
+    for (int m = first - 1; m < end + 2; ++m) {
+        read(m);
+        last_b[0][warp][lane] = b[R - 1], first_x[0][warp][lane] = x0[0], first_x[1][warp][lane] = x1[0];
+        __syncthreads();
+        float up = warp > 0 ? last_b[0][warp - 1][lane] : 0.0f;
+        const float below = warp + 1 < W ? first_x[0][warp + 1][lane] : 0.0f;
+        const float below_after = warp + 1 < W ? first_x[1][warp + 1][lane] : 0.0f;
+        const bool above = m >= 1 && m < depth;
+        float qa[R], qb[R], qd[R], x[R];
+        float part = 0;
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            const float left = __shfl_up_sync(~0u, d[r], 1), right = __shfl_down_sync(~0u, x0[r], 1);
+            const float sum = (a0[r] - a[r]) + (up - b[r]) + (left - d[r]);
+            x[r] = fminf(fmaxf(z[r] - mean - strength * sum, low), high);
+            up = b[r];
+            const float here = x0[r], da = above ? x[r] - here : 0.0f;
+            const float db = below_there[r] ? (r + 1 < R ? x0[r + 1 < R ? r + 1 : r] : below) - here : 0.0f;
+            const float dd = right_there ? right - here : 0.0f;
+            if constexpr (LOOK) {
+                const float pa = a0[r], pb = b0[r], pd = d0[r];
+                const float length = p.isotropic ? sqrtf(da * da + db * db + dd * dd) : fabsf(da) + fabsf(db) + fabsf(dd);
+                const float size = p.isotropic ? pa * pa + pb * pb + pd * pd : fmaxf(fmaxf(fabsf(pa), fabsf(pb)), fabsf(pd));
+                const bool counts = written[r] && m > first && m <= end;
+                part += counts ? fmaxf(length - (da * pa + db * pb + dd * pd), 0.0f) : 0.0f;
+                beyond += counts && size > 1.00001f;
+            }
+            qa[r] = fmaf(rate, da, a0[r]), qb[r] = fmaf(rate, db, b0[r]), qd[r] = fmaf(rate, dd, d0[r]);
+            shorten(p.isotropic, qa[r], qb[r], qd[r]);
+        }
+        gap += part;
+        last_b[1][warp][lane] = qb[R - 1];
+        __syncthreads();
+        up = warp > 0 ? last_b[1][warp - 1][lane] : 0.0f;
+        const bool above_after = m >= 2 && m <= depth;
+        float* to = p.next + (m - 2) * plane + corner;
+        float now[R];
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            const float left = __shfl_up_sync(~0u, qd[r], 1), right = __shfl_down_sync(~0u, x1[r], 1);
+            const float sum = (a1[r] - qa[r]) + (up - qb[r]) + (left - qd[r]);
+            now[r] = fminf(fmaxf(z0[r] - mean - strength * sum, low), high);
+            up = qb[r];
+            const float here = x1[r], da = above_after ? now[r] - here : 0.0f;
+            const float db = below_there[r] ? (r + 1 < R ? x1[r + 1 < R ? r + 1 : r] : below_after) - here : 0.0f;
+            const float dd = right_there ? right - here : 0.0f;
+            float ra = fmaf(rate_after, da, a1[r]), rb = fmaf(rate_after, db, b1[r]), rd = fmaf(rate_after, dd, d1[r]);
+            shorten(p.isotropic, ra, rb, rd);
+            if (written[r] && m >= first + 2) to[r * width] = ra, to[voxels + r * width] = rb, to[2 * voxels + r * width] = rd;
+        }
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+            a1[r] = qa[r], b1[r] = qb[r], d1[r] = qd[r], x1[r] = now[r];
+            a0[r] = a[r], b0[r] = b[r], d0[r] = d[r], x0[r] = x[r], z0[r] = z[r];
+        }
+    }
+    if constexpr (LOOK) {
+        const long long blocks = (long long)gridDim.x * gridDim.y * gridDim.z;
+        const long long block = blockIdx.x + gridDim.x * (blockIdx.y + (long long)gridDim.y * blockIdx.z);
+        const long long thread = block * (32 * W) + warp * 32 + lane;
+        p.sums[thread] = strength * gap;
+        p.sums[blocks * (32 * W) + thread] = beyond;
     }
 }
 
@@ -206,3 +323,5 @@ KERNEL(begin, BEGIN)            // a step from the dual p, and the gap there
 KERNEL(descend, DESCEND)        // a step
 KERNEL(accelerate, ACCELERATE)  // a step with momentum
 KERNEL(look, LOOK)              // x and the gap
+extern "C" __global__ void __launch_bounds__(256, 2) begin_twice(Problem p, const float*, float*) { go_twice<true>(p); }
+extern "C" __global__ void __launch_bounds__(256, 2) descend_twice(Problem p, const float*, float*) { go_twice<false>(p); }

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from plugstream.base.cuda_source import Kernels, compile_kernels
 
-PACES = (3.8, 3.0, 1.5, 1.9, 3.0, 1.5, 1.9, 1.5)  # how long the first steps are, times 1/L
+PACES = (3.8, 3.0, 1.5, 1.9, 2.4, 1.5, 1.9, 1.5)  # how long the first steps are, times 1/L
 LOOKS = (4, 2, 2, 2)  # iterations with momentum before each of the first looks at the gap
-_FIRST_LOOK = 3  # steps before it
+_NEAR = 20.0  # a gap relative to its goal that four steps are usually enough for
 _PLANES = 64  # that a thread goes through
+_INNER = 28  # columns and rows of a tile that two steps in one pass are right for
 
 
 class Variation(Protocol):
@@ -45,7 +46,7 @@ class Problem(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int) for name in ("depth", "height", "width", "isotropic", "planes")),
-        *((name, ctypes.c_float) for name in ("low", "high", "beta", "pace")),
+        *((name, ctypes.c_float) for name in ("low", "high", "beta", "pace", "pace_after")),
         *((name, ctypes.c_void_p) for name in ("z", "strength", "mean", "p", "before", "next", "x", "sums")),
     )
 
@@ -91,18 +92,15 @@ def solve(
         run.look()
         return run.x, run.dual, True
     paces = PACES[: tv.max_iterations]
-    taken, ratio = min(_FIRST_LOOK, len(paces)), run.begin(paces)
-    if ratio <= 1:
-        run.look()
-        return run.x, run.dual, True
-    run.descend(paces[2:taken])
-    ratio = run.look()
-    while ratio > 1 and taken < len(paces):
-        # The gap falls about as the number of steps to the power of -1.4.
-        more = max(1, math.ceil(taken * (min(ratio, 100.0) ** 0.7 - 1)))
+    ratio, taken = run.begin(paces[:2]), min(2, len(paces))
+    more = 0 if ratio <= 1 else 2 if ratio < _NEAR else 4
+    while True:
         run.descend(paces[taken : taken + more])
         taken = min(taken + more, len(paces))
         ratio = run.look()
+        if ratio <= 1 or taken == len(paces):
+            break
+        more = 2 if ratio < 2 else 4
     for momentum in filter(None, groups):
         if not (ratio > 1 and taken < tv.max_iterations):
             break
@@ -119,41 +117,32 @@ class _Run:
     Attributes: dual, the present one; x, the image at the last look.
     """
 
-    def __init__(
-        self, tv: Variation, volume: Tensor, strength: Tensor, warm: Tensor | None, kernels: Kernels
-    ) -> None:
+    def __init__(self, tv: Variation, volume: Tensor, strength: Tensor, warm: Tensor | None, kernels: Kernels) -> None:
         depth, height, width = volume.shape
         self.tv, self.volume, self.kernels = tv, volume, kernels
         self.dual = volume.new_zeros((3, *volume.shape)) if warm is None else warm
         self.x = torch.empty_like(volume)
-        self._warm, self._before, self._spare = warm, self.dual, []
+        self._warm, self._before = warm, self.dual
+        self._spare: list[Tensor] = []
         aligned = all(tensor.data_ptr() % 16 == 0 for tensor in (volume, self.dual))
         self._across = 4 if width % 4 == 0 and aligned else 1
-        lanes, planes = width // self._across, min(_PLANES, depth)
-        wide = min(32, 1 << (lanes - 1).bit_length())
-        self._block = (wide, 256 // wide, 1)
-        self._grid = (-(-lanes // wide), -(-height // self._block[1]), -(-depth // planes))
-        self._sums = torch.empty((2, self._grid[2] * height * lanes), dtype=torch.float64, device=volume.device)
         self._strength = strength.contiguous()
-        p = Problem(depth, height, width, int(tv.isotropic), planes, low=tv.low, high=tv.high)
-        p.z, p.strength, p.sums = volume.data_ptr(), self._strength.data_ptr(), self._sums.data_ptr()
+        p = Problem(depth, height, width, int(tv.isotropic), min(_PLANES, depth), low=tv.low, high=tv.high)
+        p.z, p.strength = volume.data_ptr(), self._strength.data_ptr()
         self._problem = p
-        self._launch("add_up")
-        self._moments = self._sums.sum(1)
+        self._moments = self._launch("add_up").sum(1)
         self._mean = self._moments[:1] / volume.numel()
         p.mean = self._mean.data_ptr()
 
     def begin(self, paces: Sequence[float]) -> float:
         """Take one or two steps, and return the gap before them, relative to the goal; if that is within, undo them."""
         start = self.dual
-        self._step("begin", paces[0])
-        gaps = self._sums.sum(1)
-        self.descend(paces[1:2])
+        gaps = self._step("begin", paces).sum(1)
         total, squares, gap, beyond = torch.cat([self._moments, gaps]).tolist()  # waits for the device
         energy = squares - total * (total / self.volume.numel())
         self._goal = self.tv.tol**2 * energy
         if start is self._warm and energy <= 1e-14 * squares:
-            # A constant volume is its own answer, which iterating from another dual would not reach to a relative error.
+            # A constant volume is its own answer, to which another dual would not lead within a relative error.
             self.dual = self._before = torch.zeros_like(start)
             return self.begin(paces)
         ratio = self._relative(gap, beyond)
@@ -162,39 +151,58 @@ class _Run:
         return ratio
 
     def descend(self, paces: Sequence[float]) -> None:
-        """Take steps without momentum."""
-        for pace in paces:
-            self._step("descend", pace)
+        """Take steps without momentum, two in a pass."""
+        for first in range(0, len(paces), 2):
+            self._step("descend", paces[first : first + 2])
 
     def accelerate(self, momentum: Sequence[float]) -> None:
         """Take steps, with the momentum of the last one from before."""
         for following in momentum:
-            self._step("accelerate" if self._problem.beta else "descend", 1.0)
+            self._step("accelerate" if self._problem.beta else "descend", [1.0])
             self._problem.beta = following
 
     def look(self) -> float:
         """Form x, and return the gap relative to the goal."""
         p = self._problem
         p.p, p.x = self.dual.data_ptr(), self.x.data_ptr()
-        self._launch("look")
-        return self._relative(*self._sums.sum(1).tolist()) if self.tv.tol > 0 else math.inf
+        sums = self._launch("look")
+        return self._relative(*sums.sum(1).tolist()) if self.tv.tol > 0 else math.inf
 
     def _relative(self, gap: float, beyond: float) -> float:
-        if beyond > 0:
+        if beyond > 0 or gap > self._goal == 0:
             return math.inf
-        return gap / self._goal if gap > self._goal > 0 else (math.inf if gap > self._goal else 0.0)
+        return gap / self._goal if gap > self._goal else 0.0  # a NaN counts as within, which no iteration would cure
 
-    def _step(self, name: str, pace: float) -> None:
+    def _step(self, name: str, paces: Sequence[float]) -> Tensor:
         p, before = self._problem, self._before
         reusable = [] if before is self._warm or before is self.dual else [before]
         if name != "accelerate":  # which alone reads the one before
             self._spare += reusable
             reusable = []
         target = self._spare.pop() if self._spare else torch.empty_like(self.dual)
-        p.p, p.before, p.next, p.pace, p.x = self.dual.data_ptr(), before.data_ptr(), target.data_ptr(), pace, None
-        self._launch(name)
+        p.p, p.before, p.next, p.x = self.dual.data_ptr(), before.data_ptr(), target.data_ptr(), None
+        p.pace, p.pace_after = paces[0], paces[-1]
+        sums = self._launch(name, twice=len(paces) == 2)
         self._spare += reusable
         self._before, self.dual = self.dual, target
+        return sums
 
-    def _launch(self, name: str) -> None:
-        self.kernels.launch(f"{name}_{self._across}", self._grid, self._block, self._problem, None, None)
+    def _launch(self, name: str, *, twice: bool = False) -> Tensor:
+        """Launch a kernel; returns the sums that it may write."""
+        depth, height, width = self.volume.shape
+        if twice:
+            across, block = 1, (32, 8, 1)
+            tiles = -(-width // _INNER), -(-height // _INNER)
+            threads = 256 * tiles[0] * tiles[1]
+        else:
+            across = self._across
+            lanes = width // across
+            wide = min(32, 1 << (lanes - 1).bit_length())
+            block = (wide, 256 // wide, 1)
+            tiles = -(-lanes // wide), -(-height // block[1])
+            threads = lanes * height
+        grid = (*tiles, -(-depth // self._problem.planes))
+        sums = torch.empty((2, threads * grid[2]), dtype=torch.float64, device=self.volume.device)
+        self._problem.sums = sums.data_ptr()
+        self.kernels.launch(f"{name}_{'twice' if twice else across}", grid, block, self._problem, None, None)
+        return sums
