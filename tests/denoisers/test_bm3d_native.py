@@ -193,8 +193,9 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         with pytest.raises((TypeError, ValueError)):
             module.bm3d(*arrays, **options)
     for wrong in ({"step": 9}, {"radius": 23}, {"group1": 3}, {"group2": 64}, {"stages": 4}, {"level": "abacus"},
-                  {"channels": 2}, {"offsets": np.ones((2, 39 * 39), np.float32)}, {"kaiser": np.ones(7, np.float32)},
-                  {"offsets": np.ones((2, 39), np.float32), "shared": np.ones((2, 1, 3, 5, 64), np.float32)}):  # fmt: skip
+                  {"channels": 2}, {"offsets": np.ones((2, 1521), np.float32)}, {"kaiser": np.ones(7, np.float32)},
+                  {"offsets": np.ones((2, 9), np.float32), "shared": np.ones((2, 1, 3, 5, 64), np.float32)},
+                  ):  # fmt: skip
         with pytest.raises(ValueError, match=r"must|no such|given together"):
             module.bm3d(images, sigma, out, **(options | wrong))
 

@@ -156,11 +156,14 @@ def _denoise(
         out = _by_torch(stack, sigma, profile, stages, coloured, out)
     else:
         options: dict[str, Any] = {**asdict(profile), **native_matrices(profile.kaiser), **coloured}
-        native.bm3d(stack, sigma, out, stages=stages, threads=threads(), channels=len(stack), **options)
+        if len(stack) > 1:
+            options["channels"] = len(stack)
+        native.bm3d(stack, sigma, out, stages=stages, threads=threads(), **options)
     clean = out.astype(np.float64 if image.dtype.kind not in "fc" else image.real.dtype)
     if parts == 2:
         clean = clean[: len(turn)] + 1j * clean[len(turn) :]
-    return (np.moveaxis(clean, 0, -1) @ turn).reshape(image.shape).astype(clean.dtype, copy=False)
+    turned: NDArray[Any] = np.moveaxis(clean, 0, -1) @ turn
+    return turned.reshape(image.shape).astype(clean.dtype, copy=False)
 
 
 def _by_torch(

@@ -16,11 +16,15 @@ from plugstream.denoisers.bm3d.transforms import native_matrices
 serves = forms.native_serves
 
 
-def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2, level: str = "") -> Tensor:
+def bm3d(
+    images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2, channels: int = 1, level: str = ""
+) -> Tensor:
     """As `reference.bm3d`: (N, H, W) and (N,) to (N, H, W), in float32; `level` as of `call_native`."""
     images = images.contiguous()
     out = torch.empty_like(images)
     options = asdict(profile) | native_matrices(profile.kaiser)
+    if channels > 1:
+        options["channels"] = channels
     forms.call_native("bm3d", images, sigma.float().contiguous(), out, level=level, stages=stages, **options)
     return out
 

@@ -72,7 +72,8 @@ def _shared(covariance: NDArray[Any], name: str, reach: int) -> NDArray[Any]:
     part = covariance[np.ix_(down % covariance.shape[0], across % covariance.shape[1])]
     along = np.lib.stride_tricks.sliding_window_view(part, 15, 1) @ correlation.T  # (down, 2 reach + 1, v)
     both = np.lib.stride_tricks.sliding_window_view(along, 15, 0) @ correlation.T  # (reach + 1, 2 reach + 1, v, u)
-    return both.swapaxes(-1, -2).reshape(reach + 1, 2 * reach + 1, 64)
+    table: NDArray[Any] = both.swapaxes(-1, -2).reshape(reach + 1, 2 * reach + 1, 64)
+    return table
 
 
 def _beyond(tables: NDArray[Any], most: int, reach: int) -> NDArray[Any]:
