@@ -9,7 +9,7 @@ import torch
 import zarr
 from PIL import Image
 
-from plugstream import BM3D, TV, InputError, RealImaginary, SliceMean, Slices, bm3d_rgb
+from plugstream import BM3D, TV, Anscombe, InputError, RealImaginary, SliceMean, Slices, bm3d_rgb
 from plugstream.base.progress import listening
 from plugstream.cli import main
 from plugstream.denoisers.pictures import OPPONENT, denoise_picture, denoise_volume
@@ -248,3 +248,31 @@ def test_mistakes_with_volumes(solid, tmp_path, capsys, monkeypatch, words, mess
     assert said.count("\n") == 1
     assert not list(tmp_path.glob("o.*"))
     assert not list(tmp_path.glob(".*"))
+
+
+def test_counts(tmp_path, capsys):
+    truth = 3 + 20 * (np.add.outer(np.arange(24), np.arange(30)) // 8 % 2)
+    counts = np.random.default_rng(4).poisson(truth)
+    Image.fromarray(counts.astype(np.uint8)).save(tmp_path / "c.png")
+    np.save(tmp_path / "c.npy", (0.5 * counts).astype(np.float32))
+    np.save(tmp_path / "v.npy", np.stack([counts] * 9).astype(np.uint16))
+    words = ["denoise", str(tmp_path / "c.png"), str(tmp_path / "o.png"), "--counts"]
+    assert main(words) == 0
+    want = Anscombe(BM3D())(counts.astype(np.float32), 1.0).numpy()
+    assert np.abs(np.asarray(Image.open(tmp_path / "o.png")) - want).max() <= 0.51
+    assert main(["denoise", str(tmp_path / "c.npy"), str(tmp_path / "o.npy"), "--counts", "--gain", "0.5"]) == 0
+    assert np.allclose(np.load(tmp_path / "o.npy"), want / 2, atol=1e-3)
+    assert main(["denoise", str(tmp_path / "v.npy"), str(tmp_path / "ov.npy"), "--counts", "--along", "z"]) == 0
+    assert np.abs(np.load(tmp_path / "ov.npy") - want).max() <= 0.51
+    capsys.readouterr()
+    rgb = np.zeros((9, 9, 3), np.uint8)
+    Image.fromarray(rgb).save(tmp_path / "rgb.png")
+    for more, message in (
+        (["c.png", "no.png", "--gain", "2", "--sigma", "0.1"], "--gain and --read-noise are for counts"),
+        (["rgb.png", "no.png", "--counts"], "no grey picture of real numbers, as counts are"),
+        (["c.png", "no.png", "--counts", "--gain", "0"], "counts need a gain > 0"),
+    ):
+        assert main(["denoise", str(tmp_path / more[0]), str(tmp_path / more[1]), *more[2:]]) == 2
+        said = capsys.readouterr().err
+        assert message in said
+        assert said.count("\n") == 1
