@@ -113,16 +113,6 @@ inline void smallest(const int32_t* keys, int rows, int count, int32_t* candidat
 
 #else
 
-PLUGSTREAM_INLINE bool any(Ints mask) {
-#if defined(__AVX2__)
-    return _mm256_movemask_epi8(reinterpret_cast<__m256i>(mask)) != 0;
-#else
-    int together = 0;
-    for (int i = 0; i < lanes; ++i) together |= mask[i];
-    return together != 0;
-#endif
-}
-
 // By insertion: after the first rows few keys are below the largest of those kept.
 template <int vectors>
 inline void smallest(const int32_t* keys, int rows, int count, int32_t*, int32_t* out) {
