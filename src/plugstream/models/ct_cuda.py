@@ -9,7 +9,7 @@ detector or one column of voxels, reads neighbours; a copy there and back costs 
   values that they read.
 - Cones whose detector columns are parallel to the rotation axis, helices too: of each such column the rows near a voxel
   follow from two numbers, so that the adjoint is two or three columns by two or three rows.
-- Other rays (tilted, rolled, steep): forward as any ray; their adjoint is `ct_triton`'s.
+- Other rays (tilted, rolled, steep): forward as any ray; their adjoint, of flat detectors, is `ct_cells`'.
 
 Roofline, a voxel and view, of 512^3 voxels and 180 views on an H200, whose profiler counted the instructions:
 forward, slices read 8 bytes from the L1 cache for two multiply-adds, and each number comes from the L2 cache once a

@@ -12,7 +12,7 @@ from plugstream.models.ct_maps import map_detector, solid_places, solid_shape
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-OFFSET = 2  # places across count from two voxels before the first, so that those of cells are at least 1
+OFFSET = 4  # places across count from so many voxels before the first, so that those near cells are at least 2
 WHOLE = 1.5 * 2**23  # what is added to rows to read them off as integers
 
 
@@ -30,6 +30,7 @@ class Forms:
     by z; first and last column, first and one beyond the last row, plus `WHOLE`. used, turned, backward (axes, views):
     whether any ray advances along the axis, whether rows and columns change places, and whether rows are counted from
     the last. uneven: by how much the number of a thread's rows may be off, if they are taken as equally far apart.
+    even: whether places follow from few terms in the row, to half of what rounding them changes.
     """
 
     table: NDArray[np.float32]
@@ -37,6 +38,7 @@ class Forms:
     turned: Flags
     backward: Flags
     uneven: float
+    even: bool
 
 
 @dataclass(frozen=True)
@@ -63,14 +65,14 @@ def find_forms(rays: Rays, voxels: Voxels, high: int) -> Forms | None:
     if views is None:
         return None
     count, sizes = len(rays), np.array(solid_shape(voxels))
-    table, uneven = np.zeros((3, count, 28)), 0.0
+    table, uneven, error = np.zeros((3, count, 28)), 0.0, 0.0
     used, turned, backward = np.zeros((3, 3, count), bool)
     gap = np.maximum(-views.place, views.place - (sizes - 1)).max(1)  # from the source to the voxels
     for axis in range(3):
         one, two = (1 if axis == 0 else 0), (1 if axis == 2 else 2)
         # The least distance of a place that threads look at.
         margin = np.zeros(3, int)
-        margin[one], margin[two] = high, OFFSET
+        margin[one], margin[two] = high, 2
         corners = np.array(np.meshgrid(*np.stack([-margin, sizes - 1 + margin], 1), indexing="ij")).reshape(3, -1)
         nearest = (views.shares[:, 2, :3] @ corners + views.shares[:, 2, 3:]).min(1)
         boxes, sign = _find_boxes(views, axis)
@@ -99,9 +101,17 @@ def find_forms(rays: Rays, voxels: Voxels, high: int) -> Forms | None:
             table[axis, :, offset] = share @ np.append(middle, 1)
             table[axis, :, offset + 1 : offset + 4] = share[:, [axis, two, one]]
         table[axis, :, 24:] = boxes + np.array([0, 0, WHOLE, WHOLE + 1])
-        change = np.abs(forms[:, 7, 0]) / np.where(used[axis], _least_distance(forms, boxes), np.inf)
+        least = np.where(used[axis], _least_distance(forms, boxes), np.inf)
+        change = np.abs(forms[:, 7, 0]) / least
+        t, x = np.array([-1, 1]) * sizes[axis], np.array([0, sizes[two] + 2 * OFFSET])
+        slope = (forms[:, 4, :1] + forms[:, 4, 1:] * t)[:, :, None] - forms[:, 7, :1, None] * x
+        drift = np.abs(slope).max((1, 2)) / least
         uneven = max(uneven, float(high**2 * change.max()))
-    return Forms(table.astype(np.float32), used, turned, backward, uneven)
+        # What is left out if z has three terms, and x two.
+        error = max(
+            error, float(((1.25 * high) ** 3 * change**2).max()), float((0.25 * high**2 * change * drift).max())
+        )
+    return Forms(table.astype(np.float32), used, turned, backward, uneven, error <= max(5e-6, 3e-8 * sizes.max()))
 
 
 def _in_voxels(rays: Rays, voxels: Voxels) -> _Views | None:
