@@ -19,11 +19,12 @@ from torch import Tensor
 
 from plugstream.base.cuda_source import Kernels, compile_kernels
 
-PACES = (3.8, 3.0, 1.5, 1.9, 2.4, 1.5, 1.9, 1.5)  # how long the first steps are, times 1/L
+PACES = (3.8, 1.3) * 16  # how long the first steps are, times 1/L
 LOOKS = (4, 2, 2, 2)  # iterations with momentum before each of the first looks at the gap
-_NEAR = 20.0  # a gap relative to its goal that four steps are usually enough for
-_PLANES = 64  # that a thread goes through
+_NEAR = 32.0  # a gap relative to its goal that four steps are usually enough for
 _INNER = 28  # columns and rows of a tile that two steps in one pass are right for
+_PLANES, _PLANES_TWICE = (4, 16), (8, 64)  # that a thread goes through, at least and at most
+_BLOCKS = 1056  # that fill a device
 
 
 class Variation(Protocol):
@@ -100,7 +101,7 @@ def solve(
         ratio = run.look()
         if ratio <= 1 or taken == len(paces):
             break
-        more = 2 if ratio < 2 else 4
+        more = 2 * math.ceil(taken * min(max(ratio**0.8 - 1, 0.0), 1.0) / 2)
     for momentum in filter(None, groups):
         if not (ratio > 1 and taken < tv.max_iterations):
             break
@@ -127,7 +128,7 @@ class _Run:
         aligned = all(tensor.data_ptr() % 16 == 0 for tensor in (volume, self.dual))
         self._across = 4 if width % 4 == 0 and aligned else 1
         self._strength = strength.contiguous()
-        p = Problem(depth, height, width, int(tv.isotropic), min(_PLANES, depth), low=tv.low, high=tv.high)
+        p = Problem(depth, height, width, int(tv.isotropic), low=tv.low, high=tv.high)
         p.z, p.strength = volume.data_ptr(), self._strength.data_ptr()
         self._problem = p
         self._moments = self._launch("add_up").sum(1)
@@ -191,18 +192,19 @@ class _Run:
         """Launch a kernel; returns the sums that it may write."""
         depth, height, width = self.volume.shape
         if twice:
-            across, block = 1, (32, 8, 1)
+            across, block, (least, most) = 1, (32, 8, 1), _PLANES_TWICE
             tiles = -(-width // _INNER), -(-height // _INNER)
             threads = 256 * tiles[0] * tiles[1]
         else:
-            across = self._across
+            across, (least, most) = self._across, _PLANES
             lanes = width // across
             wide = min(32, 1 << (lanes - 1).bit_length())
             block = (wide, 256 // wide, 1)
             tiles = -(-lanes // wide), -(-height // block[1])
             threads = lanes * height
-        grid = (*tiles, -(-depth // self._problem.planes))
+        planes = max(least, min(most, depth * tiles[0] * tiles[1] // _BLOCKS))
+        grid = (*tiles, -(-depth // planes))
         sums = torch.empty((2, threads * grid[2]), dtype=torch.float64, device=self.volume.device)
-        self._problem.sums = sums.data_ptr()
+        self._problem.planes, self._problem.sums = planes, sums.data_ptr()
         self.kernels.launch(f"{name}_{'twice' if twice else across}", grid, block, self._problem, None, None)
         return sums
