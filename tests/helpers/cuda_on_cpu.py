@@ -30,6 +30,7 @@ struct alignas(16) float4 { float x, y, z, w; };
 static float __fadd_rd(float a, float whole) { return std::floor(a) + whole; }  // for the number that has no fraction
 static float __fadd_ru(float a, float whole) { return std::ceil(a) + whole; }
 static float rsqrtf(float a) { return 1.0f / std::sqrt(a); }
+static float __saturatef(float a) { return a > 0.0f ? (a < 1.0f ? a : 1.0f) : 0.0f; }
 static float __fdividef(float a, float b) { return a / b; }
 static unsigned __float_as_uint(float a) { unsigned bits; __builtin_memcpy(&bits, &a, 4); return bits; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
