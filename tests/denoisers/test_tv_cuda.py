@@ -25,7 +25,9 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> CpuKernels:
-    return CpuKernels(tv_cuda.read_source(), tmp_path_factory.mktemp("kernels"), ("begin_twice", "descend_twice"))
+    return CpuKernels(
+        tv_cuda.read_source(), tmp_path_factory.mktemp("kernels"), ("begin_twice", "descend_twice", "accelerate_twice")
+    )
 
 
 def volume(shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:
@@ -44,6 +46,7 @@ def test_it_is_the_prox_of_tv(
 ) -> None:
     """Against the specification in float64, from zero and from a warm start of another strength."""
     monkeypatch.setattr(tv_cuda, "PACES", tv_cuda.PACES[:6])  # so that steps with momentum follow
+    monkeypatch.setattr(tv_cuda, "_AT_ONCE", 1)  # two are the same to the bit, and slow here
     tv = TV(isotropic=isotropic, low=low, high=high, ndim=3, tol=3e-4)
     exact = TV(isotropic=isotropic, low=low, high=high, ndim=3, tol=1e-8, max_iterations=20000)
     z, warm = volume((2, *shape)), None
@@ -95,6 +98,11 @@ def test_two_steps_in_one_pass_are_two_steps(
     one.descend([1.5])
     assert torch.equal(one.dual, two.dual)
     torch.testing.assert_close(*gaps)
+    for some in ([0.2], [0.3], [0.4], [0.5]):
+        one.accelerate(some)
+    two.accelerate([0.2, 0.3, 0.4, 0.5])
+    assert torch.equal(one.dual, two.dual)
+    assert torch.equal(one._before, two._before)
     one.descend([2.0])
     one.descend([1.0])
     two.descend([2.0, 1.0])
