@@ -177,7 +177,9 @@ def _profile(algorithm: ps.ProximalGradient, state: GradientState) -> None:
         _wait()
     ranges = [event.time_range for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
     span = max(r.end for r in ranges) - min(r.start for r in ranges)
-    print(f"  the device works for {100 * sum(r.elapsed_us() for r in ranges) / span:.0f} % of the time")
+    busy = sum(r.elapsed_us() for r in ranges)
+    print(f"  the device works for {busy / 3e3:.2f} ms a step, {100 * busy / span:.0f} % of the time in a profile")
+    ps.solve(algorithm, state=state, iterations=1)
     whole = Watch()
     with whole:
         ps.solve(algorithm, state=state, iterations=20)

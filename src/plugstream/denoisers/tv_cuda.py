@@ -48,8 +48,8 @@ class Problem(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int) for name in ("depth", "height", "width", "isotropic", "planes")),
-        *((name, ctypes.c_float) for name in ("low", "high", "beta", "beta_after", "pace", "pace_after")),
-        *((name, ctypes.c_void_p) for name in ("z", "strength", "mean", "p", "before", "between", "next", "x", "sums")),
+        *((name, ctypes.c_float) for name in ("low", "high", "beta", "pace", "pace_after")),
+        *((name, ctypes.c_void_p) for name in ("z", "strength", "mean", "p", "before", "next", "x", "sums")),
     )
 
 
@@ -100,9 +100,10 @@ def solve(
         run.descend(paces[taken : taken + more])
         taken = min(taken + more, len(paces))
         ratio = run.look()
-        if ratio <= 1 or taken == len(paces):
+        needed = taken * ratio**0.8  # as the gap falls about as the number of steps to the power of -1.25
+        if ratio <= 1 or taken == len(paces) or needed > len(PACES):
             break
-        more = 2 * math.ceil(taken * min(max(ratio**0.8 - 1, 0.0), 1.0) / 2)
+        more = 2 * math.ceil(min(needed - taken, taken) / 2)
     for momentum in filter(None, groups):
         if not (ratio > 1 and taken < tv.max_iterations):
             break
@@ -159,12 +160,9 @@ class _Run:
 
     def accelerate(self, momentum: Sequence[float]) -> None:
         """Take steps, each followed by this momentum."""
-        p = self._problem
-        for first in range(0, len(momentum), _AT_ONCE):
-            some = momentum[first : first + _AT_ONCE]
-            p.beta_after = some[0]
-            self._step("accelerate", [1.0] * len(some))
-            p.beta = some[-1]
+        for following in momentum:
+            self._step("accelerate" if self._problem.beta else "descend", [1.0])
+            self._problem.beta = following
 
     def look(self) -> float:
         """Form x, and return the gap relative to the goal."""
@@ -180,24 +178,18 @@ class _Run:
 
     def _step(self, name: str, paces: Sequence[float]) -> Tensor:
         """Launch one or two steps; returns the sums of `begin`."""
-        p, dual, before, twice = self._problem, self.dual, self._before, len(paces) == 2
-        free = [] if before is self._warm or before is dual else [before]
+        p, before = self._problem, self._before
+        free = [] if before is self._warm or before is self.dual else [before]
         if name != "accelerate":  # which alone reads the one before
             self._spare += free
             free = []
-        targets = [self._take() for _ in range(2 if name == "accelerate" and twice else 1)]
-        p.p, p.before, p.x = dual.data_ptr(), before.data_ptr(), None
-        p.between, p.next = targets[0].data_ptr(), targets[-1].data_ptr()
+        target = self._spare.pop() if self._spare else torch.empty_like(self.dual)
+        p.p, p.before, p.next, p.x = self.dual.data_ptr(), before.data_ptr(), target.data_ptr(), None
         p.pace, p.pace_after = paces[0], paces[-1]
-        sums = self._launch(name, twice=twice)
-        self._before, self.dual = (dual, *targets)[-2:]
-        if self._before is not dual and dual is not self._warm:
-            free.append(dual)
+        sums = self._launch(name, twice=len(paces) == 2)
         self._spare += free
+        self._before, self.dual = self.dual, target
         return sums
-
-    def _take(self) -> Tensor:
-        return self._spare.pop() if self._spare else torch.empty_like(self.dual)
 
     def _launch(self, name: str, *, twice: bool = False) -> Tensor:
         """Launch a kernel; returns the sums that it may write."""
