@@ -27,7 +27,7 @@ Rows = Callable[[Tensor, slice], Tensor]
 """Views (B,), and rows of the detector, to their data (B, R, C), on any device."""
 
 # Numbers of filtered data that are gathered at a time, and how many times the padded rows are there while filtering.
-_AT_ONCE, _COPIES = 1 << 25, 6
+_AT_ONCE, _COPIES = 1 << 24, 6
 # Slices of a slab whose rows are its own, at most: reading the first and writing the last one hide behind nothing.
 _DEEP = 256
 # Bytes of a slab on its way back at a time.
