@@ -49,6 +49,8 @@ GPU_BARS = {
     "cone 512^3, 180 views adjoint": 1.2,
     "parallel 512^3, 180 views filtered": 1.0,
     "cone 512^3, 180 views filtered": 1.0,
+    "rolled cone 512^3, 180 views forward": 1.2,
+    "rolled cone 512^3, 180 views adjoint": 1.2,
 }
 
 
