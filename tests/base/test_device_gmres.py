@@ -18,11 +18,11 @@ from plugstream.base.device_gmres import DeviceSpace, Problem, Rooms, find_kerne
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
-    """Of either precision; one thread does what all of a block do."""
+    """Of either precision."""
     if shutil.which("g++") is None:
         pytest.skip("no g++ to compile CUDA kernels for the CPU")
-    folder, one_thread = tmp_path_factory.mktemp("kernels"), "#define __shared__ static\n#define __syncthreads()\n"
-    return {dtype: CpuKernels(one_thread + read_source(dtype), folder) for dtype in (torch.complex64, torch.complex128)}
+    folder, together = tmp_path_factory.mktemp("kernels"), ("orthonormalize",)
+    return {dtype: CpuKernels(read_source(dtype), folder, together) for dtype in (torch.complex64, torch.complex128)}
 
 
 class Matrix:
@@ -158,8 +158,9 @@ def test_rooms_are_used_again_and_few_are_kept(kernels):
     assert copy.deepcopy(rooms)._idle == []
 
 
+@pytest.mark.parametrize("threads", [1, 7, 256])
 @pytest.mark.parametrize("earlier", [0, 6])
-def test_the_kernel_makes_products_orthonormal(kernels, earlier):
+def test_the_kernel_makes_products_orthonormal(kernels, earlier, threads):
     """Turned products are orthonormal, rows of zeros but for their rank; the triangle gives the products back."""
     rng = np.random.default_rng(5)
     rows, size = 6, 40
@@ -187,7 +188,7 @@ def test_the_kernel_makes_products_orthonormal(kernels, earlier):
         rows, earlier, stride, 0, 1e-10, tensors[0].data_ptr() if earlier else None, None,
         *(x.data_ptr() for x in (*tensors[1:], *out)),
     )  # fmt: skip
-    kernels[torch.complex128].launch("orthonormalize", (1, 1, 1), (1, 1, 1), problem, None, None)
+    kernels[torch.complex128].launch("orthonormalize", (1, 1, 1), (threads, 1, 1), problem, None, None)
     assert rank.item() == rows - 2
     new = turn.numpy() @ rest
     kept = np.diag([1.0] * (rows - 2) + [0.0] * 2)

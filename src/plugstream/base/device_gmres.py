@@ -283,8 +283,7 @@ class _Room:
             self.tolerance.data_ptr(), self.turn.data_ptr(), self.new_shares.data_ptr(), self.triangle.data_ptr(),
             self.shares.data_ptr(), self.order.data_ptr(), report[-1:].data_ptr(),
         )  # fmt: skip
-        threads = _THREADS if overlaps.is_cuda else 1
-        self._kernels.launch("orthonormalize", (1, 1, 1), (threads, 1, 1), problem, None, None)
+        self._kernels.launch("orthonormalize", (1, 1, 1), (_THREADS, 1, 1), problem, None, None)
 
     def _measure(self, place: int) -> None:
         _norms(self.residual, out=self.report[place, : self.rows])
