@@ -14,6 +14,7 @@ import plugstream.base.device_gmres as module
 from cuda_on_cpu import CpuKernels
 from plugstream.base.block_gmres import KrylovSpace
 from plugstream.base.device_gmres import DeviceSpace, Problem, Rooms, find_kernels, read_source
+from plugstream.base.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +127,15 @@ def test_what_has_not_converged_says_so(kernels):
         found = _space(kernels, broken).solve(torch.from_numpy(b), tol=1e-8)
         assert found.residuals == pytest.approx([1, 1], rel=1e-12)
         assert not found.values.any()
+
+
+def test_what_autograd_would_follow_is_refused(kernels):
+    matrix, b = _system(20, 2)
+    space, rows = _space(kernels, matrix), torch.from_numpy(b).requires_grad_()
+    with pytest.raises(InputError, match="autograd"):
+        space.solve(rows, tol=1e-6)
+    with torch.no_grad():
+        assert (space.solve(rows, tol=1e-6).residuals <= 1e-6).all()
 
 
 @pytest.mark.parametrize("tol", [1e-3, 1e-5])
