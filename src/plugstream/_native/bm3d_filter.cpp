@@ -196,6 +196,58 @@ PLUGSTREAM_INLINE void variances(const int32_t* positions, long across, const fl
     }
 }
 
+// The same for noise that is not white, of which all blocks may share some: `table` has it for dy of 0 .. reach and dx
+// of -reach .. reach; a block with itself shares its own variance.
+template <int group>
+void coloured_variances(const int32_t* positions, long across, const float* table, int reach, float* v) {
+    constexpr int vectors = coefficients / lanes;
+    const int span = 2 * reach + 1;
+    const float* own = table + reach * coefficients;
+    int y[group], x[group];
+    for (int k = 0; k < group; ++k) {
+        y[k] = static_cast<int>(positions[k] / static_cast<int>(across));
+        x[k] = positions[k] - y[k] * static_cast<int>(across);
+    }
+    for (int half = 1; half <= group; half *= 2) {  // the last round is for the sum of all
+        for (int a = 0; a < group; a += 2 * half) {
+            const int b = a + half;
+            Floats shared[vectors] = {};
+            for (int i = a; i < b && b < group; ++i)
+                for (int j = b; j < b + half; ++j) {
+                    int dy = y[j] - y[i], dx = x[j] - x[i];
+                    if (dy < 0) dy = -dy, dx = -dx;
+                    if (dy > reach || dx > reach || dx < -reach) continue;
+                    const float* row = table + (dy * span + reach + dx) * coefficients;
+                    for (int c = 0; c < vectors; ++c) shared[c] += load(row + c * lanes);
+                }
+            const float count = static_cast<float>(b < group ? 2 * half : group);
+            const Floats least = Floats{} + least_variance * count;
+            for (int c = 0; c < vectors; ++c) {
+                const Floats alone = count * load(own + c * lanes);
+                float* left = v + a * coefficients + c * lanes;
+                if (b < group) {
+                    float* at = v + b * coefficients + c * lanes;
+                    const Floats within = half == 1 ? Floats{} : load(left) + load(at);
+                    const Floats variance = alone + 2.0f * (within - shared[c]);
+                    store(at, variance > least ? variance : least);
+                    store(left, within + shared[c]);
+                } else {
+                    const Floats variance = alone + (group > 1 ? 2.0f * load(left) : Floats{});
+                    store(left, variance > least ? variance : least);
+                }
+            }
+        }
+    }
+}
+
+template <int group>
+PLUGSTREAM_INLINE void noise_of(const int32_t* positions, const Groups& groups, float* v) {
+    if (groups.reach != 0)
+        coloured_variances<group>(positions, groups.across, groups.correlations, groups.reach, v);
+    else
+        variances<group>(positions, groups.across, groups.correlations, v);
+}
+
 // x * scale where (x / bound)^2 > least, else 0; adds up v * scale of the former.
 PLUGSTREAM_INLINE Floats keep(Floats x, Floats v, Floats least, float per_bound, float scale, Floats& kept) {
     const Floats ratio = x * per_bound;
@@ -236,7 +288,7 @@ void threshold_groups(const float* noisy, const Groups& groups, float threshold,
     alignas(64) float filtered[group * coefficients], v[group * coefficients];
     const int32_t* positions = groups.positions;
     for (long n = 0; n < groups.count; ++n, positions += group) {
-        variances<group>(positions, groups.across, groups.correlations, v);
+        noise_of<group>(positions, groups, v);
         Floats kept[4] = {};  // several, so that no addition waits for the one before
         for (int chunk = 0; chunk < coefficients; chunk += lanes) {
             Floats x[group];
@@ -263,7 +315,7 @@ void wiener_groups(const float* noisy, const float* guide, const Groups& groups,
     alignas(64) float filtered[group * coefficients], v[group * coefficients];
     const int32_t* positions = groups.positions;
     for (long n = 0; n < groups.count; ++n, positions += group) {
-        variances<group>(positions, groups.across, groups.correlations, v);
+        noise_of<group>(positions, groups, v);
         Floats left[4] = {};
         for (int chunk = 0; chunk < coefficients; chunk += lanes) {
             Floats x[group];
