@@ -28,13 +28,13 @@ def spectrum(kind: str) -> Any:
     """E|fft2(n)|^2 of noise n."""
     y, x = np.mgrid[-16:17, -16:17]
     f = np.hypot(*np.meshgrid(np.fft.fftfreq(SHAPE[0]), np.fft.fftfreq(SHAPE[1]), indexing="ij"))
-    power = {
-        "line": lambda: np.abs(np.fft.fft2(np.maximum(16 - np.abs(x), 0) * (y == 0), SHAPE)) ** 2,
-        "diagonal": lambda: np.abs(np.fft.fft2(np.cos(x + y) * np.exp(-(x**2 + y**2) / 50), SHAPE)) ** 2,
-        "blob": lambda: np.abs(np.fft.fft2(np.exp(-(x**2 + y**2) / 2), SHAPE)) ** 2,
-        "pink": lambda: 1 / np.maximum(f, 1 / SHAPE[0]),
-        "ramp": lambda: f + 1e-3,
-    }[kind]()
+    kernels = {
+        "line": np.maximum(16 - np.abs(x), 0) * (y == 0),
+        "diagonal": np.cos(x + y) * np.exp(-(x**2 + y**2) / 50),
+        "blob": np.exp(-(x**2 + y**2) / 2),
+    }
+    simple = {"pink": 1 / np.maximum(f, 1 / SHAPE[0]), "ramp": f + 1e-3}
+    power = simple[kind] if kind in simple else np.abs(np.fft.fft2(kernels[kind], SHAPE)) ** 2
     return power / power.mean() * SIGMA**2 * power.size
 
 
