@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from plugstream.base.cuda_source import Kernels, compile_kernels
+from plugstream.denoisers.tv_problem import Penalty
 
 PACES = (3.8, 1.3) * 16  # how long the first steps are, times 1/L
 LOOKS = (4, 2, 2, 2)  # iterations with momentum before each of the first looks at the gap
@@ -35,17 +36,9 @@ _PLANES, _PLANES_TWICE = (4, 16), (8, 64)  # that a thread goes through, at leas
 _BLOCKS = 1056  # that fill a device
 
 
-class Variation(Protocol):
+class Variation(Penalty, Protocol):
     """What the kernels ask of a `TV`."""
 
-    @property
-    def isotropic(self) -> bool: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-    @property
-    def tol(self) -> float: ...
     @property
     def max_iterations(self) -> int: ...
 
