@@ -210,7 +210,9 @@ def test_the_mean_that_is_left_out_is_that_of_the_torch_form(shape: tuple[int, .
     x, _ = tv._solve(z, 1e-3, None, native=True)
     expected, _ = tv._solve(z, 1e-3, None, native=False)
     torch.testing.assert_close(x, expected, rtol=2 * torch.finfo(dtype).eps, atol=0)
-    assert torch.equal(tv._solve(torch.full(shape, 0.1, dtype=dtype), 1.0, None, native=True)[1].abs().max(), x.new_zeros(()))
+    assert torch.equal(
+        tv._solve(torch.full(shape, 0.1, dtype=dtype), 1.0, None, native=True)[1].abs().max(), x.new_zeros(())
+    )
 
 
 def test_arrays_that_do_not_fit_are_refused(kernels: ModuleType) -> None:
