@@ -181,7 +181,7 @@ class TestOnAGpu:
         assert {len(graphs[name]._graphs) for name in ("forward", "adjoint")} == {2}  # of all views, and of five
 
     def test_garbage_waits_for_a_capture_to_end(self):
-        """Graphs in a circle of references, which a collection within a capture would end, and the capture with them."""
+        """Graphs in a circle of references, which a collection would end, and the capture that it is in with them."""
         x = torch.rand(4, device="cuda")
         for _ in range(3):
             circle = GraphCall(CountingModel())
