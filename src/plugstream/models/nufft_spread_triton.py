@@ -13,8 +13,8 @@ from plugstream.models.nufft_points import Points
 from plugstream.models.nufft_triton import triton_is_here
 
 _READ_BLOCK = 32  # points that a program looks at together
-_WRITE_BLOCK = {False: 8, True: 16}  # the same for volumes, and for images, whose tiles are of one row
-_TOGETHER = 8  # images that a program writes to, whose points have the same weights; of volumes, one
+_WRITE_BLOCK = {False: 8, True: 32}  # the same for volumes, and for images, whose tiles are of one row
+_TOGETHER = 4  # images that a program writes to, whose points have the same weights; of volumes, one
 _TILE = 16  # a kernel has at most 17 cells along an axis
 
 
