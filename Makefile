@@ -38,7 +38,7 @@ test-slow: $(STAMP)
 # the environment and without their torch. Of torchvision only the wheel for CUDA is on PyPI; what its import misses
 # without one is added to the copy here.
 BRIDGES := build/bridges
-BRIDGE_PEERS := deepinv==0.5.0 pylops==2.8.0 torchvision==0.28.0 torchmetrics==1.9.0 lightning-utilities==0.15.3 \
+BRIDGE_PEERS := deepinv==0.5.0 pylops==2.8.0 pyproximal==0.13.0 torchvision==0.28.0 torchmetrics==1.9.0 lightning-utilities==0.15.3 \
   einops==0.8.2 natsort==8.4.0 tqdm==4.70.1 requests==2.34.2 urllib3==2.8.0 idna==3.20 certifi==2026.10.18 \
   charset-normalizer==3.5.2 ismrmrd==1.15.0 xsdata==26.10
 

@@ -100,6 +100,14 @@ def test_the_space_of_colours_is_the_opponent_one_and_of_others_the_dct():
     assert ((bm3d_rgb(series, SIGMA) - alike) ** 2).mean() < 0.4 * ((alone - alike) ** 2).mean()
 
 
+def test_noise_that_differs_among_colours_is_mixed():
+    z, levels = noisy(28, 25, 3), np.array([0.05, 0.1, 0.2])
+    mixed = np.sqrt(OPPONENT**2 @ levels**2)
+    assert np.abs(bm3d_rgb(z, levels) - bm3d(z @ OPPONENT.T, mixed) @ OPPONENT).max() < 1e-4
+    spectra = np.ones((28, 25, 1)) * levels**2 * 28 * 25
+    assert ((bm3d_rgb(z, spectra) - bm3d_rgb(z, levels)) ** 2).mean() < 1e-6
+
+
 def test_complex_images_are_two_parts_with_one_grouping():
     z = noisy(24, 30, 2) @ np.array([1, 1j])
     got = bm3d(z.astype(np.complex64), SIGMA)
@@ -211,7 +219,8 @@ def test_without_native_kernels_the_torch_form_serves(monkeypatch: pytest.Monkey
         (lambda: bm3d(np.zeros((9, 9)), 0.1, stage_arg=BM3DStages.WIENER_FILTERING), "stage_arg is ALL_STAGES"),
         (lambda: bm3d_rgb(np.zeros((9, 9)), 0.1), r"\(H, W, C\)"),
         (lambda: bm3d_rgb(np.zeros((9, 9, 3)), 0.1, colorspace="YCbCr"), "opp"),
-        (lambda: bm3d_rgb(np.zeros((9, 9, 3)), [0.1, 0.1, 0.2]), "the same in every channel"),
+        (lambda: bm3d_rgb(np.zeros((9, 9, 3)), [0.1, 0.1]), "one for each of 3 channels"),
+        (lambda: bm3d(np.zeros((9, 9)), 0.1, blockmatches=(True, True)), "blockmatches are neither"),
     ],
 )
 def test_mistakes(call, message):
