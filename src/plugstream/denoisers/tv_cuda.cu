@@ -7,12 +7,13 @@
 struct Problem {
     int depth, height, width, isotropic;
     int planes;                     // of a thread
-    float low, high, beta;          // the box; momentum
+    float low, high;                // the box
+    float beta, beta_after;         // momentum of a step, and of the one after it
     float pace, pace_after;         // how long a step is, times 1/L, and the one after it
     const float *z, *strength;      // the volume; one number
     const double* mean;             // of the volume, one number
     const float *p, *before;        // the dual and the one before it, (3, depth, height, width); momentum is added to p
-    float *next, *x;                // the dual after it; the image
+    float *between, *next, *x;      // the dual after one of two steps with momentum, and after all; the image
     double* sums;                   // (2, threads)
 };
 
@@ -183,7 +184,7 @@ __device__ static void go_through(const Problem& p) {
 
 // Two steps in one pass, in tiles of 32 x 32 columns of which the inner 28 x 28 are written: a warp has four rows of 32. When plane m is read, the first step is taken at plane m - 1 and the second at m - 2; neighbours along
 // x are asked by shuffles, and rows of other warps through shared memory. With LOOK, the gap of the dual before both.
-template <bool LOOK>
+template <bool MOVED, bool LOOK>
 __device__ static void go_twice(const Problem& p) {
     constexpr int R = 4, W = 8, EDGE = 2;  // rows of a warp, warps, and columns and rows that are not written
     __shared__ float last_b[2][W][32], first_x[2][W][32];
@@ -211,25 +212,28 @@ __device__ static void go_twice(const Problem& p) {
     if (first >= 2) {
 #pragma unroll
         for (int r = 0; r < R; ++r)
-            if (there[r]) a0[r] = p.p[(first - 2) * plane + corner + r * width];
+            a0[r] = dual<1, MOVED>(p, (first - 2) * plane + corner + r * width, there[r]).at[0];
     }
     double gap = 0;
     int beyond = 0;
-    float a[R], b[R], d[R], z[R];
+    float a[R], b[R], d[R], z[R], next_a[R], next_b[R], next_d[R], next_z[R];
     const auto read = [&](int m) {
         const long long place = m * plane + corner;
         const bool inside = m >= 0 && m < depth, above_there = m >= 0 && m + 1 < depth;
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-            const float* from = p.p + place + r * width;
-            a[r] = above_there && there[r] ? from[0] : 0.0f;
-            b[r] = inside && there[r] && below_there[r] ? from[voxels] : 0.0f;
-            d[r] = inside && there[r] && right_there ? from[2 * voxels] : 0.0f;
-            z[r] = inside && there[r] ? p.z[place + r * width] : 0.0f;
+            const long long at = place + r * width;
+            next_a[r] = dual<1, MOVED>(p, at, above_there && there[r]).at[0];
+            next_b[r] = dual<1, MOVED>(p, voxels + at, inside && there[r] && below_there[r]).at[0];
+            next_d[r] = dual<1, MOVED>(p, 2 * voxels + at, inside && there[r] && right_there).at[0];
+            next_z[r] = inside && there[r] ? p.z[at] : 0.0f;
         }
     };
+    read(first - 1);
     for (int m = first - 1; m < end + 2; ++m) {
-        read(m);
+#pragma unroll
+        for (int r = 0; r < R; ++r) a[r] = next_a[r], b[r] = next_b[r], d[r] = next_d[r], z[r] = next_z[r];
+        if (m <= end) read(m + 1);  // early, as it takes a while
         last_b[0][warp][lane] = b[R - 1], first_x[0][warp][lane] = x0[0], first_x[1][warp][lane] = x1[0];
         __syncthreads();
         float up = warp > 0 ? last_b[0][warp - 1][lane] : 0.0f;
@@ -248,15 +252,26 @@ __device__ static void go_twice(const Problem& p) {
             const float db = below_there[r] ? (r + 1 < R ? x0[r + 1 < R ? r + 1 : r] : below) - here : 0.0f;
             const float dd = right_there ? right - here : 0.0f;
             if constexpr (LOOK) {
-                const float pa = a0[r], pb = b0[r], pd = d0[r];
-                const float length = p.isotropic ? sqrtf(da * da + db * db + dd * dd) : fabsf(da) + fabsf(db) + fabsf(dd);
-                const float size = p.isotropic ? pa * pa + pb * pb + pd * pd : fmaxf(fmaxf(fabsf(pa), fabsf(pb)), fabsf(pd));
-                const bool counts = written[r] && m > first && m <= end;
-                part += counts ? fmaxf(length - (da * pa + db * pb + dd * pd), 0.0f) : 0.0f;
-                beyond += counts && size > 1.00001f;
+                const float pa = a0[r], pb = b0[r], pd = d0[r], square = fmaf(da, da, fmaf(db, db, dd * dd));
+                // To a few roundings, as `look` is asked before anything ends.
+                const float length = p.isotropic ? square * rsqrtf(fmaxf(square, 1e-30f)) : fabsf(da) + fabsf(db) + fabsf(dd);
+                const float size = p.isotropic ? fmaf(pa, pa, fmaf(pb, pb, pd * pd)) : fmaxf(fmaxf(fabsf(pa), fabsf(pb)), fabsf(pd));
+                if (written[r] && m > first && m <= end) {
+                    part += fmaxf(length - fmaf(da, pa, fmaf(db, pb, dd * pd)), 0.0f);
+                    beyond += size > 1.00001f;
+                }
             }
             qa[r] = fmaf(rate, da, a0[r]), qb[r] = fmaf(rate, db, b0[r]), qd[r] = fmaf(rate, dd, d0[r]);
             shorten(p.isotropic, qa[r], qb[r], qd[r]);
+            if constexpr (MOVED) {
+                const long long at = (m - 1) * plane + corner + r * width;
+                const bool inside = m > 0 && m <= depth && there[r];
+                if (written[r] && m > first && m <= end)
+                    p.between[at] = qa[r], p.between[voxels + at] = qb[r], p.between[2 * voxels + at] = qd[r];
+                qa[r] = fmaf(p.beta_after, qa[r] - dual<1, false>(p, at, inside && above).at[0], qa[r]);
+                qb[r] = fmaf(p.beta_after, qb[r] - dual<1, false>(p, voxels + at, inside && below_there[r]).at[0], qb[r]);
+                qd[r] = fmaf(p.beta_after, qd[r] - dual<1, false>(p, 2 * voxels + at, inside && right_there).at[0], qd[r]);
+            }
         }
         gap += part;
         last_b[1][warp][lane] = qb[R - 1];
@@ -323,5 +338,6 @@ KERNEL(begin, BEGIN)            // a step from the dual p, and the gap there
 KERNEL(descend, DESCEND)        // a step
 KERNEL(accelerate, ACCELERATE)  // a step with momentum
 KERNEL(look, LOOK)              // x and the gap
-extern "C" __global__ void __launch_bounds__(256, 2) begin_twice(Problem p, const float*, float*) { go_twice<true>(p); }
-extern "C" __global__ void __launch_bounds__(256, 2) descend_twice(Problem p, const float*, float*) { go_twice<false>(p); }
+extern "C" __global__ void __launch_bounds__(256, 2) begin_twice(Problem p, const float*, float*) { go_twice<false, true>(p); }
+extern "C" __global__ void __launch_bounds__(256, 2) descend_twice(Problem p, const float*, float*) { go_twice<false, false>(p); }
+extern "C" __global__ void __launch_bounds__(256, 2) accelerate_twice(Problem p, const float*, float*) { go_twice<true, false>(p); }

@@ -19,11 +19,13 @@ from torch import Tensor
 
 from plugstream.base.cuda_source import Kernels, compile_kernels
 
-PACES = (3.8, 3.0, 1.5, 1.9, 2.4, 1.5, 1.9, 1.5)  # how long the first steps are, times 1/L
+PACES = (3.8, 1.3) * 16  # how long the first steps are, times 1/L
 LOOKS = (4, 2, 2, 2)  # iterations with momentum before each of the first looks at the gap
-_NEAR = 20.0  # a gap relative to its goal that four steps are usually enough for
-_PLANES = 64  # that a thread goes through
+_NEAR = 32.0  # a gap relative to its goal that four steps are usually enough for
+_AT_ONCE = 2  # steps in a pass, or 1
 _INNER = 28  # columns and rows of a tile that two steps in one pass are right for
+_PLANES, _PLANES_TWICE = (4, 16), (8, 64)  # that a thread goes through, at least and at most
+_BLOCKS = 1056  # that fill a device
 
 
 class Variation(Protocol):
@@ -46,8 +48,8 @@ class Problem(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int) for name in ("depth", "height", "width", "isotropic", "planes")),
-        *((name, ctypes.c_float) for name in ("low", "high", "beta", "pace", "pace_after")),
-        *((name, ctypes.c_void_p) for name in ("z", "strength", "mean", "p", "before", "next", "x", "sums")),
+        *((name, ctypes.c_float) for name in ("low", "high", "beta", "beta_after", "pace", "pace_after")),
+        *((name, ctypes.c_void_p) for name in ("z", "strength", "mean", "p", "before", "between", "next", "x", "sums")),
     )
 
 
@@ -92,7 +94,7 @@ def solve(
         run.look()
         return run.x, run.dual, True
     paces = PACES[: tv.max_iterations]
-    ratio, taken = run.begin(paces[:2]), min(2, len(paces))
+    ratio, taken = run.begin(paces[:_AT_ONCE]), min(_AT_ONCE, len(paces))
     more = 0 if ratio <= 1 else 2 if ratio < _NEAR else 4
     while True:
         run.descend(paces[taken : taken + more])
@@ -100,7 +102,7 @@ def solve(
         ratio = run.look()
         if ratio <= 1 or taken == len(paces):
             break
-        more = 2 if ratio < 2 else 4
+        more = 2 * math.ceil(taken * min(max(ratio**0.8 - 1, 0.0), 1.0) / 2)
     for momentum in filter(None, groups):
         if not (ratio > 1 and taken < tv.max_iterations):
             break
@@ -127,7 +129,7 @@ class _Run:
         aligned = all(tensor.data_ptr() % 16 == 0 for tensor in (volume, self.dual))
         self._across = 4 if width % 4 == 0 and aligned else 1
         self._strength = strength.contiguous()
-        p = Problem(depth, height, width, int(tv.isotropic), min(_PLANES, depth), low=tv.low, high=tv.high)
+        p = Problem(depth, height, width, int(tv.isotropic), low=tv.low, high=tv.high)
         p.z, p.strength = volume.data_ptr(), self._strength.data_ptr()
         self._problem = p
         self._moments = self._launch("add_up").sum(1)
@@ -151,15 +153,18 @@ class _Run:
         return ratio
 
     def descend(self, paces: Sequence[float]) -> None:
-        """Take steps without momentum, two in a pass."""
-        for first in range(0, len(paces), 2):
-            self._step("descend", paces[first : first + 2])
+        """Take steps without momentum."""
+        for first in range(0, len(paces), _AT_ONCE):
+            self._step("descend", paces[first : first + _AT_ONCE])
 
     def accelerate(self, momentum: Sequence[float]) -> None:
-        """Take steps, with the momentum of the last one from before."""
-        for following in momentum:
-            self._step("accelerate" if self._problem.beta else "descend", [1.0])
-            self._problem.beta = following
+        """Take steps, each followed by this momentum."""
+        p = self._problem
+        for first in range(0, len(momentum), _AT_ONCE):
+            some = momentum[first : first + _AT_ONCE]
+            p.beta_after = some[0]
+            self._step("accelerate", [1.0] * len(some))
+            p.beta = some[-1]
 
     def look(self) -> float:
         """Form x, and return the gap relative to the goal."""
@@ -174,35 +179,43 @@ class _Run:
         return gap / self._goal if gap > self._goal else 0.0  # a NaN counts as within, which no iteration would cure
 
     def _step(self, name: str, paces: Sequence[float]) -> Tensor:
-        p, before = self._problem, self._before
-        reusable = [] if before is self._warm or before is self.dual else [before]
+        """Launch one or two steps; returns the sums of `begin`."""
+        p, dual, before, twice = self._problem, self.dual, self._before, len(paces) == 2
+        free = [] if before is self._warm or before is dual else [before]
         if name != "accelerate":  # which alone reads the one before
-            self._spare += reusable
-            reusable = []
-        target = self._spare.pop() if self._spare else torch.empty_like(self.dual)
-        p.p, p.before, p.next, p.x = self.dual.data_ptr(), before.data_ptr(), target.data_ptr(), None
+            self._spare += free
+            free = []
+        targets = [self._take() for _ in range(2 if name == "accelerate" and twice else 1)]
+        p.p, p.before, p.x = dual.data_ptr(), before.data_ptr(), None
+        p.between, p.next = targets[0].data_ptr(), targets[-1].data_ptr()
         p.pace, p.pace_after = paces[0], paces[-1]
-        sums = self._launch(name, twice=len(paces) == 2)
-        self._spare += reusable
-        self._before, self.dual = self.dual, target
+        sums = self._launch(name, twice=twice)
+        self._before, self.dual = (dual, *targets)[-2:]
+        if self._before is not dual and dual is not self._warm:
+            free.append(dual)
+        self._spare += free
         return sums
+
+    def _take(self) -> Tensor:
+        return self._spare.pop() if self._spare else torch.empty_like(self.dual)
 
     def _launch(self, name: str, *, twice: bool = False) -> Tensor:
         """Launch a kernel; returns the sums that it may write."""
         depth, height, width = self.volume.shape
         if twice:
-            across, block = 1, (32, 8, 1)
+            across, block, (least, most) = 1, (32, 8, 1), _PLANES_TWICE
             tiles = -(-width // _INNER), -(-height // _INNER)
             threads = 256 * tiles[0] * tiles[1]
         else:
-            across = self._across
+            across, (least, most) = self._across, _PLANES
             lanes = width // across
             wide = min(32, 1 << (lanes - 1).bit_length())
             block = (wide, 256 // wide, 1)
             tiles = -(-lanes // wide), -(-height // block[1])
             threads = lanes * height
-        grid = (*tiles, -(-depth // self._problem.planes))
+        planes = max(least, min(most, depth * tiles[0] * tiles[1] // _BLOCKS))
+        grid = (*tiles, -(-depth // planes))
         sums = torch.empty((2, threads * grid[2]), dtype=torch.float64, device=self.volume.device)
-        self._problem.sums = sums.data_ptr()
+        self._problem.planes, self._problem.sums = planes, sums.data_ptr()
         self.kernels.launch(f"{name}_{'twice' if twice else across}", grid, block, self._problem, None, None)
         return sums

@@ -31,6 +31,7 @@ class Variation(Protocol):
     @property
     def check(self) -> int: ...
     def _schedule(self) -> Iterator[list[float]]: ...
+    def __hash__(self) -> int: ...
 
 
 def serves(*tensors: Tensor | None) -> bool:
@@ -46,9 +47,7 @@ def solve(tv: Variation, problem: Problem, warm: Tensor | None, *, level: str = 
     z = problem.z.detach()
     x, dual = torch.empty_like(z), torch.empty(problem.dual_shape, dtype=z.dtype)
     strength, rate = (one.detach().flatten().contiguous().numpy() for one in (problem.strength, problem.rate))
-    maps = [None, None]
-    if problem.mapped:
-        maps = [_map(bound, problem) for bound in (problem.low, problem.high)]
+    maps = [_map(bound, problem) if problem.mapped else None for bound in (problem.low, problem.high)]
     within = _native.kernels().tv_solve(
         _image(z, problem),
         strength,
