@@ -50,6 +50,9 @@ struct Groups {
     int size;
     long across;                // positions in a row
     const float* correlations;  // (8, 8, 64): what blocks share that are |dy| and |dx| apart
+    // Of volumes only, whose correlations are (4, 4, 4, 64): positions in a plane, and each group's share of the noise.
+    long plane = 0;
+    const float* levels = nullptr;
 };
 
 struct FilterKernels {
