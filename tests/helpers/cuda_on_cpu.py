@@ -49,8 +49,8 @@ extern "C" void run(void (*kernel)(Problem, const float*, float*), const unsigne
 class CpuKernels:
     """Launches kernels on the CPU, with the call of `plugstream.base.cuda_source.CudaKernels`."""
 
-    def __init__(self, source: str, folder: Path) -> None:
-        text = SHIM + source + RUN
+    def __init__(self, source: str, folder: Path, *, shim: str = SHIM, run: str = RUN) -> None:
+        text = shim + source + run
         name = hashlib.sha256(text.encode()).hexdigest()[:16]
         code, library = folder / f"{name}.cpp", folder / f"{name}.so"
         code.write_text(text)
@@ -74,6 +74,8 @@ class CpuKernels:
         problem: ctypes.Structure,
         source: Tensor | None,
         target: Tensor | None,
+        *,
+        together: bool = False,
     ) -> None:
         sizes = (ctypes.c_uint * 6)(*grid, *block)
         addresses = (ctypes.c_void_p(0 if tensor is None else tensor.data_ptr()) for tensor in (source, target))

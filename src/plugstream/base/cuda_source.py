@@ -10,20 +10,16 @@ import torch
 
 from plugstream.base.cuda_graphs import stream_handle
 
+Size, Fields, Data = tuple[int, int, int], ctypes.Structure, torch.Tensor | None
+
 
 class Kernels(Protocol):
     """What launches the kernels of a source: a GPU's, or in tests a CPU's."""
 
     def launch(
-        self,
-        name: str,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        problem: ctypes.Structure,
-        source: torch.Tensor | None,
-        target: torch.Tensor | None,
+        self, name: str, grid: Size, block: Size, problem: Fields, source: Data, target: Data, *, together: bool = False
     ) -> None:
-        """Start a kernel."""
+        """Start a kernel; with `together`, all blocks run at the same time, as those that wait for each other need."""
 
 
 class CudaKernels:
@@ -41,15 +37,12 @@ class CudaKernels:
         self._check(self._driver.cuModuleLoadData(ctypes.byref(self._module), binary))
 
     def launch(
-        self,
-        name: str,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        problem: ctypes.Structure,
-        source: torch.Tensor | None,
-        target: torch.Tensor | None,
+        self, name: str, grid: Size, block: Size, problem: Fields, source: Data, target: Data, *, together: bool = False
     ) -> None:
-        """Start a kernel on torch's current stream; the tensors must stay until it has been launched."""
+        """Start a kernel on torch's current stream; the tensors must stay until it has been launched.
+
+        With `together`, all blocks run at the same time; there must not be more than the device has room for.
+        """
         self._enter()
         function = self._functions.get(name)
         if function is None:
@@ -61,7 +54,10 @@ class CudaKernels:
             ctypes.addressof(problem), *(ctypes.addressof(address) for address in addresses)
         )
         stream = ctypes.c_void_p(stream_handle(self.device))
-        self._check(self._driver.cuLaunchKernel(function, *grid, *block, 0, stream, arguments, None))
+        if together:
+            self._check(self._driver.cuLaunchCooperativeKernel(function, *grid, *block, 0, stream, arguments))
+        else:
+            self._check(self._driver.cuLaunchKernel(function, *grid, *block, 0, stream, arguments, None))
 
     def _enter(self) -> None:
         """A thread that has not used the device yet has no context."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from plugstream.base.cuda_graphs import filled
 from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
-from plugstream.denoisers.bm3d import native, reference, triton_form
+from plugstream.denoisers.bm3d import cuda_form, native, reference
 from plugstream.denoisers.bm3d.profile import BLOCK, PROFILES, Profile
 
 
@@ -31,7 +31,6 @@ class BM3D(Denoiser):
     Arguments:
         profile: "normal" (the reference's parameters), "fast", or a `Profile` with any of them changed.
         stages: 2, or 1 for the basic estimate alone.
-        deterministic: on a GPU, give the same bits every time, as the CPU always does, for a little time and memory.
     Images are (..., H, W) with H, W >= 8, in float32 or float64 (computed in float32); sigma a number or one for each.
 
     References: Dabov, Foi, Katkovnik and Egiazarian, IEEE Trans. Image Process. 16(8), 2007; Lebrun, IPOL 2, 2012.
@@ -39,7 +38,6 @@ class BM3D(Denoiser):
 
     profile: str | Profile = "normal"
     stages: int = 2
-    deterministic: bool = True
 
     min_size = BLOCK
 
@@ -75,8 +73,8 @@ class BM3D(Denoiser):
             levels = filled(len(stack), level, image.device)
         if native.serves(stack):
             out = native.bm3d(stack, levels, self.parameters, stages=self.stages)
-        elif triton_form.serves(stack):
-            out = triton_form.bm3d(stack, levels, self.parameters, stages=self.stages, deterministic=self.deterministic)
+        elif cuda_form.serves(stack, self.parameters):
+            out = cuda_form.bm3d(stack, levels, self.parameters, stages=self.stages)
         else:
             out = reference.bm3d(stack, levels, self.parameters, stages=self.stages)
         return out.reshape(image.shape).to(image.dtype), None
