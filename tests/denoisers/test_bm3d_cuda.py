@@ -52,7 +52,7 @@ def keys_of(image: Tensor) -> Tensor:
     """The keys of the torch form, where `measure` would leave them: (1, references, DOWN, LANES)."""
     rows, columns = (torch.tensor(reference.reference_positions(s, PROFILE.step)) for s in image.shape)
     span = 2 * PROFILE.radius + 1
-    given = reference._keys(image, rows, columns, PROFILE.radius).flatten(0, 1).unflatten(1, (span, span))
+    given = reference._keys(image, rows, columns, PROFILE.radius, None).flatten(0, 1).unflatten(1, (span, span))
     keys = torch.full((len(given), DOWN, cuda_kernels.count_lanes(PROFILE.radius)), NEVER, dtype=torch.int32)
     for dy in range(span):
         keys[:, dy % DOWN, dy // DOWN * span : (dy // DOWN + 1) * span] = given[:, dy]
@@ -153,7 +153,8 @@ def test_filtered_groups_are_those_of_the_torch_form(tmp_path, size, first):
         2.7 if first else 0.65,
     )
     along = torch.from_numpy(haar(size)).float()
-    table = torch.from_numpy(correlations(name)).float()
+    white = correlations(name)
+    table = torch.from_numpy(np.concatenate([white[:, :0:-1], white], axis=1)).float()
     for n in range(2):
         v = reference._variances(groups[n], launches.across, along, table)
         coefficients = torch.einsum("gk,nkc->ngc", along, noisy_spectra[n][groups[n]])
