@@ -181,7 +181,7 @@ def test_sums_of_whole_numbers_cannot_overflow() -> None:
 
 
 def test_serves_only_cuda() -> None:
-    assert not cuda_form.serves(torch.zeros(1, 8, 8), NORMAL)
+    assert not cuda_form.serves(torch.zeros(1, 8, 8))
 
 
 @pytest.mark.gpu

@@ -114,6 +114,11 @@ def compile_kernels(source: str, device: torch.device) -> CudaKernels | None:
         return CudaKernels(text.raw, device)
 
 
+def has_compiler() -> bool:
+    """Whether torch has a CUDA compiler."""
+    return _find_compiler() is not None
+
+
 @cache
 def _find_compiler() -> Any:
     """The library of NVRTC, which torch has loaded; None for a torch without CUDA."""

@@ -16,15 +16,16 @@ import torch
 from torch import Tensor
 
 from plugstream.base.cuda_graphs import GraphCall, side_by_side
-from plugstream.denoisers.bm3d.cuda_kernels import Launches, find_kernels
+from plugstream.base.cuda_source import has_compiler
+from plugstream.denoisers.bm3d.cuda_kernels import Launches
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size
 from plugstream.denoisers.bm3d.transforms import correlations, transform
 
 
-def serves(images: Tensor, profile: Profile) -> bool:
-    """Whether the kernels take these images: float32 on a CUDA device, for which torch has a compiler."""
-    return images.is_cuda and images.dtype == torch.float32 and find_kernels(profile, images) is not None
+def serves(images: Tensor) -> bool:
+    """Whether the kernels take these images: float32 on CUDA, and torch has a compiler."""
+    return images.is_cuda and images.dtype == torch.float32 and has_compiler()
 
 
 def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2) -> Tensor:

@@ -74,7 +74,7 @@ class Launches:
 
     def __init__(self, images: Tensor, sigma: Tensor, profile: Profile, kernels: Kernels | None = None) -> None:
         found = kernels or find_kernels(profile, images)
-        assert found is not None, "`serves` in cuda_form.py says whether there are kernels"
+        assert found is not None, "`has_compiler` says whether there are kernels"
         self.kernels, self.images, self.sigma, self.profile = found, images, sigma, profile
         self.count, self.height, self.width = images.shape
         self.down, self.across = self.height - BLOCK + 1, self.width - BLOCK + 1

@@ -59,8 +59,10 @@ class BM3D(Denoiser):
     def parameters(self) -> Profile:
         return PROFILES[self.profile] if isinstance(self.profile, str) else self.profile
 
-    @torch.no_grad()
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
+        # Not torch.no_grad, which takes longer than all that follows until a GPU has its work.
+        image = image.detach() if image.requires_grad else image
+        sigma = sigma.detach() if isinstance(sigma, Tensor) else sigma
         if image.ndim < 2 or min(image.shape[-2:]) < BLOCK:
             raise InputError(f"BM3D needs images of at least {BLOCK} x {BLOCK} pixels, not {tuple(image.shape)}")
         require_real(image, "BM3D")
@@ -68,7 +70,7 @@ class BM3D(Denoiser):
             raise InputError(f"BM3D needs an image of floating point numbers, not {image.dtype}")
         if image.device.type == "cpu" and not bool(torch.isfinite(image).all()):
             raise InputError("the image holds NaN or infinity, which BM3D would spread; fix it first")
-        stack = image.reshape(-1, *image.shape[-2:]).float().contiguous()
+        stack = (image if image.ndim == 3 else image.reshape(-1, *image.shape[-2:])).float().contiguous()
         level = per_image(sigma, image, self.axes)
         if isinstance(level, Tensor):
             levels = level.expand(*image.shape[:-2], 1, 1).reshape(-1).float()
@@ -78,7 +80,7 @@ class BM3D(Denoiser):
             return self._jointly(image, stack, levels), None
         if native.serves(stack):
             out = native.bm3d(stack, levels, self.parameters, stages=self.stages)
-        elif cuda_form.serves(stack, self.parameters):
+        elif cuda_form.serves(stack):
             out = cuda_form.bm3d(stack, levels, self.parameters, stages=self.stages)
         else:
             out = reference.bm3d(stack, levels, self.parameters, stages=self.stages)
