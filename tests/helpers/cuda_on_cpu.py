@@ -88,7 +88,8 @@ extern "C" void run_together(void (*kernel)(Problem, const float*, float*), cons
     for (unsigned block = 0; block < sizes[0] * sizes[1] * sizes[2]; ++block) {
         blockIdx = {block % sizes[0], block / sizes[0] % sizes[1], block / sizes[0] / sizes[1]};
         for (Fiber& fiber : fibers) {
-            fiber.stack.resize(1 << 16), fiber.begun = fiber.done = false, fiber.shuffles = 0;
+            fiber.stack.resize((1 << 14) + 320 * (&fiber - &fibers[0]));  // so that caches hold the ends of all
+            fiber.begun = fiber.done = false, fiber.shuffles = 0;
             getcontext(&fiber.context);
             fiber.context.uc_stack.ss_sp = fiber.stack.data(), fiber.context.uc_stack.ss_size = fiber.stack.size();
             makecontext(&fiber.context, enter, 0);
@@ -110,9 +111,11 @@ class CpuKernels:
     source nor target. Every thread of a block must reach the same barriers and shuffles.
     """
 
-    def __init__(self, source: str, folder: Path, together: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, source: str, folder: Path, together: tuple[str, ...] = (), *, shim: str = SHIM, run: str = RUN
+    ) -> None:
         self._together = together
-        text = SHIM + source + RUN
+        text = shim + source + run
         name = hashlib.sha256(text.encode()).hexdigest()[:16]
         code, library = folder / f"{name}.cpp", folder / f"{name}.so"
         code.write_text(text)
@@ -137,6 +140,8 @@ class CpuKernels:
         problem: ctypes.Structure,
         source: Tensor | None,
         target: Tensor | None,
+        *,
+        together: bool = False,
     ) -> None:
         sizes = (ctypes.c_uint * 6)(*grid, *block)
         if name in self._together:
