@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.base.cuda_source import Kernels
-from plugstream.models.ct_forms import Forms
+from plugstream.models.ct_forms import WHOLE, Forms
 from plugstream.models.ct_problem import Problem, choose_views, launch_move
 
 CELLS_HIGH, CELLS_WIDE = 8, 1  # that a thread adds up
@@ -66,6 +66,7 @@ class CellGather:
         q.packed_place, q.packed_line = (step, size) if turned else (size, step)
         launch_move(self.kernels, "pack", q, data, values[..., _ROW_ZEROS + (long - 1 if backward else 0) :])
         q.rows, q.columns, q.row_margin, q.row_size = long, many, _ROW_ZEROS, size
+        q.first_row, q.beyond_row = WHOLE - long // 2, WHOLE - long // 2 + long
         return values
 
     def _add(self, q: Problem, values: Tensor, out: Tensor) -> None:

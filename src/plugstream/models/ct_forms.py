@@ -27,7 +27,7 @@ class Forms:
 
     Arguments: table (axes, views, 28): Z and its change by t at the middle, for a row and for a column; X likewise; W;
     how many columns half the height of a thread's cells takes; column and distance of a place: constant, by t, by x and
-    by z; first and last column, first and one beyond the last row, plus `WHOLE`. used, turned, backward (axes, views):
+    by z; first and last column; nothing. used, turned, backward (axes, views):
     whether any ray advances along the axis, whether rows and columns change places, and whether rows are counted from
     the last. uneven: by how much the number of a thread's rows may be off, if they are taken as equally far apart.
     even: whether places follow from few terms in the row, to half of what rounding them changes.
@@ -100,7 +100,7 @@ def find_forms(rays: Rays, voxels: Voxels, high: int) -> Forms | None:
         for offset, share in ((16, column), (20, views.shares[:, 2])):
             table[axis, :, offset] = share @ np.append(middle, 1)
             table[axis, :, offset + 1 : offset + 4] = share[:, [axis, two, one]]
-        table[axis, :, 24:] = boxes + np.array([0, 0, WHOLE, WHOLE + 1])
+        table[axis, :, 24:26] = boxes[:, :2]
         least = np.where(used[axis], _least_distance(forms, boxes), np.inf)
         change = np.abs(forms[:, 7, 0]) / least
         t, x = np.array([-1, 1]) * sizes[axis], np.array([0, sizes[two] + 2 * OFFSET])
@@ -190,8 +190,8 @@ def _least_distance(forms: Floats, boxes: Floats) -> Floats:
 def _find_boxes(views: _Views, axis: int) -> tuple[Floats | None, Floats]:
     """The first and last column and row of rays that advance along an axis, (views, 4), and in which direction.
 
-    The direction is 0 where there are none. No boxes where a view has both directions, or where rays near a box may run
-    across the axis.
+    The direction is 0 where there are none. No boxes where a view has both directions, or rays that run across the axis
+    beside those that advance along it.
     """
     way, row, column, (rows, columns) = views.way, views.row, views.column, views.ends
     boxes = np.tile(np.array([*columns, *rows]), (len(way), 1))
@@ -218,7 +218,7 @@ def _find_boxes(views: _Views, axis: int) -> tuple[Floats | None, Floats]:
                 continue
             (low, left), (high, right) = np.floor(polygon.min(0) - 1e-6), np.ceil(polygon.max(0) + 1e-6)
             boxes[view] = [*np.clip([left, right], *columns), *np.clip([low, high], *rows)]
-            nodes = np.array([[r, c] for r in boxes[view, 2:] + [-1, 1] for c in boxes[view, :2] + [-1, 1]])
+            nodes = np.array([[r, c] for r in rows + [-1, 1] for c in columns + [-1, 1]])
             around = way[view] + nodes @ np.stack([row[view], column[view]])
             if signs[view] or (sign * around[:, axis] < 0.01 * np.abs(around).max(1)).any():
                 return None, signs

@@ -65,8 +65,8 @@ extern "C" __global__ void tabulate_planes(Problem p, const float*, float*) {
     to[0] = make_float4(fmaf(t, one.y, one.x), fmaf(t, one.w, one.z), fmaf(t, two.y, two.x), four.w);
     to[1] = make_float4(fmaf(t, two.w, two.z), fmaf(t, three.y, three.x), fmaf(t, three.w, three.z), box.x);
     to[2] = make_float4(four.x, four.y, four.z, box.y);
-    to[3] = make_float4(fmaf(column.y, t, column.x), column.z, column.w, box.z);
-    to[4] = make_float4(fmaf(distance.y, t, distance.x), distance.z, distance.w, box.w);
+    to[3] = make_float4(fmaf(column.y, t, column.x), column.z, column.w, 0.0f);
+    to[4] = make_float4(fmaf(distance.y, t, distance.x), distance.z, distance.w, 0.0f);
 }
 
 // Of a view and a column on a plane: Z, X and W of its ray in the middle row, and for a row more. Of a thread's rows, if
@@ -105,9 +105,9 @@ __device__ static void add_rows(const Column& at, const float* values, bool last
         constexpr int to = beyond < HIGH ? beyond : HIGH;
         const bool valid = ROW < ROWS - 1 || last;
         if (EVEN)
-            add_ray<true, from, to>(fmaf((float)ROW, at.each_x, at.first_x),
-                                    fmaf((float)(ROW * ROW), at.bend_z, fmaf((float)ROW, at.each_z, at.first_z)), 1.0f, low,
-                                    values[ROW], valid, sums);
+            add_ray<true, from, to>(ROW ? fmaf((float)ROW, at.each_x, at.first_x) : at.first_x,
+                                    ROW ? fmaf((float)(ROW * ROW), at.bend_z, fmaf((float)ROW, at.each_z, at.first_z))
+                                        : at.first_z, 1.0f, low, values[ROW], valid, sums);
         else
             add_exactly<from, to>(at, at.first + ROW, values[ROW], valid, cell, low, sums);
         add_rows<EVEN, ROWS, ROW + 1>(at, values, last, cell, low, sums);
@@ -121,7 +121,7 @@ struct alignas(8) Pair {
 // COUNT values from any place on, read in pairs.
 template <int COUNT>
 __device__ static void read_values(const float* data, unsigned from, float* values) {
-    const Pair* pairs = (const Pair*)(data + (from & ~1u));
+    const Pair* pairs = (const Pair*)data + (from >> 1);
     float read[COUNT + 2];
     for (int n = 0; n < COUNT / 2 + 1; ++n) {
         const Pair pair = pairs[n];
@@ -181,7 +181,7 @@ __device__ static void gather_cells(const Problem& p, const float* data, float* 
                 const float end = fmaf(top, at.distance, -at.z) * each_above, rows = end - start;
                 const float begin = __fadd_ru(start, WHOLE), stop = __fadd_ru(end, WHOLE);
                 // Rows off the detector are zeros, as many as are read here.
-                if (!(begin < far.w && stop > hit.w)) continue;
+                if (!(begin < p.beyond_row && stop > p.first_row)) continue;
                 const unsigned side = corner + __float_as_uint(c + WHOLE) * p.row_size;
                 at.first = begin - WHOLE;
                 if (EVEN) {
@@ -203,8 +203,8 @@ __device__ static void gather_cells(const Problem& p, const float* data, float* 
                     choose_rows<EVEN, HIGH * 3 / 4 + 1>(at, data, side + __float_as_uint(begin), most, stop - begin == most,
                                                         cell, low, sums[w]))
                     continue;
-                const float beyond = fminf(stop, far.w);
-                for (float row = fmaxf(begin, hit.w); row < beyond; row += 1.0f)
+                const float beyond = fminf(stop, p.beyond_row);
+                for (float row = fmaxf(begin, p.first_row); row < beyond; row += 1.0f)
                     add_exactly<0, HIGH>(at, row - WHOLE, data[side + __float_as_uint(row)], true, cell, low, sums[w]);
             }
         }
