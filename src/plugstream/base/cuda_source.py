@@ -87,6 +87,16 @@ class CudaKernels:
             raise RuntimeError(f"CUDA: {(message.value or b'unknown error').decode()}")
 
 
+def takes(values: torch.Tensor, source: str) -> bool:
+    """Whether kernels of a source can have these: float32 on CUDA, not differentiated, and there is a compiler."""
+    return (
+        values.is_cuda
+        and values.dtype == torch.float32
+        and not (values.requires_grad and torch.is_grad_enabled())
+        and compile_kernels(source, values.device) is not None
+    )
+
+
 @cache
 def compile_kernels(source: str, device: torch.device) -> CudaKernels | None:
     """Kernels of a source text; None where torch has no CUDA compiler. What does not compile is a RuntimeError.
