@@ -16,6 +16,7 @@ from torch import Tensor
 from effort import effort, thorough
 from native_build import LEVELS, needs_native
 from plugstream import _native
+from plugstream.base.errors import PlugstreamWarning
 from plugstream.denoisers import tv_native
 from plugstream.denoisers.tv import TV
 
@@ -35,30 +36,21 @@ def kernels() -> ModuleType:
     return module
 
 
-def advance(module: ModuleType, z: Tensor, *, count: int = 13, **settings: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """A call of the kernel itself, from a start that is not zero.
+def solve(module: ModuleType, z: Tensor, *, count: int = 13, **settings: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """A call of the kernel itself, from a start that is not zero: `count` iterations of any momentum.
 
     z is (N, H, W), or (N, K, D, H, W) for volumes with components; an image of two axes has a depth of 1.
     """
     z = z if z.ndim == 5 else z[:, None, None]
     n, components = z.shape[:2]
     axes = 2 if z.shape[2] == 1 else 3
-    p = images(n, components, axes, *z.shape[2:], seed=9, dtype=z.dtype).clamp(-0.5, 0.5).numpy()
-    for axis in range(axes):
-        end = [slice(None)] * 6
-        end[2], end[6 - axes + axis] = axis, -1
-        p[tuple(end)] = 0
-    out = {"p": p, "s": p.copy(), "x": np.zeros_like(z.numpy()), "gap": np.zeros(n)}
-    strength = np.linspace(0.05, 0.5, n, dtype=p.dtype)
-    momentum = np.linspace(0, 0.9, count, dtype=p.dtype)
-    active, low, high = (
-        np.ones(n, bool),
-        np.full((n, components, 1), -0.5, p.dtype),
-        np.full((n, components, 1), 1.5, p.dtype),
-    )
-    given = {"isotropic": True, "threads": 1} | settings
-    rate = (1 / (4 * axes * strength)).astype(p.dtype)
-    module.tv_advance(z.numpy(), strength, rate, momentum, active, low, high, *out.values(), **given)
+    warm = images(n, components, axes, *z.shape[2:], seed=9, dtype=z.dtype).clamp(-0.5, 0.5).numpy()
+    out = {"x": np.zeros_like(z.numpy()), "p": np.zeros_like(warm), "gap": np.zeros(n)}
+    strength = np.linspace(0.05, 0.5, n, dtype=warm.dtype)
+    momentum = np.linspace(0, 0.9, count, dtype=warm.dtype)
+    given = {"low": -0.5, "high": 1.5, "tol": 0.0, "check": 10, "isotropic": True, "threads": 1} | settings
+    rate = (1 / (4 * axes * strength)).astype(warm.dtype)
+    module.tv_solve(z.numpy(), strength, rate, momentum, None, None, warm, *out.values(), **given)
     return out
 
 
@@ -110,7 +102,7 @@ def test_both_forms_stop_alike(dtype: torch.dtype) -> None:
 def test_the_gap_of_the_kernel_is_that_of_the_formula(kernels: ModuleType) -> None:
     for isotropic in (True, False):
         z = images(3, 37, 45, dtype=torch.float64)
-        out = advance(kernels, z, isotropic=isotropic)
+        out = solve(kernels, z, isotropic=isotropic)
         strength = torch.linspace(0.05, 0.5, 3, dtype=torch.float64)[:, None, None]
         dual = torch.from_numpy(out["p"])[:, 0, :, 0]
         expected = TV(isotropic=isotropic, low=-0.5, high=1.5).gap(z, strength, dual)
@@ -125,10 +117,10 @@ def test_the_same_bits_for_any_number_of_threads(
     kernels: ModuleType, shape: tuple[int, int, int], isotropic: bool, dtype: torch.dtype
 ) -> None:
     z = images(*shape, dtype=dtype)
-    one = advance(kernels, z, isotropic=isotropic, threads=1)
+    one = solve(kernels, z, isotropic=isotropic, threads=1)
     for threads in (2, 3, 8):
         for _ in range(effort(2, 3)):  # who does what differs from run to run
-            assert same(one, advance(kernels, z, isotropic=isotropic, threads=threads))
+            assert same(one, solve(kernels, z, isotropic=isotropic, threads=threads))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -136,9 +128,9 @@ def test_the_same_bits_for_any_number_of_threads(
 def test_the_same_bits_on_every_instruction_set(kernels: ModuleType, isotropic: bool, dtype: torch.dtype) -> None:
     assert "baseline" in LEVELS
     z = images(2, 61, 83, dtype=dtype)
-    expected = advance(kernels, z, isotropic=isotropic, level="baseline")
+    expected = solve(kernels, z, isotropic=isotropic, level="baseline")
     for level in LEVELS:
-        assert same(expected, advance(kernels, z, isotropic=isotropic, level=level))
+        assert same(expected, solve(kernels, z, isotropic=isotropic, level=level))
 
 
 # Volumes, components of images, and both: many planes, few, and fewer than threads; rows short and long.
@@ -159,11 +151,11 @@ def test_volumes_and_components_have_the_same_bits_for_any_threads_and_level(
     kernels: ModuleType, shape: tuple[int, ...], isotropic: bool, dtype: torch.dtype
 ) -> None:
     z = images(*shape, dtype=dtype)
-    one = advance(kernels, z, isotropic=isotropic, level="baseline")
+    one = solve(kernels, z, isotropic=isotropic, level="baseline")
     for level in LEVELS:
-        assert same(one, advance(kernels, z, isotropic=isotropic, level=level))
+        assert same(one, solve(kernels, z, isotropic=isotropic, level=level))
     for threads in (2, 3, 8):
-        assert same(one, advance(kernels, z, isotropic=isotropic, threads=threads))
+        assert same(one, solve(kernels, z, isotropic=isotropic, threads=threads))
 
 
 @pytest.mark.parametrize("isotropic", [True, False])
@@ -172,7 +164,7 @@ def test_the_gap_of_volumes_and_components_is_that_of_the_formula(
     kernels: ModuleType, shape: tuple[int, ...], isotropic: bool
 ) -> None:
     z = images(*shape, dtype=torch.float64)
-    out = advance(kernels, z, isotropic=isotropic)
+    out = solve(kernels, z, isotropic=isotropic)
     strength = torch.linspace(0.05, 0.5, shape[0], dtype=torch.float64)[:, None, None, None, None]
     dual, ndim = torch.from_numpy(out["p"]), 2 if shape[2] == 1 else 3
     if ndim == 2:
@@ -192,39 +184,62 @@ def test_denoise_has_the_same_bits_for_any_number_of_torch_threads() -> None:
         assert torch.equal(dual, results[0][1])
 
 
-def test_images_at_rest_are_not_touched(kernels: ModuleType) -> None:
-    z = images(3, 40, 50).numpy()
-    z, dual = z[:, None, None], (3, 1, 2, 1, 40, 50)
-    p, s, x = np.full(dual, 7, z.dtype), np.full(dual, 8, z.dtype), np.full_like(z, 9)
-    gap, ones = np.full(3, 10.0), np.ones(3, z.dtype)
-    active, low = np.array([False, True, False]), np.full((3, 1, 1), -np.inf, z.dtype)
-    momentum, how = np.zeros(4, z.dtype), {"isotropic": True, "threads": 2}
-    kernels.tv_advance(z, ones, ones / 8, momentum, active, low, -low, p, s, x, gap, **how)
-    for array, mark in ((p, 7), (s, 8), (x, 9), (gap, 10)):
-        assert np.all(array[[0, 2]] == mark)
-        assert not np.any(array[1] == mark)
+@needs_native
+def test_an_image_stops_by_itself_whatever_the_batch() -> None:
+    z, tv = images(5, 90, 70), TV(tol=1e-2, check=3)
+    z[1] = 0.3  # done before the first iteration
+    sigma = torch.tensor([0.1, 0.2, 0.4, 0.8, 1.6])
+    together, duals = tv._solve(z, sigma, None, native=True)
+    for k in range(5):
+        x, dual = tv._solve(z[k], sigma[k], None, native=True)
+        assert torch.equal(together[k], x)
+        assert torch.equal(duals[k], dual)
+    assert torch.equal(together[1], z[1])
+    with pytest.warns(PlugstreamWarning, match="short of its relative tolerance"):
+        TV(tol=1e-6, max_iterations=4)._solve(z, sigma, None, native=True)
+
+
+@thorough
+@needs_native
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(1, 7), (3, 129), (300, 40), (64, 257), (5, 9, 130), (20, 3, 8)])
+def test_the_mean_that_is_left_out_is_that_of_the_torch_form(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """With an offset of 1000 a mean that is off by one unit in its last place would show in x."""
+    z = 1000 + 1e-3 * images(*shape, dtype=dtype)
+    tv = TV(tol=0, max_iterations=2, ndim=len(shape), low=1000.0, high=1000.001)
+    x, _ = tv._solve(z, 1e-3, None, native=True)
+    expected, _ = tv._solve(z, 1e-3, None, native=False)
+    torch.testing.assert_close(x, expected, rtol=2 * torch.finfo(dtype).eps, atol=0)
+    assert torch.equal(
+        tv._solve(torch.full(shape, 0.1, dtype=dtype), 1.0, None, native=True)[1].abs().max(), x.new_zeros(())
+    )
 
 
 def test_arrays_that_do_not_fit_are_refused(kernels: ModuleType) -> None:
     z = images(2, 1, 1, 8, 9).numpy()
-    dual, ones, active, gap = np.zeros((2, 1, 2, 1, 8, 9), z.dtype), np.ones(2, z.dtype), np.ones(2, bool), np.zeros(2)
-    options, bound = {"isotropic": True, "threads": 1}, ones[:, None, None].copy()
-    good = [z, ones, ones, ones, active, bound, bound, dual, dual.copy(), z.copy(), gap]
-    kernels.tv_advance(*good, **options)
+    dual, ones, gap = np.zeros((2, 1, 2, 1, 8, 9), z.dtype), np.ones(2, z.dtype), np.zeros(2)
+    options = {"low": 0.0, "high": 1.0, "tol": 0.0, "check": 10, "isotropic": True, "threads": 1}
+    bound = np.ones((1, 8, 9), z.dtype)
+    good = [z, ones, ones, ones, bound, bound, dual, z.copy(), dual.copy(), gap]
+    kernels.tv_solve(*good, **options)
     wrong = {
         0: z[..., ::2],
         1: ones[:1],
-        4: active[:1],
-        5: bound[:1],
-        6: np.ones((2, 1, 72), z.dtype),
-        7: dual[:, :, :1].copy(),
+        2: ones[:1],
+        4: bound[:, :7].copy(),
+        5: None,
+        6: dual[:1].copy(),
+        7: z[:, :, :, :7].copy(),
+        8: dual.astype(np.float64),
+        9: gap[:1],
     }
-    wrong |= {8: dual.astype(np.float64), 9: z[:, :, :, :7].copy(), 10: gap[:1]}
     for position, array in wrong.items():
         with pytest.raises((TypeError, ValueError)):
-            kernels.tv_advance(*good[:position], array, *good[position + 1 :], **options)
+            kernels.tv_solve(*good[:position], array, *good[position + 1 :], **options)
+    with pytest.raises((TypeError, ValueError)):
+        kernels.tv_solve(*good, **options | {"check": 0})
     with pytest.raises(ValueError, match="instruction set"):
-        kernels.tv_advance(*good, level="abacus", **options)
+        kernels.tv_solve(*good, level="abacus", **options)
 
 
 def test_the_kernel_is_for_plain_cpu_tensors(kernels: ModuleType) -> None:

@@ -8,8 +8,10 @@ import threading
 import pytest
 import torch
 
+import plugstream.base.cuda_graphs as module
 from plugstream import BM3D, BornGeometry, BornModel
 from plugstream.base.cuda_graphs import GraphCall, filled, side_by_side
+from plugstream.models import born_fast
 
 
 class CountingModel:
@@ -155,5 +157,47 @@ class TestOnAGpu:
         x, y = torch.rand(64, 64, device="cuda"), torch.randn(5, 360, dtype=torch.complex64, device="cuda")
         for views in ([0, 7, 9, 3, 3], [1, 2, 3, 4, 59]):
             graphs = [model.gradient(x, y, views) for _ in range(4)]
-            eager = model.engine._gradient(x[None], y[None], torch.tensor(views).cuda(), None, None, None)[0]
+            index = torch.tensor(views).cuda()
+            eager = model.engine._gradient(x[None], index, None, y[None], None, None)[0]
             assert all(torch.equal(g, eager) for g in graphs)
+
+    @pytest.mark.parametrize("table", [True, False])
+    def test_born_is_the_same_forward_and_backward(self, monkeypatch, table):
+        if not table:
+            monkeypatch.setitem(born_fast.TABLE_BYTES, "cuda", 0)
+        model = BornModel(BornGeometry.paper(48), method="fast", device="cuda")
+        for views in (None, [0, 7, 9, 3, 3], [1, 2, 3, 4, 59]):
+            x = torch.rand(48, 48, device="cuda")
+            y = model.forward(x, views)
+            z = torch.randn_like(y)
+            monkeypatch.setenv("PLUGSTREAM_CUDA_GRAPHS", "0")
+            want = model.forward(x, views), model.adjoint(z, views)
+            monkeypatch.setenv("PLUGSTREAM_CUDA_GRAPHS", "1")
+            for _ in range(4):
+                assert torch.equal(model.forward(x, views), want[0])
+                assert torch.equal(model.adjoint(z, views), want[1])
+        graphs = model.engine._graphs
+        assert {len(graphs[name]._graphs) for name in ("forward", "adjoint")} == {2}  # of all views, and of five
+
+    def test_where_memory_is_short_calls_are_eager(self, monkeypatch):
+        monkeypatch.setattr(module, "_FREE", 1)  # all of it must be free
+        f = CountingModel()
+        g, x = GraphCall(f), torch.rand(4, device="cuda")
+        for _ in range(5):
+            assert torch.equal(g(x), x.square())
+        assert f.calls == 5
+        assert len(g._graphs) == 0
+
+    def test_a_side_stream_is_eager(self):
+        f = CountingModel()
+        g, x = GraphCall(f), torch.rand(4, device="cuda")
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(5):
+                assert torch.equal(g(x), x.square())
+        assert f.calls == 5
+
+    def test_keys_that_come_once_are_forgotten(self):
+        g = GraphCall(CountingModel())
+        for size in range(1, 400):
+            g(torch.rand(size, device="cuda"))
+        assert len(g._graphs._calls) <= module._KEYS + 1

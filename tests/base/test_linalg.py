@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from plugstream.base.linalg import add_scaled, largest_norm, norm
+from plugstream.base.linalg import add_scaled, extrapolate, largest_norm, norm
 
 SPECIAL = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, 3e38, -1.0])
 
@@ -57,3 +57,15 @@ def test_the_largest_norm(dtype: torch.dtype) -> None:
     assert largest_norm(x) == math.inf
     x[0, 2, 3] = math.nan
     assert math.isnan(largest_norm(x))
+
+
+def test_extrapolation_is_two_scaled_sums() -> None:
+    x, before = draw(3, 4, 5), draw(3, 4, 5, seed=1)
+    assert same_bits(extrapolate(x, 0.7, before), add_scaled(x, 0.7, x - before))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_both_are_one_kernel() -> None:
+    x, y = draw(3, 4, 5), draw(3, 4, 5, seed=1)
+    torch.testing.assert_close(add_scaled(x.cuda(), 0.7, y.cuda()).cpu(), x + 0.7 * y)
+    torch.testing.assert_close(extrapolate(x.cuda(), 0.7, y.cuda()).cpu(), x + 0.7 * (x - y))

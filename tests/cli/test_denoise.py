@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import tifffile
 import torch
+import zarr
 from PIL import Image
 
-from plugstream import BM3D, TV, InputError, RealImaginary
+from plugstream import BM3D, TV, Anscombe, InputError, RealImaginary, SliceMean, Slices, bm3d_rgb
+from plugstream.base.progress import listening
 from plugstream.cli import main
-from plugstream.denoisers.pictures import OPPONENT, denoise_picture
+from plugstream.denoisers.pictures import OPPONENT, denoise_picture, denoise_volume
+from plugstream.images.volumes import read_volume
 
 SIGMA = 15 / 255
 
@@ -64,8 +67,13 @@ def test_colour_goes_through_an_opponent_space(grey, tmp_path):
     Image.fromarray(eight).save(tmp_path / "c.png")
     assert run(tmp_path / "c.png", tmp_path / "o.png") == 0
     got = np.asarray(Image.open(tmp_path / "o.png"))
-    channels = np.stack([ours((eight / 255) @ OPPONENT[c]) for c in range(3)], axis=-1)
-    assert np.abs(got - 255 * np.clip(channels @ OPPONENT, 0, 1)).max() <= 0.51
+    assert np.abs(got - 255 * np.clip(bm3d_rgb(eight / 255, SIGMA), 0, 1)).max() <= 0.51
+    # With another denoiser each channel is on its own.
+    words = ["denoise", str(tmp_path / "c.png"), str(tmp_path / "tv.png"), "--sigma", "0.1", "--denoiser", "tv"]
+    assert main([*words, "--tol", "1e-4"]) == 0
+    stack = torch.from_numpy(np.moveaxis((eight / 255) @ OPPONENT.T, -1, 0).copy()).float()
+    alone = np.moveaxis(TV(tol=1e-4)(stack, 0.1).double().numpy(), 0, -1) @ OPPONENT
+    assert np.abs(np.asarray(Image.open(tmp_path / "tv.png")) - 255 * np.clip(alone, 0, 1)).max() <= 0.52
     # The noise goes: what is left differs from the clean picture by less than what came in.
     flat = np.full((24, 24, 3), 0.5) + SIGMA * np.random.default_rng(1).standard_normal((24, 24, 3))
     assert denoise_picture(flat, BM3D(), SIGMA).std() < flat.std() / 3
@@ -144,3 +152,127 @@ def test_complex_arrays_are_denoised_without_their_mean_phase(grey, tmp_path, ca
         assert message in said
         assert said.count("\n") == 1
         assert not list(tmp_path.glob("no.*"))
+
+
+@pytest.fixture
+def solid() -> np.ndarray:
+    """A noisy volume of 10 x 22 x 19 voxels with values in [0, 1]."""
+    rng = np.random.default_rng(3)
+    clean = 0.2 + 0.5 * (np.add.outer(np.arange(10), np.add.outer(np.arange(22), np.arange(19))) // 9 % 2)
+    return np.clip(clean + SIGMA * rng.standard_normal(clean.shape), 0, 1).astype(np.float32)
+
+
+def test_volumes_in_every_format(solid, tmp_path, capsys):
+    want = SliceMean(BM3D())(solid, SIGMA).numpy()
+    tifffile.imwrite(tmp_path / "v.tif", solid)
+    np.save(tmp_path / "v.npy", solid)
+    zarr.save_array(tmp_path / "plain.zarr", solid)
+    for source in ("v.tif", "v.npy", "plain.zarr"):
+        for end in ("tif", "npy", "zarr"):
+            target = tmp_path / f"{source}-out.{end}"
+            assert run(tmp_path / source, target) == 0
+            got = read_volume(target)
+            assert np.allclose(got.values, want, atol=1e-6)
+            assert got.values.dtype == np.float32
+            assert got.axes == "zyx"
+    assert "10 x 22 x 19: the mean of BM3D on the slices along the three axes" in capsys.readouterr().err
+    assert run(tmp_path / "v.npy", tmp_path / "y.npy", "--along", "y") == 0
+    assert np.allclose(np.load(tmp_path / "y.npy"), Slices(BM3D(), 1)(solid, SIGMA).numpy(), atol=1e-6)
+    eight = np.rint(255 * solid).astype(np.uint8)
+    tifffile.imwrite(tmp_path / "8.tif", eight, photometric="minisblack")
+    assert run(tmp_path / "8.tif", tmp_path / "o.tif", "--low", "0") == 0
+    got = tifffile.imread(tmp_path / "o.tif")
+    assert got.dtype == np.uint8
+    assert np.abs(got - 255 * SliceMean(BM3D())(eight / np.float32(255), SIGMA).clip(0, 1).numpy()).max() < 0.51
+
+
+def test_ome_zarr_keeps_its_axes_and_scale(solid, tmp_path):
+    axes = [{"name": "c", "type": "channel"}] + [{"name": a, "type": "space", "unit": "micrometer"} for a in "zyx"]
+    scale = [{"type": "scale", "scale": [1.0, 2.0, 0.5, 0.5]}]
+    datasets = [{"path": "full", "coordinateTransformations": scale}]
+    for version in (2, 3):
+        image = {"multiscales": [{"version": "0.4", "axes": axes, "datasets": datasets}]}
+        place = tmp_path / f"in-{version}.zarr"
+        attributes = image if version == 2 else {"ome": {"version": "0.5", **image}}
+        group = zarr.open_group(place, mode="w", zarr_format=version, attributes=attributes)
+        group.create_array("full", data=np.stack([solid, 2 * solid]))
+        assert run(place, tmp_path / f"out-{version}.zarr") == 0
+        ome = zarr.open_group(tmp_path / f"out-{version}.zarr", mode="r").attrs["ome"]["multiscales"][0]
+        assert ome["axes"] == axes
+        assert ome["datasets"][0]["coordinateTransformations"] == scale
+        got = read_volume(tmp_path / f"out-{version}.zarr")
+        assert got.axes == "czyx"
+        assert np.allclose(got.values[1], SliceMean(BM3D())(2 * solid, SIGMA).numpy(), atol=1e-5)
+
+
+def test_a_series_of_pictures_is_no_volume(solid, tmp_path):
+    tifffile.imwrite(tmp_path / "t.tif", solid, imagej=True, metadata={"axes": "TYX"})
+    assert run(tmp_path / "t.tif", tmp_path / "o.tif") == 0
+    got = read_volume(tmp_path / "o.tif")
+    assert got.axes == "tyx"
+    assert np.allclose(got.values, BM3D()(solid, SIGMA).numpy(), atol=1e-6)
+
+
+def test_progress_counts_slices(solid):
+    heard = []
+    with listening(lambda *words: heard.append(words)):
+        denoise_volume(solid[None].repeat(2, 0), BM3D(), SIGMA)
+    assert heard[0] == ("denoising", 0, 102)
+    assert heard[-1] == ("denoising", 102, 102)
+    assert [done for _, done, _ in heard] == sorted(done for _, done, _ in heard)
+    assert len({done for _, done, _ in heard}) == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["v.npy", "o.png"], "for a volume the ending must be .npy, .tif or .zarr"),
+        (["v.npy", "v.npy"], "exists already"),
+        (["v.npy", "o.npy", "--parts", "mean-phase"], "--parts is for complex images"),
+        (["nan.npy", "o.npy"], "NaN or infinity"),
+        (["group.zarr", "o.npy"], "no multiscales"),
+        (["small.npy", "o.npy"], "the denoiser needs at least"),
+        (["8.npy", "o.npy", "--sigma", "15"], "did you mean 15/255"),
+    ],
+)
+def test_mistakes_with_volumes(solid, tmp_path, capsys, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    np.save("v.npy", solid)
+    np.save("nan.npy", np.full((9, 9, 9), np.nan))
+    np.save("small.npy", solid[:, :6, :7])
+    np.save("8.npy", np.rint(255 * solid).astype(np.uint8))
+    zarr.open_group("group.zarr", mode="w")
+    assert main(["denoise", "--sigma", "0.1", *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.glob("o.*"))
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_counts(tmp_path, capsys):
+    truth = 3 + 20 * (np.add.outer(np.arange(24), np.arange(30)) // 8 % 2)
+    counts = np.random.default_rng(4).poisson(truth)
+    Image.fromarray(counts.astype(np.uint8)).save(tmp_path / "c.png")
+    np.save(tmp_path / "c.npy", (0.5 * counts).astype(np.float32))
+    np.save(tmp_path / "v.npy", np.stack([counts] * 9).astype(np.uint16))
+    words = ["denoise", str(tmp_path / "c.png"), str(tmp_path / "o.png"), "--counts"]
+    assert main(words) == 0
+    want = Anscombe(BM3D())(counts.astype(np.float32), 1.0).numpy()
+    assert np.abs(np.asarray(Image.open(tmp_path / "o.png")) - want).max() <= 0.51
+    assert main(["denoise", str(tmp_path / "c.npy"), str(tmp_path / "o.npy"), "--counts", "--gain", "0.5"]) == 0
+    assert np.allclose(np.load(tmp_path / "o.npy"), want / 2, atol=1e-3)
+    assert main(["denoise", str(tmp_path / "v.npy"), str(tmp_path / "ov.npy"), "--counts", "--along", "z"]) == 0
+    assert np.abs(np.load(tmp_path / "ov.npy") - want).max() <= 0.51
+    capsys.readouterr()
+    rgb = np.zeros((9, 9, 3), np.uint8)
+    Image.fromarray(rgb).save(tmp_path / "rgb.png")
+    for more, message in (
+        (["c.png", "no.png", "--gain", "2", "--sigma", "0.1"], "--gain and --read-noise are for counts"),
+        (["rgb.png", "no.png", "--counts"], "no grey picture of real numbers, as counts are"),
+        (["c.png", "no.png", "--counts", "--gain", "0"], "counts need a gain > 0"),
+    ):
+        assert main(["denoise", str(tmp_path / more[0]), str(tmp_path / more[1]), *more[2:]]) == 2
+        said = capsys.readouterr().err
+        assert message in said
+        assert said.count("\n") == 1

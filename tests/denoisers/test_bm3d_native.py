@@ -14,6 +14,7 @@ from native_build import LEVELS, needs_native
 from plugstream import _native
 from plugstream.denoisers.bm3d import native, reference
 from plugstream.denoisers.bm3d.profile import PROFILES, Profile
+from plugstream.denoisers.bm3d.transforms import native_matrices
 
 pytestmark = [needs_native, pytest.mark.usefixtures("one_thread")]
 
@@ -79,7 +80,7 @@ def test_equals_its_torch_form(shape: tuple[int, int], profile: Profile) -> None
         # Stage 2 by itself: a distance on the edge between two keys may fall either way when the basic estimates differ
         # by a rounding, and another order of blocks is another filter.
         for k in range(2):
-            expected = reference._stage(images[k], first[k], float(sigma[k]), profile)
+            expected = reference.bm3d(images[k : k + 1], sigma[k : k + 1], profile, basic=first[k : k + 1])[0]
             assert apart(both[k], expected, images) <= 1e-5
 
 
@@ -183,7 +184,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
     assert module is not None
     images, sigma = picture(10, 12).numpy()[None], np.ones(1, np.float32)
     options = {"step": 3, "radius": 19, "group1": 16, "group2": 32, "threshold": 2.9, "wiener": 0.7, "stages": 2,
-               "threads": 1} | native._matrices(2.0)  # fmt: skip
+               "threads": 1} | native_matrices(2.0)  # fmt: skip
     out = np.zeros_like(images)
     module.bm3d(images, sigma, out, **options)
     for arrays in ((images[:, :7].copy(), sigma, out[:, :7].copy()), (images, np.ones(2, np.float32), out),
@@ -191,9 +192,11 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
                    (images[:, :, ::-1], sigma, out)):  # fmt: skip
         with pytest.raises((TypeError, ValueError)):
             module.bm3d(*arrays, **options)
-    for wrong in ({"step": 9}, {"radius": 23}, {"group1": 3}, {"group2": 64}, {"stages": 3}, {"level": "abacus"},
-                  {"kaiser": np.ones(7, np.float32)}):  # fmt: skip
-        with pytest.raises(ValueError, match=r"must|no such"):
+    for wrong in ({"step": 9}, {"radius": 23}, {"group1": 3}, {"group2": 64}, {"stages": 4}, {"level": "abacus"},
+                  {"channels": 2}, {"offsets": np.ones((2, 1521), np.float32)}, {"kaiser": np.ones(7, np.float32)},
+                  {"offsets": np.ones((2, 9), np.float32), "shared": np.ones((2, 1, 3, 5, 64), np.float32)},
+                  ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"must|no such|given together"):
             module.bm3d(images, sigma, out, **(options | wrong))
 
 

@@ -18,7 +18,7 @@ from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_maps import map_detector
 
 CURVED = ("curved fan", "curved cone")
-NOT_GATHERED = {"curved fan", "curved cone", "rolled", "tilted", "steep", "tilted cone"}
+NOT_GATHERED = {"curved fan", "curved cone"}
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from plugstream.images.simulated import disc
 from plugstream.models.coarse_grid import CoarseGrid
 from plugstream.models.field_equation import FieldEquation
 from plugstream.models.green_fft import GreenFFT
-from plugstream.models.torus import convolution, even_size, torus_symbol
+from plugstream.models.torus import Convolution, even_size, torus_symbol
 
 F64, CPU = torch.float64, torch.device("cpu")
 
@@ -150,7 +150,7 @@ def test_convolutions_are_sums_over_pixels(monkeypatch, spans, at_once):
     pairs = kernel[i[:, None, :, None], j[None, :, None]]
     want = base + torch.einsum("rchw,hw,khw->krc", pairs, factor.to(pairs.dtype), fields)
     monkeypatch.setattr("plugstream.models.torus._CACHE_BYTES", at_once * symbol.nbytes)
-    assert torch.allclose(convolution(symbol, spans, factor)(base, fields), want, atol=1e-11)
+    assert torch.allclose(Convolution(symbol, spans, factor)(base, fields), want, atol=1e-11)
 
 
 @pytest.mark.gpu

@@ -9,6 +9,8 @@ import torch
 from plugstream._native import load
 from plugstream.cli import main
 from plugstream.instruments.mri_simulation import ring_coils
+from plugstream.models import kspace
+from plugstream.models.ct_geometry import Voxels
 from plugstream.models.kspace import centered_voxels
 from plugstream.models.mri import MRIModel
 from plugstream.models.trajectories import cartesian_lines, radial_spokes, spiral_interleaves
@@ -63,6 +65,28 @@ def test_a_model_is_the_one_on_the_cpu_in_double_precision(kind, stack):
         norms = exact.squared_norms(torch.tensor([0, 3]), 1e-3)
         bounds = model.squared_norm_bounds(torch.tensor([0, 3])).cpu()
         assert bool((bounds >= 0.999 * norms).all() and (bounds <= 1.3 * norms).all())
+
+
+@pytest.mark.parametrize("kind", ["radial", "cartesian"])
+def test_graphs_give_the_bits_of_eager_products(monkeypatch, kind):
+    """Of other views each time, off the middle, with a density; and without tables of all samples."""
+    voxels = Voxels(SHAPE, (1e-3, 1e-3), (0.0, -5e-3))
+    path, draw = path_of(kind, centered_voxels(SHAPE, 1e-3)), np.random.default_rng(0)
+    model = MRIModel(path, voxels, ring_coils(SHAPE, COILS)[:, 0], density=draw.random(path.shape[:2]), device="cuda")
+    for views in ([4, 1, 1], [0, 2, 3], [5, 5, 1], [7, 8, 9], [2, 1, 0], None, None, None, None):
+        image = torch.randn(SHAPE, dtype=torch.complex64, device="cuda")
+        results = []
+        for graphs in ("1", "0"):
+            monkeypatch.setenv("PLUGSTREAM_CUDA_GRAPHS", graphs)
+            data = model.forward(image, views)
+            results.append((data, model.adjoint(data, views)))
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    assert {len(call._graphs) for call in model._graphs.values()} == {2}  # of three views, and of all
+    monkeypatch.setattr(kspace, "_CACHE_BYTES", 0)
+    plain = MRIModel(path, voxels, ring_coils(SHAPE, COILS)[:, 0], density=model._roots.square().cpu(), device="cuda")
+    assert not plain.kspace.is_tabled
+    torch.testing.assert_close(plain.forward(image), data, rtol=0, atol=1e-5 * float(data.abs().max()))
+    torch.testing.assert_close(plain.adjoint(data), results[0][1], rtol=1e-4, atol=1e-4)
 
 
 def test_many_coils_go_in_parts(monkeypatch):

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from effort import effort, thorough
 from plugstream import InputError
-from plugstream.models.nufft import FinufftNufft, make_nufft
+from plugstream.models.nufft import FinufftNufft, finufft_is_here, make_nufft
 from plugstream.models.nufft_grid import Kernel
 from plugstream.models.nufft_points import fit_taps, read_cells, write_cells
 from plugstream.models.nufft_spread import Axis, SpreadNufft
@@ -71,7 +71,7 @@ def test_it_is_the_sum_and_its_adjoint_the_transpose(shape, periods, band, eps, 
 
 
 def test_two_thousand_points_of_a_volume():
-    """As issues ask: a direct sum in double precision, and finufft's beside it."""
+    """As issues ask: a direct sum in double precision, and finufft's beside it where it is installed."""
     rng = np.random.default_rng(3)
     volume = rng.standard_normal((1, 16, 14, 15))
     frequencies = rng.uniform(-np.pi, np.pi, (2000, 3))
@@ -80,6 +80,8 @@ def test_two_thousand_points_of_a_volume():
         plan = SpreadNufft(volume.shape[1:], eps, dtype=dtype)
         got = plan.sample(torch.from_numpy(volume).to(dtype), plan.place(frequencies)).numpy()
         assert np.linalg.norm(got - want) <= eps * np.linalg.norm(want)
+    if not finufft_is_here():
+        return
     other = FinufftNufft(volume.shape[1:], frequencies, 1e-10, device=torch.device("cpu"), dtype=F64)
     assert np.linalg.norm(other.sample(torch.from_numpy(volume)).numpy() - want) <= 1e-10 * np.linalg.norm(want)
     z = torch.from_numpy(want)
@@ -130,7 +132,7 @@ def test_volumes_and_complex_images_get_it_by_themselves():
         frequencies = rng.uniform(-4, 4, (30, len(shape)))
         single = make_nufft(shape, frequencies, 1e-5, device=cpu, dtype=torch.float32, is_complex=is_complex)
         double = make_nufft(shape, frequencies, 1e-9, device=cpu, dtype=F64, is_complex=is_complex)
-        assert (single.name, double.name) == ("spread", "finufft")
+        assert (single.name, double.name) == ("spread", "finufft" if finufft_is_here() else "spread")
         assert single.held > 0
         image = rng.standard_normal((2, *shape)) + (1j * rng.standard_normal((2, *shape)) if is_complex else 0)
         want = direct(image, frequencies)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 from dataclasses import replace
 
 import numpy as np
@@ -276,3 +278,25 @@ def test_on_a_gpu_it_is_the_same():
     want = exact.gradient(x, y)
     assert float((got - want).norm() / want.norm()) < 5e-3
     assert float((there.forward(x.float().cuda()).cpu() - exact.forward(x)).norm() / exact.forward(x).norm()) < 2e-3
+
+
+@pytest.mark.gpu
+def test_graphs_of_steps_on_a_gpu_give_the_bits_of_eager_ones(monkeypatch):
+    """Of images that come one after the other, with boxes of their own, and of two at a time; few rooms are kept."""
+    geometry = replace(_geometry(shape=(48, 40), views=19, receivers=31), mask=None)
+    model, plain = (ScatteringModel(geometry, device="cuda") for _ in range(2))
+    whole = 0.05 * torch.ones(48, 40)
+    images = [_object((48, 40), strength=strength).float() for strength in (0.5, 0.8, 0.3)] + [whole, whole + 0.01]
+    for image in [*images, *images, torch.stack(images[:2]), *images]:
+        x = image.cuda()
+        results = []
+        for one, graphs in ((model, "1"), (plain, "0")):
+            monkeypatch.setenv("PLUGSTREAM_CUDA_GRAPHS", graphs)
+            y = 0.9 * one.forward(x)
+            results.append((y, one.gradient(x, y)))
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    gc.collect()
+    assert 0 < len(model.green.rooms._idle) <= 2
+    assert any(len(room._graphs) for room in model.green.rooms._idle)
+    assert not any(len(room._graphs) for room in plain.green.rooms._idle)
+    assert copy.deepcopy(model).forward(x).shape == y.shape

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -296,7 +297,7 @@ def test_memory_is_asked_of_tiles_that_processes_share_without_them() -> None:
 
 def test_memory_decides_and_what_does_not_fit_is_refused(scan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = open_scan(scan)
-    monkeypatch.setattr("plugstream.runs.footprint.process_memory", lambda: 0.0)
+    monkeypatch.setattr("plugstream.runs.footprint.process_memory", lambda _: 0.0)
     assert plan(settings("compute.memory=2GB"), stored, divide=True).partition is None
     assert plan(settings(), stored, divide=True).partition is None
     denoiser = plan(settings("denoiser.along=z"), stored).denoiser
@@ -327,13 +328,47 @@ def test_without_a_limit_what_may_not_fit_is_tried(scan: Path, monkeypatch: pyte
     """The model of memory errs on the safe side, so that it alone refuses nothing that would fit."""
     stored = open_scan(scan)
     made = plan(prepare(settings()), stored)
-    monkeypatch.setattr("plugstream.runs.footprint.process_memory", lambda: 0.0)
-    monkeypatch.setattr("plugstream.runs.footprint.free_memory", lambda: 130e6)
-    monkeypatch.setattr("plugstream.runs.partition.free_memory", lambda: 1e9)
+    monkeypatch.setattr("plugstream.runs.footprint.process_memory", lambda _: 0.0)
+    monkeypatch.setattr("plugstream.runs.footprint.free_on_device", lambda _: 130e6)
+    monkeypatch.setattr("plugstream.runs.partition.free_on_device", lambda _: 1e9)
     assert choose_partition(made, stored) is None
-    monkeypatch.setattr("plugstream.runs.partition.free_memory", lambda: 50e6)
+    monkeypatch.setattr("plugstream.runs.partition.free_on_device", lambda _: 50e6)
     with pytest.raises(InputError, match="denoise slices by --along z"):
         choose_partition(made, stored)
+
+
+def test_a_gpu_s_memory_decides_where_a_run_computes_there(
+    scan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No GPU is needed to ask: what is free on one is given here."""
+    for module in ("footprint", "partition"):
+        monkeypatch.setattr(f"plugstream.runs.{module}.free_on_device", lambda device: {"cuda": 1e8}[device.type])
+    monkeypatch.setattr("plugstream.runs.footprint.process_memory", lambda device: {"cuda": 0.0}[device.type])
+    cone = tmp_path / "cone.zarr"
+    words = ["--instrument", "ct", "--size", "24", "--slices", "25", "--views", "10", "--beam", "cone"]
+    assert main(["simulate", str(cone), *words]) == 0
+
+    def choose(place: Path, *words: str) -> Partition | None:
+        stored = open_scan(place)
+        made = plan(prepare(settings(*words)), stored)
+        on_gpu = replace(made, parts=replace(made.parts, device=torch.device("cuda")))
+        return choose_partition(on_gpu, stored)
+
+    stored, gpu = open_scan(scan), torch.device("cuda")
+    denoiser = plan(settings("denoiser.along=z"), stored).denoiser
+    each = stored.nbytes / 25
+    takes = Footprint.of(denoiser, (25, 24, 24), torch.float32, each, in_memory=True, device=gpu)
+    limit = f"compute.memory={takes.bytes(9) / 1e3:.3f}kB"
+    found = choose(scan, "denoiser.along=z", limit)
+    assert found is not None
+    assert max(np.diff(found.edges)) == 9
+    assert "of the GPU's memory" in found.note
+    assert choose(scan, "denoiser.along=z", "compute.memory=1GB") is None
+    with pytest.raises(InputError, match=r"of the GPU's memory, .*denoise slices by --along z"):
+        choose(scan, limit)
+    monkeypatch.setattr("plugstream.runs.partition.free_on_device", lambda _: 50e6)
+    with pytest.raises(InputError, match="so use a GPU with more memory or --device cpu"):
+        choose(cone, "denoiser.along=z")
 
 
 def test_a_volume_in_its_file_is_judged_and_shown_as_one_in_memory(

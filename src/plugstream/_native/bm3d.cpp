@@ -30,7 +30,7 @@ Kernels kernels_of(Level level) {
 
 // Groups of the tile, as positions among those of the tile, in work.found.
 void match_tile(const float* image, long width, const Tiling& tiling, long tile, int radius, int group,
-                const MatchKernel& kernel, Workspace& work) {
+                const float* offsets, const MatchKernel& kernel, Workspace& work) {
     const Range &rows = tiling.rows(tile), &columns = tiling.columns(tile);
     const int row_count = rows.end - rows.first, column_count = columns.end - columns.first;
     const int* down = tiling.down.references.data() + rows.first;
@@ -58,7 +58,7 @@ void match_tile(const float* image, long width, const Tiling& tiling, long tile,
         last[c] = static_cast<int>(std::min(2L * radius, tiling.across.positions - 1 - across[c] + radius));
     }
     int32_t* found = work.found.as<int32_t>();
-    kernel.match({guide, pitch, radius, group, row_at, top, bottom, column_at, first, last, row_count, column_count,
+    kernel.match({guide, pitch, radius, group, offsets, row_at, top, bottom, column_at, first, last, row_count, column_count,
                   work.keys.as<int32_t>(), work.sums.as<float>(), work.candidates.as<int32_t>(), found});
     // From a candidate's number to its distance in positions. Numbers beyond the window stand for the reference; they
     // come up only where pixels are not finite.
@@ -95,11 +95,15 @@ class Job {
           kernels_(kernels_of(level)),
           tiling_(batch.height, batch.width, settings),
           strips_((batch.height + strip - 1) / strip) {
-        for (long n = 0; n < batch.count; ++n)
-            if (batch.sigma[n] != 0)
-                todo_.push_back(n);
-            else
-                std::copy_n(image(n), plane(), batch.out + n * plane());
+        for (long first = 0; first < batch.count; first += settings.channels) {
+            bool noisy = false;
+            for (long n = first; n < first + settings.channels; ++n)
+                if (batch.sigma[n] != 0)
+                    noisy = true;
+                else
+                    std::copy_n(image(n), plane(), batch.out + n * plane());
+            if (noisy) todo_.push_back(first);
+        }
         const long pieces = static_cast<long>(todo_.size()) * std::max(tiling_.count(), 1L);
         size_ = static_cast<int>(std::clamp(pieces, 1L, static_cast<long>(std::max(threads, 1))));
     }
@@ -114,7 +118,7 @@ class Job {
             workspaces_.back()->reserve(tiling_, settings_, stages_, batch_.width);
         }
         sums_ = buffers().take();
-        sums_->reserve(static_cast<long>(todo_.size()) * tiling_.sums * sizeof(float));
+        sums_->reserve(static_cast<long>(todo_.size()) * settings_.channels * tiling_.sums * sizeof(float));
     }
 
     // When all work is done. A helper that comes late still has the job, but nothing left to do.
@@ -124,13 +128,13 @@ class Job {
     }
 
     void work(int member) {
-        const long images = static_cast<long>(todo_.size());
-        for (int phase = 0; phase < 2 * stages_; ++phase) {
+        const long sets = static_cast<long>(todo_.size());
+        for (int phase = stages_ == 3 ? 2 : 0; phase < 2 * std::min(stages_, 2); ++phase) {
             const bool joining = phase % 2 != 0;
-            const long each = joining ? strips_ : tiling_.count(), pieces = images * each;
+            const long each = joining ? strips_ * settings_.channels : tiling_.count(), pieces = sets * each;
             for (long k; (k = next_[phase].fetch_add(1, std::memory_order_relaxed)) < pieces;) {
                 if (joining)
-                    join(k / each, k % each, *workspaces_[member]);
+                    join(k / strips_, k % strips_, *workspaces_[member]);
                 else
                     filter_tile(phase / 2, k / each, k % each, *workspaces_[member]);
                 done_[phase].fetch_add(1, std::memory_order_release);
@@ -145,13 +149,23 @@ class Job {
 
     long plane() const { return batch_.height * batch_.width; }
     const float* image(long n) const { return batch_.images + n * plane(); }
+    long image_of(long k) const { return todo_[k / settings_.channels] + k % settings_.channels; }
     float* sums(long k, long tile) const { return sums_->as<float>() + k * tiling_.sums + tiling_.offsets[tile]; }
 
-    void filter_tile(int stage, long k, long tile, Workspace& work) const {
-        const long n = todo_[k], width = batch_.width;
-        const float *noisy = image(n), *guide = stage == 0 ? noisy : batch_.out + n * plane();
+    // All channels of a set, matched on the first.
+    void filter_tile(int stage, long set, long tile, Workspace& work) const {
+        const long first = todo_[set], width = batch_.width;
+        const float* guide = stage == 0 ? image(first) : batch_.out + first * plane();
         const int group = group_size(batch_.height, width, settings_.radius, settings_.group[stage]);
-        match_tile(guide, width, tiling_, tile, settings_.radius, group, kernels_.match, work);
+        match_tile(guide, width, tiling_, tile, settings_.radius, group, settings_.offsets[stage], kernels_.match,
+                   work);
+        for (long k = set * settings_.channels; k < (set + 1) * settings_.channels; ++k)
+            if (batch_.sigma[image_of(k)] != 0) filter_channel(stage, k, tile, group, work);
+    }
+
+    void filter_channel(int stage, long k, long tile, int group, Workspace& work) const {
+        const long n = image_of(k), width = batch_.width;
+        const float *noisy = image(n), *guide = batch_.out + n * plane();
         const Range &rows = tiling_.rows(tile), &columns = tiling_.columns(tile);
         const long down = rows.to - rows.from, across = columns.to - columns.from;
         const long from = rows.from * width + columns.from;
@@ -164,12 +178,16 @@ class Job {
         if (stage == 1) filter.forward(guide + from, width, down, across, settings_.analysis[stage], ring, guides);
         const float threshold = static_cast<float>(settings_.threshold * sigma);
         const float noise = static_cast<float>(settings_.wiener * (sigma * sigma));
+        const int reach = settings_.reach;
+        const long table = settings_.tables > 1 ? k % settings_.channels : 0;
+        const float* shared = reach == 0 ? settings_.correlations[stage]
+                                         : settings_.shared[stage] + table * (reach + 1) * (2 * reach + 1) * coefficients;
         // Down narrow strips, so that most blocks of a group are still in the L2 cache from the groups before.
         for (int c = 0; c < column_count; c += columns_of_strip)
             for (int r = 0; r < row_count; ++r) {
                 const Groups groups = {work.found.as<int32_t>() + (long{r} * column_count + c) * group,
                                        std::min(columns_of_strip, column_count - c), group, across,
-                                       settings_.correlations[stage]};
+                                       shared, reach};
                 if (stage == 0)
                     filter.threshold(spectra, groups, threshold, total, weights);
                 else
@@ -183,8 +201,9 @@ class Job {
     // A strip of the stage's result: the values' sums over the weights' sums. Written straight to `out`, which is the
     // guide of the next stage.
     void join(long k, long part, Workspace& work) const {
+        if (batch_.sigma[image_of(k)] == 0) return;
         const long width = batch_.width, first = part * strip, end = std::min(batch_.height, first + strip);
-        float* out = batch_.out + todo_[k] * plane();
+        float* out = batch_.out + image_of(k) * plane();
         float* weights = work.row.as<float>();
         for (long y = first; y < end; ++y) {
             float* row = out + y * width;
@@ -210,7 +229,7 @@ class Job {
     const Tiling tiling_;
     const long strips_;
     int size_ = 1;
-    std::vector<long> todo_;
+    std::vector<long> todo_;  // the first image of each set
     std::vector<std::unique_ptr<Workspace>> workspaces_;
     std::unique_ptr<Buffer> sums_;
     std::array<std::atomic<long>, 4> next_{}, done_{};
@@ -241,7 +260,7 @@ void match(const float* guide, long height, long width, const Settings& settings
     Workspace work;
     work.reserve_matching(tiling, settings);
     for (long tile = 0; tile < tiling.count(); ++tile) {
-        match_tile(guide, width, tiling, tile, settings.radius, group, kernels_of(level).match, work);
+        match_tile(guide, width, tiling, tile, settings.radius, group, settings.offsets[0], kernels_of(level).match, work);
         const Range &rows = tiling.rows(tile), &columns = tiling.columns(tile);
         const long across = columns.to - columns.from;
         const int32_t* local = work.found.as<int32_t>();

@@ -1,4 +1,6 @@
 // The Python side of BM3D.
+#include <nanobind/stl/optional.h>
+
 #include "bindings.hpp"
 #include "bm3d.hpp"
 
@@ -13,7 +15,9 @@ bool is_group(int size) { return size >= 1 && size <= 32 && (size & (size - 1)) 
 void denoise_batch(Array<const float, 3> images, Array<const float, 1> sigma, Array<float, 3> out,
                    Array<const float, 3> analysis, Array<const float, 3> synthesis,
                    Array<const float, 4> correlations, Array<const float, 1> kaiser, int step, int radius, int group1,
-                   int group2, double threshold, double wiener, int stages, int threads, const std::string& level) {
+                   int group2, double threshold, double wiener, int stages, int threads, int channels,
+                   std::optional<Array<const float, 5>> shared, std::optional<Array<const float, 2>> offsets,
+                   const std::string& level) {
     const size_t count = images.shape(0), height = images.shape(1), width = images.shape(2);
     expect(height >= 8 && width >= 8, "images must have at least 8 x 8 pixels");
     expect(height < (1u << 24) && width < (1u << 24), "images must have fewer than 2^24 pixels along each axis");
@@ -26,8 +30,18 @@ void denoise_batch(Array<const float, 3> images, Array<const float, 1> sigma, Ar
     expect(step >= 1 && step <= 8, "step must be 1 to 8");
     expect(radius >= 1 && radius <= 22, "radius must be 1 to 22");
     expect(is_group(group1) && is_group(group2), "groups must have 1, 2, 4, 8, 16 or 32 blocks");
-    expect(stages == 1 || stages == 2, "stages must be 1 or 2");
-    const Settings settings{step,
+    expect(stages >= 1 && stages <= 3, "stages must be 1 or 2, or 3 for the second alone");
+    expect(channels >= 1 && count % static_cast<size_t>(channels) == 0, "channels must divide the number of images");
+    const size_t window = static_cast<size_t>(2 * radius + 1) * static_cast<size_t>(2 * radius + 1);
+    expect(shared.has_value() == offsets.has_value(), "shared and offsets are given together");
+    const size_t tables = shared ? shared->shape(1) : 0, reach = shared ? shared->shape(2) - 1 : 0;
+    if (shared) {
+        expect(tables == 1 || tables == static_cast<size_t>(channels), "shared must have a table, or one for each channel");
+        expect(reach >= 1 && reach < (1u << 16), "shared must have a reach of at least 1");
+        expect(*shared, {2, tables, reach + 1, 2 * reach + 1, 64}, "shared must be (2, tables, reach + 1, 2 reach + 1, 64)");
+        expect(*offsets, {2, window}, "offsets must have two rows of (2 radius + 1)^2 numbers");
+    }
+    Settings settings{step,
                             radius,
                             {group1, group2},
                             threshold,
@@ -36,6 +50,15 @@ void denoise_batch(Array<const float, 3> images, Array<const float, 1> sigma, Ar
                             {synthesis.data(), synthesis.data() + 64},
                             {correlations.data(), correlations.data() + 8 * 8 * 64},
                             kaiser.data()};
+    settings.channels = channels;
+    if (shared) {
+        settings.reach = static_cast<int>(reach);
+        settings.tables = static_cast<int>(tables);
+        for (int stage : {0, 1}) {
+            settings.shared[stage] = shared->data() + stage * static_cast<long>(shared->size() / 2);
+            settings.offsets[stage] = offsets->data() + stage * static_cast<long>(window);
+        }
+    }
     const Batch batch{static_cast<long>(count), static_cast<long>(height), static_cast<long>(width),
                       images.data(),            sigma.data(),              out.data()};
     const Level chosen = find_level(level);
@@ -68,7 +91,8 @@ void bind(nb::module_& m) {
     // noconvert: an array that does not fit is an error here, never a silent copy that the caller would not see filled.
     m.def("bm3d", &denoise_batch, "images"_a.noconvert(), "sigma"_a.noconvert(), "out"_a.noconvert(), nb::kw_only(),
           "analysis"_a.noconvert(), "synthesis"_a.noconvert(), "correlations"_a.noconvert(), "kaiser"_a.noconvert(),
-          "step"_a, "radius"_a, "group1"_a, "group2"_a, "threshold"_a, "wiener"_a, "stages"_a, "threads"_a, "level"_a = "",
+          "step"_a, "radius"_a, "group1"_a, "group2"_a, "threshold"_a, "wiener"_a, "stages"_a, "threads"_a, "channels"_a = 1,
+          "shared"_a.noconvert() = nb::none(), "offsets"_a.noconvert() = nb::none(), "level"_a = "",
           "Denoise every image of the batch into out.");
     m.def("bm3d_match", &match_blocks, "guide"_a.noconvert(), "found"_a.noconvert(), nb::kw_only(), "step"_a,
           "radius"_a, "wanted"_a, "level"_a = "", "The positions of the blocks most like each reference block.");

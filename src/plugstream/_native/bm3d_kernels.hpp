@@ -22,6 +22,7 @@ struct Matching {
     const float* guide;  // pixels of the tile, padded so that row + [0, widest + 8) can be read from every window
     long pitch;
     int radius, group;
+    const float* offsets;  // added to the distances, a number for each candidate; may be null
     // Of each reference row: its first pixel row in `guide`, and which rows of its window (0 .. 2 radius) are inside.
     const int *rows, *top, *bottom;
     // Of each reference column: where its window begins in a row of `guide`, and which columns of it are inside.
@@ -50,8 +51,10 @@ struct Groups {
     int size;
     long across;                // positions in a row
     const float* correlations;  // (8, 8, 64): what blocks share that are |dy| and |dx| apart
-    // Of volumes only, whose correlations are (4, 4, 4, 64): positions in a plane, and each group's share of the noise.
-    long plane = 0;
+    int reach;                  // if not 0, `correlations` is (reach + 1, 2 reach + 1, 64), of dy >= 0 and dx
+    // Of volumes only, whose correlations are (4, 4, 4, 64): rows of positions in a plane, and each group's share of the
+    // noise.
+    long rows = 0;
     const float* levels = nullptr;
 };
 

@@ -85,7 +85,10 @@ void form_keys(const Part& part) {
             const bool inside = i >= tile.left[part.first_column + c] && i <= tile.right[part.first_column + c];
             keep[c * width + i] = inside ? ~((1 << index_bits) - 1) : 0;
         }
+    alignas(64) float added[width] = {};
     for (int down = 0; down < span; ++down) {
+        if (tile.offsets != nullptr)
+            for (int i = 0; i < span; ++i) added[i] = tile.offsets[down * span + i];
         // key = distance & keep | number
         for (int c = 0; c < count; ++c)
             for (int i = 0; i < width; ++i)
@@ -111,9 +114,10 @@ void form_keys(const Part& part) {
             for (int c = 0; c < count; ++c)
                 for (int v = 0; v < vectors; ++v) {
                     const int at = (c * vectors + v) * lanes;
-                    const Floats distance =
+                    Floats distance =
                         ((load(eight[0] + at) + load(eight[1] + at)) + (load(eight[2] + at) + load(eight[3] + at))) +
                         ((load(eight[4] + at) + load(eight[5] + at)) + (load(eight[6] + at) + load(eight[7] + at)));
+                    if (tile.offsets != nullptr) distance += load(added + v * lanes);
                     const Ints key = (reinterpret_cast<Ints>(distance) & load(keep + at)) | load(number + at);
                     store(tile.keys + (r * columns_at_once + c) * window + down * width + v * lanes, key);
                 }

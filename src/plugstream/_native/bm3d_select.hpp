@@ -113,31 +113,73 @@ inline void smallest(const int32_t* keys, int rows, int count, int32_t* candidat
 
 #else
 
-PLUGSTREAM_INLINE bool any(Ints mask) {
+PLUGSTREAM_INLINE Ints lesser(Ints a, Ints b) {
 #if defined(__AVX2__)
-    return _mm256_movemask_epi8(reinterpret_cast<__m256i>(mask)) != 0;
+    return (Ints)_mm256_min_epi32((__m256i)a, (__m256i)b);
+#elif defined(__aarch64__)
+    return (Ints)vminq_s32((int32x4_t)a, (int32x4_t)b);
 #else
-    int together = 0;
-    for (int i = 0; i < lanes; ++i) together |= mask[i];
-    return together != 0;
+    return a < b ? a : b;
 #endif
 }
 
-// By insertion: after the first rows few keys are below the largest of those kept.
+// A bound that at least `count` of the candidates are not above, and few more: each lane's least key over the even rows,
+// and over the odd ones, belongs to another candidate, and halving finds about the count-th of these.
+template <int vectors>
+PLUGSTREAM_INLINE int32_t bound_smallest(const int32_t* keys, int rows, int count) {
+    Ints least[2 * vectors];
+    repeat<2 * vectors>([&](auto k) { least[k.value] = Ints{} + never; });
+    for (int row = 0; row < rows; ++row, keys += vectors * lanes) {
+        if (row % 2 == 0)
+            repeat<vectors>([&](auto v) { least[v.value] = lesser(least[v.value], load(keys + v.value * lanes)); });
+        else
+            repeat<vectors>([&](auto v) {
+                least[vectors + v.value] = lesser(least[vectors + v.value], load(keys + v.value * lanes));
+            });
+    }
+    auto at_most = [&](int32_t bound) {
+        Ints holds{};
+        repeat<2 * vectors>([&](auto k) { holds += least[k.value] <= bound; });
+        int sum = 0;
+        for (int i = 0; i < lanes; ++i) sum -= holds[i];
+        return sum >= count;
+    };
+    constexpr int32_t last = never - 1;  // of a candidate within the image
+    if (!at_most(last)) return last;
+    Ints lowest = Ints{} + never;  // but for the reference's own, -1
+    repeat<2 * vectors>([&](auto k) { lowest = lesser(lowest, least[k.value] < 0 ? Ints{} + never : least[k.value]); });
+    int32_t low = never, high = last;
+    for (int i = 0; i < lanes; ++i) low = lowest[i] < low ? lowest[i] : low;
+    // Keys are distances as bits, which grow about as their logarithms do: the first step leaves a factor of four.
+    if (low < last - (1 << 24) && at_most(low + (1 << 24))) high = low + (1 << 24);
+    for (int turn = 0; turn < 7 && low < high; ++turn) {
+        const int32_t middle = low + (high - low) / 2;
+        if (at_most(middle))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return high;
+}
+
+// By insertion of the few that are not above the bound.
 template <int vectors>
 inline void smallest(const int32_t* keys, int rows, int count, int32_t*, int32_t* out) {
     for (int k = 0; k < count; ++k) out[k] = never;
-    Ints bound = Ints{} + never;
-    for (int k = 0; k < rows * vectors * lanes; k += lanes) {
-        if (!any(load(keys + k) < bound)) continue;
-        for (int i = 0; i < lanes; ++i) {
-            const int32_t key = keys[k + i];
-            if (key >= out[count - 1]) continue;
+    int32_t last = bound_smallest<vectors>(keys, rows, count);
+    constexpr int step = 16;
+    for (int k = 0; k < rows * vectors * lanes; k += step) {
+        Ints below{};
+        for (int i = 0; i < step; i += lanes) below |= load(keys + k + i) <= last;
+        if (!any(below)) continue;
+        for (int i = k; i < k + step; ++i) {
+            const int32_t key = keys[i];
+            if (key > last) continue;
             int place = count - 1;
             for (; place > 0 && out[place - 1] > key; --place) out[place] = out[place - 1];
             out[place] = key;
+            last = out[count - 1] < last ? out[count - 1] : last;
         }
-        bound = Ints{} + out[count - 1];
     }
 }
 

@@ -56,7 +56,7 @@ void Workspace::reserve(const Tiling& tiling, const Settings& settings, int stag
     const long positions = tiling.down.most_positions * tiling.across.most_positions;
     reserve_matching(tiling, settings);
     noisy_spectra.reserve(positions * coefficients * number);
-    if (stages == 2) guide_spectra.reserve(positions * coefficients * number);
+    if (stages >= 2) guide_spectra.reserve(positions * coefficients * number);
     total.reserve(positions * coefficients * number);
     weights.reserve(positions * number);
     row.reserve(width * number);

@@ -13,13 +13,12 @@ namespace {
 // The integer below, of what is above -2^20.
 PLUGSTREAM_INLINE int below(float x) { return static_cast<int>(x + 1048576.0f) - 1048576; }
 
-void project(const float* near, const float* far, float part, long depth, float start, float rise, long rows,
-             float* sums) {
+// Without permutations (vectors = 0) every lane looks up its own voxels.
+template <int vectors>
+PLUGSTREAM_INLINE void project_with(const float* near, const float* far, float part, long depth, float start, float rise,
+                                    long rows, float* sums) {
     const float left = static_cast<float>(-(depth / 2)) - 1.5f, right = static_cast<float>(depth - depth / 2) - 0.5f;
     const Floats numbers = lane_numbers();
-#if defined(__AVX2__)
-    const bool narrow = std::abs(rise) * (lanes - 1) < reach - 4.0f;
-#endif
     near += depth / 2;
     far += depth / 2;
     const float span = rise * (lanes - 1), down = std::min(span, 0.0f), up = std::max(span, 0.0f);
@@ -29,18 +28,15 @@ void project(const float* near, const float* far, float part, long depth, float 
         if (!(high > left && low < right)) continue;
         const Floats at = (numbers + begin) * rise + start;
         Floats seen;
-#if defined(__AVX2__)
-        if (narrow) {
+        if constexpr (vectors > 0) {
             const int first = below(low) - 1;  // one or two to spare
-            Window window(near + first);
+            Window<vectors> window(near + first);
             window.blend(far + first, part);
             const Floats rounded = at + magic;
-            const Ints index = bits(rounded) - (magic_bits + first);
-            const Floats one = window.take(index), next = window.take(index + 1);
+            const Places places(bits(rounded) - (magic_bits + first));
+            const Floats one = window.take(places), next = window.take(places, 1);
             seen = one + ((at - (rounded - magic)) + 0.5f) * (next - one);
-        } else
-#endif
-        {
+        } else {
             const Floats inside = greater(lesser(at, spread(right)), spread(left));  // voxels outside are zero already
             const Floats rounded = inside + magic;
             const Ints index = bits(rounded) - magic_bits;
@@ -56,13 +52,25 @@ void project(const float* near, const float* far, float part, long depth, float 
     }
 }
 
+void project(const float* near, const float* far, float part, long depth, float start, float rise, long rows,
+             float* sums) {
+#if defined(__AVX2__) || defined(__aarch64__)
+    if (with_window(std::abs(rise) * (lanes - 1) + 4.0f, [&](auto vectors) __attribute__((always_inline)) {
+            project_with<vectors.value>(near, far, part, depth, start, rise, rows, sums);
+        }))
+        return;
+#endif
+    project_with<0>(near, far, part, depth, start, rise, rows, sums);
+}
+
 // What pixels leave on the voxels of a block, whose first is at `x`: of `count` pixels from `index` on in a window.
-template <int count>
-PLUGSTREAM_INLINE Floats weigh(const Window& data, Ints index, Floats pixel, float rise, float start, Floats x) {
+template <int count, int vectors>
+PLUGSTREAM_INLINE Floats weigh(const Window<vectors>& data, Places places, Floats pixel, float rise, float start,
+                               Floats x) {
     Floats sum{};
     repeat<count>([&](auto k) __attribute__((always_inline)) {
         const Floats at = (pixel + static_cast<float>(k.value)) * rise + start;
-        sum += data.take(index + k.value) * greater(1.0f - absolute(at - x), Floats{});
+        sum += data.take(places, k.value) * greater(1.0f - apart(at, x), Floats{});
     });
     return sum;
 }
@@ -72,7 +80,7 @@ PLUGSTREAM_INLINE void add(float* near, float* far, float part, Floats sum) {
     store(far, load(far) + part * sum);
 }
 
-template <int count>
+template <int count, int vectors>
 void add_blocks(const float* data, long rows, float start, float rise, float part, long depth, float around,
                 float* near, float* far) {
     const Floats numbers = lane_numbers();
@@ -86,9 +94,9 @@ void add_blocks(const float* data, long rows, float start, float rise, float par
         const int first = below(low) - 1;
         const Floats x = numbers + voxel;
         const Floats rounded = (numbers * inverse + (begin + 0.5f)) + magic;
-        const Ints index = bits(rounded) - (magic_bits + first);
-        const Window window(data + rows / 2 + first);
-        add(near + z, far + z, part, weigh<count>(window, index, rounded - magic, rise, start, x));
+        const Places places(bits(rounded) - (magic_bits + first));
+        const Window<vectors> window(data + rows / 2 + first);
+        add(near + z, far + z, part, weigh<count>(window, places, rounded - magic, rise, start, x));
     }
 }
 
@@ -116,13 +124,15 @@ void add_each(const float* data, long rows, float start, float rise, float part,
 
 void back_project(const float* data, long rows, float start, float rise, float part, long depth, float* near,
                   float* far) {
-    const float apart = std::abs(rise), across = lanes / apart;
-    const float around = 1 / apart + 0.01f, most = 2 * around + 1;  // a little for rounding
+    const float spacing = std::abs(rise), across = lanes / spacing;
+    const float around = 1 / spacing + 0.01f, most = 2 * around + 1;  // a little for rounding
     // From the first lane's first pixel to the last one's last, and four to spare and for rounding.
-    if (!(most < 9 && across * (lanes - 1) / lanes + most + 4 <= reach))
-        return add_each(data, rows, start, rise, part, depth, near, far);
+    const float wide = across * (lanes - 1) / lanes + most + 4;
+    if (!(most < 9 && wide <= reach)) return add_each(data, rows, start, rise, part, depth, near, far);
     const auto add = [&](auto count) {
-        add_blocks<count.value>(data, rows, start, rise, part, depth, around, near, far);
+        with_window(wide, [&](auto vectors) {
+            add_blocks<count.value, vectors.value>(data, rows, start, rise, part, depth, around, near, far);
+        });
     };
     if (most < 3) return add(Index<2>{});
     if (most < 4) return add(Index<3>{});

@@ -14,9 +14,9 @@ namespace plugstream::joseph::PLUGSTREAM_LEVEL {
 namespace {
 
 // For each row the pixel where the window of a block of rays begins, `none` where they miss the row, and the number that
-// rounds places to whole pixels from there; whether all windows are wide enough.
-PLUGSTREAM_INLINE bool find_windows(const float* scale, const float* shift, int rows, float one, float other, long width,
-                                    int* first, float* rounding) {
+// rounds places to whole pixels from there; how many pixels windows must have.
+PLUGSTREAM_INLINE Floats find_windows(const float* scale, const float* shift, int rows, float one, float other, long width,
+                                      int* first, float* rounding) {
     const long middle = width / 2;
     const Floats left = spread(static_cast<float>(-middle) - 1.5f);
     const Floats right = spread(static_cast<float>(width - middle) - 0.5f);
@@ -33,33 +33,55 @@ PLUGSTREAM_INLINE bool find_windows(const float* scale, const float* shift, int 
         store(rounding + r, magic - ((nearest - magic) - 1.0f));
         widest = greater(widest, seen ? high - low : Floats{});
     }
-    return !any(widest >= reach - 4.0f);
+    return widest + 4.0f;
+}
+
+// The sum over the rows of a tile.
+template <int vectors>
+PLUGSTREAM_INLINE Floats sum_rows(const float* image, long pitch, int rows, Floats q, const float* t, const float* c,
+                                  const int* first, const float* rounding) {
+    Floats sum{};
+    const long ahead = q[lanes - 1] > q[0] ? 24 : -24;  // what one of the next blocks will want
+    for (int r = 0; r < rows; ++r) {
+        if (first[r] == none) continue;
+        const Floats at = q * t[r] + c[r];
+        const Floats rounded = at + rounding[r];
+        const float* from = image + r * pitch + first[r];
+        if constexpr (lanes == 4) __builtin_prefetch(from + ahead);
+        const Window<vectors> window(from);
+        const Places places(rounded);
+        const Floats below = window.take(places), above = window.take(places, 1);
+        const Floats part = (at - (rounded - rounding[r])) + 0.5f;
+        sum += below + part * (above - below);
+    }
+    return sum;
 }
 
 void project(const float* image, long pitch, long width, const float* scale, const float* shift, int rows,
              const float* place, int blocks, float* sums) {
     const long middle = width / 2;
-    alignas(64) float t[tile + lanes] = {}, c[tile + lanes] = {}, rounding[tile + lanes];
-    alignas(64) int first[tile + lanes];
+    alignas(64) float t[tile + lanes] = {}, c[tile + lanes] = {}, roundings[2][tile + lanes];
+    alignas(64) int firsts[2][tile + lanes];
     std::memcpy(t, scale, rows * sizeof(float));
     std::memcpy(c, shift, rows * sizeof(float));
     for (int k = rows; k < (rows + lanes - 1) / lanes * lanes; ++k) c[k] = 1e9f;  // rows that nothing crosses
-    for (int b = 0; b < blocks * (block / lanes); ++b) {
-        const Floats q = load(place + b * lanes);
-        const bool narrow = find_windows(t, c, rows, q[0], q[lanes - 1], width, first, rounding);
+    // Windows are found one block ahead: what was just written as vectors is slow to be read as numbers.
+    auto find = [&](int b) {
+        const float* at = place + b * lanes;
+        return find_windows(t, c, rows, at[0], at[lanes - 1], width, firsts[b % 2], roundings[b % 2]);
+    };
+    const int count = blocks * (block / lanes);
+    Floats next = find(0);
+    for (int b = 0; b < count; ++b) {
+        const Floats q = load(place + b * lanes), wide = next;
+        const int* first = firsts[b % 2];
+        const float* rounding = roundings[b % 2];
+        if (b + 1 < count) next = find(b + 1);
         Floats sum{};  // of this tile, which rounds less than one sum over all rows
-        if (narrow) {
-            for (int r = 0; r < rows; ++r) {
-                if (first[r] == none) continue;
-                const Floats at = q * t[r] + c[r];
-                const Floats rounded = at + rounding[r];
-                const Window window(image + r * pitch + middle + first[r]);
-                const Ints index = place_of(rounded);
-                const Floats below = window.take(index), above = window.take(index + 1);
-                const Floats part = (at - (rounded - rounding[r])) + 0.5f;
-                sum += below + part * (above - below);
-            }
-        } else {
+        const bool narrow = with_window(wide, [&](auto vectors) __attribute__((always_inline)) {
+            sum = sum_rows<vectors.value>(image + middle, pitch, rows, q, t, c, first, rounding);
+        });
+        if (!narrow) {
             const Floats left = spread(static_cast<float>(-middle) - 1.5f);
             const Floats right = spread(static_cast<float>(width - middle) - 0.5f);
             for (int r = 0; r < rows; ++r) {
@@ -78,7 +100,8 @@ void project(const float* image, long pitch, long width, const float* scale, con
 }
 
 // Which ray is at the first pixel of every block: starts[b], one more than there are blocks.
-PLUGSTREAM_INLINE void find_starts(const Fan& fan, float scale, float shift, long middle, long blocks, float* starts) {
+PLUGSTREAM_INLINE void find_starts(const Fan& given, float scale, float shift, long middle, long blocks, float* starts) {
+    const Fan fan = given;  // a copy, which what is stored cannot change
     const Floats numbers = lane_numbers();
     const float inverse = 1 / scale;
     const float straight = fan.table[1] - fan.table[0];
@@ -120,28 +143,31 @@ PLUGSTREAM_INLINE void find_rays(const Fan& fan, float around, long blocks, cons
     }
 }
 
-template <int count>
-PLUGSTREAM_INLINE Floats weigh(const Window& data, const Window& place, Ints at, float scale, float shift, Floats x) {
+template <int count, int vectors>
+PLUGSTREAM_INLINE Floats weigh(const Window<vectors>& data, const Window<vectors>& place, Places at, float scale,
+                               float shift, Floats x) {
     Floats sum{};
     repeat<count>([&](auto k) __attribute__((always_inline)) {
-        const Floats off = absolute((place.take(at + k.value) * scale + shift) - x);
-        sum += data.take(at + k.value) * greater(1.0f - off, Floats{});
+        const Floats off = apart(place.take(at, k.value) * scale + shift, x);
+        sum += data.take(at, k.value) * greater(1.0f - off, Floats{});
     });
     return sum;
 }
 
-template <int count>
+template <int count, int vectors>
 void add_blocks(const Fan& fan, float scale, float shift, const float* data, long middle, long blocks, const Blocks& rays,
                 float* out) {
     const Floats numbers = lane_numbers();
     Floats x = numbers + (static_cast<float>(-middle) - 0.5f);
+    const float *place = fan.place, *begin = rays.begin, *step = rays.step;
+    const int* firsts = rays.first;
     for (long b = 0; b < blocks; ++b, x += static_cast<float>(lanes)) {
-        if (rays.first[b] == none) continue;
+        const long first = firsts[b];
+        if (first == none) continue;
         // The first ray at or after u - around: the nearest integer to half a ray more.
-        const Floats ray = (numbers * rays.step[b] + rays.begin[b]) + magic;
-        const Ints at = place_of(ray);
-        const long first = rays.first[b];
-        const Window values(data + first), places(fan.place + first);
+        const Floats ray = (numbers * step[b] + begin[b]) + magic;
+        const Places at(ray);
+        const Window<vectors> values(data + first), places(place + first);
         store(out + b * lanes, load(out + b * lanes) + weigh<count>(values, places, at, scale, shift, x));
     }
 }
@@ -185,20 +211,23 @@ void add_each(const Fan& fan, float scale, float shift, const float* data, long 
 void back_project(const Fan& fan, long row, const float* data, long width, float* starts, float* out) {
     const float scale = fan.scale[row], shift = fan.shift[row];
     const long middle = width / 2, blocks = (width + lanes - 1) / lanes;
-    const float apart = std::abs(scale) * fan.least, across = lanes / apart;
+    const float spacing = std::abs(scale) * fan.least, across = lanes / spacing;
     // How far the map from places to rays can be from a straight line over a block, and a little for rounding.
     const float slack = 0.01f + 1.5f * fan.bend / fan.least * (across * across / 8 + 1);
-    const float around = 1 / apart + slack;
+    const float around = 1 / spacing + slack;
     const float most = 2 * around + 1;
-    // From the first lane's first ray to the last one's last, and three to spare and for rounding.
-    if (!(most < 9 && across * (lanes - 1) / lanes + most + 3 <= reach))
-        return add_each(fan, scale, shift, data, width, out);
+    // From the first lane's first ray to the last one's last, and three to spare and for rounding. On ARM, where a shorter
+    // window is a faster one and rays beyond it count as zero, no more than are needed.
+    const float wide = most_vectors > 2 ? std::floor(across + most + 1.01f) + 1 : across * (lanes - 1) / lanes + most + 3;
+    if (!(most < 9 && wide <= reach)) return add_each(fan, scale, shift, data, width, out);
     const long room = (blocks + 1 + lanes - 1) / lanes * lanes + lanes;
     const Blocks rays{starts, starts + room, starts + 2 * room, reinterpret_cast<int*>(starts + 3 * room)};
     find_starts(fan, scale, shift, middle, blocks, starts);
     find_rays(fan, around, blocks, rays);
     const auto add = [&](auto count) {
-        add_blocks<count.value>(fan, scale, shift, data, middle, blocks, rays, out);
+        with_window(wide, [&](auto vectors) {
+            add_blocks<count.value, vectors.value>(fan, scale, shift, data, middle, blocks, rays, out);
+        });
     };
     if (most < 3) return add(Index<2>{});
     if (most < 4) return add(Index<3>{});

@@ -6,6 +6,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace plugstream {
@@ -32,6 +34,19 @@ PLUGSTREAM_INLINE Floats load(const float* p) { return *reinterpret_cast<const F
 PLUGSTREAM_INLINE void store(float* p, Floats v) { *reinterpret_cast<FloatsAnywhere*>(p) = v; }
 PLUGSTREAM_INLINE Ints load(const int* p) { return *reinterpret_cast<const IntsAnywhere*>(p); }
 PLUGSTREAM_INLINE void store(int* p, Ints v) { *reinterpret_cast<IntsAnywhere*>(p) = v; }
+
+// Whether any lane of a comparison holds.
+PLUGSTREAM_INLINE bool any(Ints holds) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask((__m512i)holds, (__m512i)holds) != 0;
+#elif defined(__AVX2__)
+    return _mm256_movemask_ps((__m256)holds) != 0;
+#elif defined(__aarch64__)
+    return vmaxvq_u32((uint32x4_t)holds) != 0;
+#else
+    return (holds[0] | holds[1] | holds[2] | holds[3]) != 0;
+#endif
+}
 
 template <int i>
 struct Index {

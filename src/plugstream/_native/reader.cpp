@@ -1,9 +1,17 @@
 #include "reader.hpp"
 
-#if defined(__linux__) && defined(__x86_64__)
+#if defined(__linux__) && (defined(__x86_64__) || (defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__))
 
 #include <fcntl.h>
+#if defined(__x86_64__)
 #include <immintrin.h>
+#define PLUGSTREAM_HAS_SUMS __attribute__((target("sse4.2")))
+#else
+#include <arm_acle.h>
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#define PLUGSTREAM_HAS_SUMS __attribute__((target("+crc")))
+#endif
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -45,6 +53,22 @@ uint32_t power(uint32_t base, size_t exponent) {
     return out;
 }
 
+PLUGSTREAM_HAS_SUMS inline uint32_t add_word(uint32_t sum, uint64_t word) {
+#if defined(__x86_64__)
+    return static_cast<uint32_t>(_mm_crc32_u64(sum, word));
+#else
+    return __crc32cd(sum, word);
+#endif
+}
+
+PLUGSTREAM_HAS_SUMS inline uint32_t add_byte(uint32_t sum, uint8_t byte) {
+#if defined(__x86_64__)
+    return _mm_crc32_u8(sum, byte);
+#else
+    return __crc32cb(sum, byte);
+#endif
+}
+
 uint64_t word(const uint8_t* at) {
     uint64_t out;
     std::memcpy(&out, at, sizeof out);
@@ -58,20 +82,20 @@ class Copier {
 public:
     explicit Copier(size_t bytes) : bytes_(bytes), third_(bytes / 24 * 8), over_a_third_(power(x_to_the_8th, third_)) {}
 
-    __attribute__((target("sse4.2"))) uint32_t operator()(const uint8_t* from, uint8_t* to) const {
-        uint64_t a = 0xFFFFFFFF, b = 0, c = 0;
+    PLUGSTREAM_HAS_SUMS uint32_t operator()(const uint8_t* from, uint8_t* to) const {
+        uint32_t a = 0xFFFFFFFF, b = 0, c = 0;
         for (size_t n = 0; n < third_; n += 8) {
             const uint64_t first = word(from + n), second = word(from + third_ + n), last = word(from + 2 * third_ + n);
-            a = _mm_crc32_u64(a, first);
-            b = _mm_crc32_u64(b, second);
-            c = _mm_crc32_u64(c, last);
+            a = add_word(a, first);
+            b = add_word(b, second);
+            c = add_word(c, last);
             std::memcpy(to + n, &first, 8);
             std::memcpy(to + third_ + n, &second, 8);
             std::memcpy(to + 2 * third_ + n, &last, 8);
         }
-        const uint32_t two = product(static_cast<uint32_t>(a), over_a_third_) ^ static_cast<uint32_t>(b);
-        uint32_t sum = product(two, over_a_third_) ^ static_cast<uint32_t>(c);
-        for (size_t n = 3 * third_; n < bytes_; ++n) sum = _mm_crc32_u8(sum, to[n] = from[n]);
+        const uint32_t two = product(a, over_a_third_) ^ b;
+        uint32_t sum = product(two, over_a_third_) ^ c;
+        for (size_t n = 3 * third_; n < bytes_; ++n) sum = add_byte(sum, to[n] = from[n]);
         return ~sum;
     }
 
@@ -202,9 +226,9 @@ int take(const Chunk& chunk, const Run& run, size_t place, size_t before_chunk, 
 }
 
 // The checksum of a few bytes, continued; it begins with all bits set, and ends with them turned round.
-__attribute__((target("sse4.2"))) uint32_t add_to_sum(uint32_t sum, const void* content, size_t count) {
+PLUGSTREAM_HAS_SUMS uint32_t add_to_sum(uint32_t sum, const void* content, size_t count) {
     const auto* bytes = static_cast<const uint8_t*>(content);
-    for (size_t n = 0; n < count; ++n) sum = _mm_crc32_u8(sum, bytes[n]);
+    for (size_t n = 0; n < count; ++n) sum = add_byte(sum, bytes[n]);
     return sum;
 }
 
@@ -225,7 +249,13 @@ bool is_of(const Edge& edge, int64_t view, uint64_t scan, const std::string& arr
 
 }  // namespace
 
-bool available() { return __builtin_cpu_supports("sse4.2"); }
+bool available() {
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("sse4.2");
+#else
+    return (::getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
+#endif
+}
 
 void read(const Chunk* chunks, size_t count, size_t before_chunk, size_t bytes, bool direct, int* fates, int folder) {
     const Copier copy(bytes);

@@ -1,3 +1,6 @@
+// One call does everything, so that its threads are started once: the mean, which is left out while iterating, the dual
+// to start from, iterations with a look at the gap now and then, and the image.
+//
 // An image is cut into bands of planes, one for each thread; the planes of an image with two axes are its rows. Within a
 // band an iteration is a single pass in place: a row of the next plane of x is formed from the old s just before the row
 // of s that it needs is overwritten, so that x is never stored as an image. Only the first plane of x of each band, its
@@ -7,9 +10,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <vector>
 
+#include "memory.hpp"
 #include "team.hpp"
 #include "tv_rows.hpp"
 
@@ -36,56 +41,271 @@ struct Walk {
           width(shape.width),
           plane(middle * width),
           pixels(outer * plane),
+          rows(outer * middle),
           record(components * (width + 1)),
           seam(middle * record) {}
 
     const long components, axes, outer, middle, width;
-    const long plane, pixels;  // of one component
-    const long record, seam;   // values of x in a row and in a plane, with all components
+    const long plane, pixels, rows;  // of one component
+    const long record, seam;         // values of x in a row and in a plane, with all components
 };
 
 // What a thread has for itself, in an array that keeps threads off each other's cache lines.
 template <class T>
 struct Own {
-    static long size(const Walk& walk) { return 2 * walk.seam + walk.record + 2 * walk.width + 16; }
+    static long size(const Walk& walk) { return walk.seam + walk.record + 2 * walk.width + 16; }
 
     Own(T* memory, T** rows, const Walk& walk)
-        : top(memory), plane(top + walk.seam), spare(plane + walk.seam), scratch(spare + walk.record), rows(rows) {}
+        : plane(memory), spare(plane + walk.seam), scratch(spare + walk.record), rows(rows) {}
 
-    T *const top, *const plane, *const spare, *const scratch;
+    T *const plane, *const spare, *const scratch;
     T** const rows;  // `middle` of them
 };
 
-// One image of the batch, with what its rows need.
+// The sum of term(0 .. count - 1) in NumPy's order, which rounds little and is the same everywhere.
+template <class Term>
+double sum_pairwise(long count, const Term& term, long from = 0) {
+    constexpr long lanes = 8, block = 128;
+    if (count > block) {
+        const long half = count / 2 - count / 2 % lanes;
+        return sum_pairwise(half, term, from) + sum_pairwise(count - half, term, from + half);
+    }
+    double total = 0;
+    long k = 0;
+    if (count >= lanes) {
+        double sums[lanes];
+        for (long i = 0; i < lanes; ++i) sums[i] = term(from + i);
+        for (k = lanes; k + lanes <= count; k += lanes)
+            for (long i = 0; i < lanes; ++i) sums[i] += term(from + k + i);
+        total = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+    }
+    for (; k < count; ++k) total += term(from + k);
+    return total;
+}
+
+// What is done to an image next, band by band; `step` counts iterations.
+struct Task {
+    enum Kind { sum, start, look, copy, seams, iterate, finish, none } kind;
+    long step;
+};
+
+// The images, box and places of z that a primal is formed from.
+template <class T>
+struct Source {
+    const T *z, *low, *high;
+    long component, pixel;  // from the bounds of one component, and of one pixel, to those of the next
+
+    long bound(long k, long at) const { return k * component + at * pixel; }
+};
+
+// One image of the batch while it is solved.
 template <class T>
 class Image {
   public:
-    Image(const Batch<T>& batch, const Rows<T>& rows, const Walk& walk, const T* zeros, long index)
-        : batch_(batch), rows_(rows), walk_(walk), zeros_(zeros), index_(index) {}
+    // What it needs beside the batch's arrays, in bytes: a share of each row, s, z without its mean, the box without the
+    // mean, the mean itself, and seams.
+    static long size(const Batch<T>& batch, const Walk& walk, long parts) {
+        const long pixels = walk.components * walk.pixels, boxes = batch.low_map == nullptr ? 0 : 2 * pixels;
+        const long numbers = (1 + walk.axes) * pixels + boxes + 3 * walk.components + parts * walk.seam;
+        const long bytes = numbers * static_cast<long>(sizeof(T)) + walk.components * walk.rows * static_cast<long>(sizeof(double));
+        return (bytes + 63) / 64 * 64;
+    }
 
-    // Row `row` of plane i of x at the dual `q` (p or s), all components; `out` is a record.
-    void primal(const T* q, long i, long row, T* out) const {
-        const long field = walk_.pixels, at = i * walk_.plane + row * walk_.width;
-        for (long k = 0; k < walk_.components; ++k, out += walk_.width + 1) {
-            const long component = index_ * walk_.components + k;
-            const T *outer = q + component * walk_.axes * field + at, *across = outer + (walk_.axes - 1) * field;
-            const T* middle = walk_.axes == 3 ? outer + field : nullptr;
-            const T* middle_before = middle == nullptr ? nullptr : row > 0 ? middle - walk_.width : zeros_;
-            const long pixel = component * walk_.pixels + at, bound = batch_.maps ? pixel : component;
-            rows_.primal(batch_.z + pixel, i > 0 ? outer - walk_.plane : zeros_, outer, middle_before, middle, across,
-                         batch_.strength[index_], batch_.low + bound, batch_.high + bound, batch_.maps, walk_.width,
-                         out);
+    // `memory` has that size.
+    Image(const Batch<T>& batch, const Rows<T>& rows, const Walk& walk, const T* zeros, long parts, char* memory)
+        : batch_(batch),
+          rows_(rows),
+          walk_(walk),
+          zeros_(zeros),
+          parts_(parts),
+          shares_(reinterpret_cast<double*>(memory)),
+          s_(reinterpret_cast<T*>(shares_ + walk.components * walk.rows)),
+          flat_(s_ + walk.components * walk.axes * walk.pixels),
+          mean_(flat_ + walk.components * walk.pixels),
+          bounds_(mean_ + walk.components),
+          seams_(bounds_ + 2 * walk.components),
+          boxes_(seams_ + parts * walk.seam),
+          ends_{static_cast<T>(batch.low), static_cast<T>(batch.high)} {}
+
+    // Turns to an image of the batch; its first task.
+    Task choose(long index) {
+        index_ = index;
+        z_ = batch_.z + index * walk_.components * walk_.pixels;
+        x_ = batch_.x + index * walk_.components * walk_.pixels;
+        p_ = batch_.p + index * walk_.components * walk_.axes * walk_.pixels;
+        return {Task::sum, 0};
+    }
+
+    bool within() const { return within_; }
+
+    // The task on the planes of one part.
+    void act(Task task, long part, const Own<T>& own) {
+        const long first = edge(part), end = edge(part + 1);
+        switch (task.kind) {
+            case Task::sum: return each_row(first, end, [&](long k, long at, long row) { add_up(k, at, row); });
+            case Task::start: return begin(first, end, own);
+            case Task::look: return look(first, end, own);
+            case Task::copy: return copy(first, end);
+            case Task::seams: return form_seam(part);
+            case Task::iterate: return iterate(task.step, first, end, seam(part), seam(part + 1), own);
+            case Task::finish: return finish(first, end, own);
+            case Task::none: return;
         }
     }
 
-    void primal_plane(const T* q, long i, T* out) const {
-        for (long row = 0; row < walk_.middle; ++row) primal(q, i, row, out + row * walk_.record);
+    // What comes after a task that all parts have done; called by one thread.
+    Task next(Task task) {
+        switch (task.kind) {
+            case Task::sum:
+                centre();
+                return {Task::start, 0};
+            case Task::start:
+                weigh();
+                return {batch_.tol > 0 ? Task::look : Task::copy, 0};
+            case Task::look: return judge(task.step);
+            case Task::copy: return before(task.step);
+            case Task::seams: return {Task::iterate, task.step};
+            case Task::iterate: {
+                const long step = task.step + 1;
+                const bool due = step == batch_.most || (batch_.tol > 0 && step % batch_.check == 0);
+                return due ? Task{Task::look, step} : before(step);
+            }
+            default: return {Task::none, 0};
+        }
+    }
+
+  private:
+    long edge(long part) const { return walk_.outer * part / parts_; }
+    T* seam(long part) const { return part < parts_ ? seams_ + part * walk_.seam : nullptr; }
+    long share(long k, long at) const { return k * walk_.rows + at / walk_.width; }
+
+    // f(component, its first pixel within that, and within the image) for all rows of some planes.
+    template <class Function>
+    void each_row(long first, long end, const Function& f) const {
+        for (long k = 0; k < walk_.components; ++k)
+            for (long at = first * walk_.plane; at < end * walk_.plane; at += walk_.width) f(k, at, k * walk_.pixels + at);
+    }
+
+    // From the first pixel, so that a constant image becomes exactly zero.
+    void add_up(long k, long at, long row) {
+        const T* z = z_ + row;
+        const double origin = static_cast<double>(z_[k * walk_.pixels]);
+        shares_[share(k, at)] =
+            sum_pairwise(walk_.width, [=](long j) { return static_cast<double>(z[j]) - origin; });
+    }
+
+    void centre() {
+        for (long k = 0; k < walk_.components; ++k) {
+            const double* rows = shares_ + k * walk_.rows;
+            const double total = sum_pairwise(walk_.axes == 3 ? walk_.outer : 1, [&](long i) {
+                const long count = walk_.axes == 3 ? walk_.middle : walk_.outer;
+                return sum_pairwise(count, [=](long row) { return rows[i * count + row]; });
+            });
+            const double mean = static_cast<double>(z_[k * walk_.pixels]) + total / static_cast<double>(walk_.pixels);
+            mean_[k] = static_cast<T>(mean);
+            for (int end = 0; end < 2; ++end)
+                bounds_[end * walk_.components + k] = moved(end == 0 ? batch_.low : batch_.high, k);
+        }
+    }
+
+    T moved(double bound, long k) const { return static_cast<T>(bound - static_cast<double>(mean_[k])); }
+
+    void begin(long first, long end, const Own<T>& own) {
+        each_row(first, end, [&](long k, long at, long row) {
+            for (long j = 0; j < walk_.width; ++j) flat_[row + j] = z_[row + j] - mean_[k];
+            shares_[share(k, at)] = rows_.energy(flat_ + row, walk_.width);
+            if (batch_.low_map == nullptr) return;
+            T *low = boxes_ + row, *high = low + walk_.components * walk_.pixels;
+            for (long j = 0; j < walk_.width; ++j) {
+                low[j] = moved(static_cast<double>(batch_.low_map[at + j]), k);
+                high[j] = moved(static_cast<double>(batch_.high_map[at + j]), k);
+            }
+        });
+        if (batch_.warm == nullptr) {
+            each_field(first, end, [&](long from, long count) { std::fill_n(p_ + from, count, T(0)); });
+            return;
+        }
+        const Layout<T> layout = layout_with(own);
+        const T* warm = batch_.warm + (p_ - batch_.p);
+        for (long i = first; i < end; ++i)
+            for (long row = 0; row < walk_.middle; ++row) {
+                const long at = i * walk_.plane + row * walk_.width;
+                rows_.feasible(layout, warm + at, i + 1 == walk_.outer, row + 1 == walk_.middle, p_ + at);
+            }
+    }
+
+    // An image of zeros has a dual of zeros, since no iteration reaches a relative error of zero.
+    void weigh() {
+        double energy = 0;
+        for (long row = 0; row < walk_.components * walk_.rows; ++row) energy += shares_[row];
+        if (energy == 0) std::fill_n(p_, walk_.components * walk_.axes * walk_.pixels, T(0));
+        goal_ = batch_.tol * batch_.tol * energy;
+    }
+
+    // f(first number, how many) for those planes of every field of a dual.
+    template <class Function>
+    void each_field(long first, long end, const Function& f) const {
+        for (long field = 0; field < walk_.components * walk_.axes; ++field)
+            f(field * walk_.pixels + first * walk_.plane, (end - first) * walk_.plane);
+    }
+
+    void copy(long first, long end) {
+        each_field(first, end, [&](long from, long count) { std::copy_n(p_ + from, count, s_ + from); });
+    }
+
+    // The task before iteration `step`: seams of a volume are many rows, for all threads.
+    Task before(long step) {
+        if (walk_.axes == 3) return {Task::seams, step};
+        for (long part = 0; part < parts_; ++part) form_seam(part);
+        return {Task::iterate, step};
+    }
+
+    void form_seam(long part) { primal_plane(centred(), s_, edge(part), seam(part)); }
+
+    Task judge(long step) {
+        double sum = 0;  // in the order of the rows, so that the bands leave no trace
+        for (long row = 0; row < walk_.rows; ++row) sum += shares_[row];
+        const double gap = static_cast<double>(batch_.strength[index_]) * sum;
+        batch_.gap[index_] = gap;
+        const bool far = batch_.tol > 0 && gap > goal_;  // not for a NaN
+        if (far && step < batch_.most) return step == 0 ? Task{Task::copy, 0} : before(step);
+        within_ = !far;
+        return {Task::finish, step};
+    }
+
+    Source<T> centred() const {
+        if (batch_.low_map == nullptr) return {flat_, bounds_, bounds_ + walk_.components, 1, 0};
+        return {flat_, boxes_, boxes_ + walk_.components * walk_.pixels, walk_.pixels, 1};
+    }
+    // x of the image with its mean is exactly in the box, and z if the strength is 0.
+    Source<T> uncentred() const {
+        if (batch_.low_map == nullptr) return {z_, ends_, ends_ + 1, 0, 0};
+        return {z_, batch_.low_map, batch_.high_map, 0, 1};
+    }
+
+    // Row `row` of plane i of x at the dual `q` (p or s), all components; `out` is a record.
+    void primal(const Source<T>& source, const T* q, long i, long row, T* out) const {
+        const long field = walk_.pixels, at = i * walk_.plane + row * walk_.width;
+        for (long k = 0; k < walk_.components; ++k, out += walk_.width + 1) {
+            const T *outer = q + k * walk_.axes * field + at, *across = outer + (walk_.axes - 1) * field;
+            const T* middle = walk_.axes == 3 ? outer + field : nullptr;
+            const T* middle_before = middle == nullptr ? nullptr : row > 0 ? middle - walk_.width : zeros_;
+            const long bound = source.bound(k, at);
+            rows_.primal(source.z + k * walk_.pixels + at, i > 0 ? outer - walk_.plane : zeros_, outer, middle_before,
+                         middle, across, batch_.strength[index_], source.low + bound, source.high + bound,
+                         source.pixel != 0, walk_.width, out);
+        }
+    }
+
+    void primal_plane(const Source<T>& source, const T* q, long i, T* out) const {
+        for (long row = 0; row < walk_.middle; ++row) primal(source, q, i, row, out + row * walk_.record);
     }
 
     // One iteration on planes first .. end - 1. `top` is plane `first` of x, `bottom` is plane `end`, null beyond the
     // image.
     void iterate(long step, long first, long end, const T* top, const T* bottom, const Own<T>& own) const {
         const Layout<T> layout = layout_with(own);
+        const Source<T> source = centred();
         T* spare = own.spare;
         for (long row = 0; row < walk_.middle; ++row) own.rows[row] = own.plane + row * walk_.record;
         for (long i = first; i < end; ++i) {
@@ -95,22 +315,23 @@ class Image {
                 if (i + 1 < end) {
                     // Of the plane after the first there is nothing to overwrite yet.
                     if (i > first) std::swap(own.rows[row], spare);
-                    primal(batch_.s, i + 1, row, own.rows[row]);
+                    primal(source, s_, i + 1, row, own.rows[row]);
                     near.outer = own.rows[row];
                 } else if (bottom != nullptr) {
                     near.outer = bottom + row * walk_.record;
                 }
-                const long at = dual_at(i, row);
-                rows_.dual(layout, near, batch_.rate[index_], batch_.momentum[step], batch_.p + at, batch_.s + at);
+                const long at = i * walk_.plane + row * walk_.width;
+                rows_.dual(layout, near, batch_.rate[index_], batch_.momentum[step], p_ + at, s_ + at);
             }
         }
     }
 
-    // Planes first .. end - 1 of x at p, and each row's share of the gap.
-    void measure(long first, long end, const Own<T>& own, double* shares) const {
+    // Each row's share of the gap.
+    void look(long first, long end, const Own<T>& own) {
         const Layout<T> layout = layout_with(own);
+        const Source<T> source = centred();
         T* spare = own.spare;
-        primal_plane(batch_.p, first, own.plane);
+        primal_plane(source, p_, first, own.plane);
         for (long row = 0; row < walk_.middle; ++row) own.rows[row] = own.plane + row * walk_.record;
         for (long i = first; i < end; ++i) {
             for (long row = 0; row < walk_.middle; ++row) {
@@ -118,63 +339,73 @@ class Image {
                 Near<T> near{x, own.rows[std::min(row + 1, walk_.middle - 1)], x};
                 if (i + 1 < walk_.outer) {
                     std::swap(own.rows[row], spare);
-                    primal(batch_.p, i + 1, row, own.rows[row]);
+                    primal(source, p_, i + 1, row, own.rows[row]);
                     near.outer = own.rows[row];
                 }
-                for (long k = 0; k < walk_.components; ++k)
-                    std::copy_n(x + k * (walk_.width + 1), walk_.width,
-                                batch_.x + (index_ * walk_.components + k) * walk_.pixels + i * walk_.plane +
-                                    row * walk_.width);
-                shares[i * walk_.middle + row] = rows_.gap(layout, near, batch_.p + dual_at(i, row));
+                const long at = i * walk_.plane + row * walk_.width;
+                shares_[i * walk_.middle + row] = rows_.gap(layout, near, p_ + at);
             }
         }
     }
 
-    // Added in the order of the rows, so that the bands leave no trace.
-    void finish(const double* shares) const {
-        double sum = 0;
-        for (long row = 0; row < walk_.outer * walk_.middle; ++row) sum += shares[row];
-        batch_.gap[index_] = static_cast<double>(batch_.strength[index_]) * sum;
+    void finish(long first, long end, const Own<T>& own) const {
+        const Source<T> source = uncentred();
+        for (long i = first; i < end; ++i)
+            for (long row = 0; row < walk_.middle; ++row) {
+                primal(source, p_, i, row, own.spare);
+                for (long k = 0; k < walk_.components; ++k)
+                    std::copy_n(own.spare + k * (walk_.width + 1), walk_.width,
+                                x_ + k * walk_.pixels + i * walk_.plane + row * walk_.width);
+            }
     }
 
-  private:
     Layout<T> layout_with(const Own<T>& own) const {
         return {walk_.components, walk_.axes, walk_.width, walk_.pixels, batch_.isotropic, own.scratch};
-    }
-    long dual_at(long i, long row) const {
-        return index_ * walk_.components * walk_.axes * walk_.pixels + i * walk_.plane + row * walk_.width;
     }
 
     const Batch<T>& batch_;
     const Rows<T>& rows_;
     const Walk& walk_;
     const T* const zeros_;
-    const long index_;
+    const long parts_;
+    double* const shares_;  // of each row: in its sum, in the energy, in the gap
+    T *const s_, *const flat_, *const mean_, *const bounds_, *const seams_, *const boxes_;
+    const T ends_[2];
+    long index_ = 0;
+    const T* z_ = nullptr;
+    T *x_ = nullptr, *p_ = nullptr;
+    double goal_ = 0;
+    bool within_ = true;
 };
 
+Pool<Buffer>& buffers() {
+    static Pool<Buffer>& one = *new Pool<Buffer>(4);
+    return one;
+}
+
 // The work of one call, claimed piece by piece. Images that every thread can have one of are done whole; those left
-// over, fewer than the threads, are shared in bands. These go through stages: for each image `count` iterations, each of
-// one or two, and one measurement, numbered through.
+// over, fewer than the threads, are shared in bands, one image after the other: each task is a stage, and whoever finishes
+// the last band of it says what the next one is.
 template <class T>
 class Job {
   public:
-    Job(const Batch<T>& batch, const Rows<T>& rows, std::vector<long> todo, int size, long bands)
+    Job(const Batch<T>& batch, const Rows<T>& rows, int size, long bands)
         : batch_(batch),
           rows_(rows),
           walk_(batch.shape),
-          todo_(std::move(todo)),
           parts_(bands),
-          whole_(bands == 1 ? images() : images() - images() % size),
-          phases_(walk_.axes == 3 ? 2 : 1),
-          each_(batch.count * phases_ + 1),
-          stages_((images() - whole_) * each_),
+          whole_(bands == 1 ? batch.shape.images : batch.shape.images - batch.shape.images % size),
           zeros_(walk_.width),
           memory_(size * Own<T>::size(walk_)),
           tables_(size * walk_.middle),
-          seams_(whole_ < images() ? parts_ * walk_.seam : 0),
-          shares_((size + 1) * walk_.outer * walk_.middle),
+          each_(Image<T>::size(batch, walk_, 1)),
+          room_(reserve(whole_ > 0 ? size * each_ : 0)),
+          seamed_(reserve(whole_ < batch.shape.images ? Image<T>::size(batch, walk_, parts_) : 0)),
+          shared_(batch_, rows_, walk_, zeros_.data(), parts_, seamed_->as<char>()),
+          last_(whole_),
+          stage_(whole_ < batch.shape.images ? 0 : over),
           claimed_(parts_) {
-        if (whole_ < images() && phases_ == 1) form_seams(0);
+        if (whole_ < batch.shape.images) task_ = shared_.choose(last_);
     }
 
     static long cut(const Walk& walk, long threads) {
@@ -184,10 +415,12 @@ class Job {
     void work(int member) {
         const Own<T> own(memory_.data() + member * Own<T>::size(walk_), tables_.data() + member * walk_.middle, walk_);
         for (long k; (k = next_.fetch_add(1, std::memory_order_relaxed)) < whole_;) {
-            whole_image(image(k), own, shares_.data() + (member + 1) * walk_.outer * walk_.middle);
+            Image<T> image(batch_, rows_, walk_, zeros_.data(), 1, room_->as<char>() + member * each_);
+            for (Task task = image.choose(k); task.kind != Task::none; task = image.next(task)) image.act(task, 0, own);
+            if (!image.within()) within_ = false;
             finished_whole_.fetch_add(1, std::memory_order_release);
         }
-        for (long stage; (stage = stage_.load(std::memory_order_acquire)) < stages_;) {
+        for (long stage; (stage = stage_.load(std::memory_order_acquire)) != over;) {
             // Its own band first, which its cache still holds; then those of threads that have not come.
             for (long k = 0; k < parts_; ++k) {
                 const long part = (member + k) % parts_;
@@ -201,106 +434,68 @@ class Job {
             wait_until([&] { return finished_whole_.load(std::memory_order_acquire) == whole_; });
     }
 
-  private:
-    long images() const { return static_cast<long>(todo_.size()); }
-    Image<T> image(long k) const { return Image<T>(batch_, rows_, walk_, zeros_.data(), todo_[k]); }
-    long image_of(long stage) const { return whole_ + stage / each_; }
-    long edge(long part) const { return walk_.outer * part / parts_; }
-    T* seam(long part) { return seams_.data() + part * walk_.seam; }
-
-    void form_seam(const Image<T>& image, long part) { image.primal_plane(batch_.s, edge(part), seam(part)); }
-
-    void form_seams(long stage) {
-        for (long part = 0; part < parts_; ++part) form_seam(image(image_of(stage)), part);
+    // When all work is done. A helper that comes late still has the job, but nothing left to do.
+    bool release() {
+        for (auto* buffer : {&room_, &seamed_})
+            if ((*buffer)->size() > 0 && (*buffer)->size() <= most_kept) buffers().put(std::move(*buffer));
+        return within_;
     }
 
-    void whole_image(const Image<T>& image, const Own<T>& own, double* shares) const {
-        for (long step = 0; step < batch_.count; ++step) {
-            image.primal_plane(batch_.s, 0, own.top);
-            image.iterate(step, 0, walk_.outer, own.top, nullptr, own);
-        }
-        image.measure(0, walk_.outer, own, shares);
-        image.finish(shares);
+  private:
+    static constexpr long over = std::numeric_limits<long>::max();
+
+    static std::unique_ptr<Buffer> reserve(long bytes) {
+        std::unique_ptr<Buffer> buffer = bytes > 0 ? buffers().take() : std::make_unique<Buffer>();
+        buffer->reserve(bytes);
+        return buffer;
     }
 
     void do_part(long stage, long part, const Own<T>& own) {
-        const Image<T> current = image(image_of(stage));
-        const long turn = stage % each_, first = edge(part), end = edge(part + 1);
-        const bool measuring = turn + 1 == each_;
-        if (measuring)
-            current.measure(first, end, own, shares_.data());
-        else if (phases_ == 2 && turn % 2 == 0)
-            form_seam(current, part);
-        else
-            current.iterate(turn / phases_, first, end, seam(part), part + 1 < parts_ ? seam(part + 1) : nullptr, own);
+        shared_.act(task_, part, own);
         if (finished_.fetch_add(1, std::memory_order_acq_rel) + 1 < (stage + 1) * parts_) return;
-        if (measuring) current.finish(shares_.data());
-        if (phases_ == 1 && stage + 1 < stages_) form_seams(stage + 1);
-        stage_.store(stage + 1, std::memory_order_release);
+        task_ = shared_.next(task_);
+        if (task_.kind == Task::none) {
+            if (!shared_.within()) within_ = false;
+            if (++last_ < batch_.shape.images) task_ = shared_.choose(last_);
+        }
+        stage_.store(task_.kind == Task::none ? over : stage + 1, std::memory_order_release);
     }
 
     const Batch<T> batch_;
     const Rows<T>& rows_;
     const Walk walk_;
-    const std::vector<long> todo_;
-    const long parts_, whole_, phases_, each_, stages_;
+    const long parts_, whole_;
     const std::vector<T> zeros_;
     std::vector<T> memory_;
     std::vector<T*> tables_;
-    std::vector<T> seams_;
-    std::vector<double> shares_;
+    const long each_;  // bytes of an image that is done whole
+    std::unique_ptr<Buffer> room_, seamed_;
+    Image<T> shared_;  // the one that is shared in bands, and its task
+    Task task_{Task::none, 0};
+    long last_;  // its number
+    std::atomic<bool> within_{true};
+    std::atomic<long> next_{0}, finished_whole_{0}, finished_{0}, stage_;
     std::vector<std::atomic<long>> claimed_;  // of each band: the stages that someone has taken on
-    std::atomic<long> next_{0}, finished_whole_{0}, finished_{0}, stage_{0};
 };
 
 }  // namespace
 
-template <class T>
-void start(const Start<T>& batch, Level level) {
-    const Rows<T>& rows = rows_of<T>(level);
-    const Walk walk(batch.shape);
-    const long size = walk.components * walk.pixels, dual = walk.axes * size;
-    std::vector<T> scratch(2 * walk.width);
-    const Layout<T> layout{walk.components, walk.axes, walk.width, walk.pixels, batch.isotropic, scratch.data()};
-    for (long n = 0; n < batch.shape.images; ++n) {
-        double sum = 0;
-        for (long row = 0; row < walk.components * walk.outer * walk.middle; ++row)
-            sum += rows.energy(batch.z + n * size + row * walk.width, walk.width);
-        batch.energy[n] = sum;
-        T *p = batch.p + n * dual, *s = batch.s + n * dual;
-        if (batch.warm == nullptr || sum == 0) {
-            std::fill_n(p, dual, T(0));
-        } else {
-            for (long i = 0; i < walk.outer; ++i)
-                for (long row = 0; row < walk.middle; ++row) {
-                    const long at = i * walk.plane + row * walk.width;
-                    rows.feasible(layout, batch.warm + n * dual + at, i + 1 == walk.outer, row + 1 == walk.middle,
-                                  p + at);
-                }
-        }
-        std::copy_n(p, dual, s);
-    }
-}
+void forget() { buffers().clear(); }
 
 template <class T>
-void advance(const Batch<T>& batch, int threads, Level level) {
+bool solve(const Batch<T>& batch, int threads, Level level) {
     const Walk walk(batch.shape);
-    if (walk.components * walk.pixels == 0) return;
-    std::vector<long> todo;
-    for (long n = 0; n < batch.shape.images; ++n)
-        if (batch.active[n]) todo.push_back(n);
-    if (todo.empty()) return;
+    if (walk.components * walk.pixels * batch.shape.images == 0) return true;
     const long most = std::max(threads, 1);
     const long bands = Job<T>::cut(walk, most);
-    const int size = static_cast<int>(std::min(most, static_cast<long>(todo.size()) * bands));
+    const int size = static_cast<int>(std::min(most, batch.shape.images * bands));
     // All memory is taken here, where running out of it can still be reported.
-    const auto job = std::make_shared<Job<T>>(batch, rows_of<T>(level), std::move(todo), size, bands);
+    const auto job = std::make_shared<Job<T>>(batch, rows_of<T>(level), size, bands);
     run_team(size, job);
+    return job->release();
 }
 
-template void start<float>(const Start<float>&, Level);
-template void start<double>(const Start<double>&, Level);
-template void advance<float>(const Batch<float>&, int, Level);
-template void advance<double>(const Batch<double>&, int, Level);
+template bool solve<float>(const Batch<float>&, int, Level);
+template bool solve<double>(const Batch<double>&, int, Level);
 
 }  // namespace plugstream::tv

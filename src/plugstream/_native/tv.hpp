@@ -1,4 +1,4 @@
-// The accelerated dual iteration of total variation on a batch of images; denoisers/tv.py says what it computes.
+// The exact prox of total variation for a batch of images; denoisers/tv.py says what it computes.
 #pragma once
 
 #include "level.hpp"
@@ -11,40 +11,29 @@ struct Shape {
     long images, components, axes, depth, height, width;
 };
 
-// Contiguous arrays: z, x (images, components, depth, height, width); p, s (images, components, axes, depth, height,
-// width); low, high (images, components) or, with `maps`, as z; strength, rate, active, gap (images); momentum (count), one
-// for each iteration.
-// p and s are updated in place; x and gap are written for the active images.
+// Contiguous arrays: z, x (images, components, depth, height, width); warm, p (images, components, axes, depth, height,
+// width); strength, rate, gap (images); momentum (most), one for each iteration; low_map, high_map (depth, height, width).
 template <class T>
 struct Batch {
     Shape shape;
-    long count;
-    const T *z, *strength, *rate, *momentum;
-    const bool* active;
-    const T *low, *high;
-    bool maps;
-    T *p, *s, *x;
-    double* gap;
+    const T *z, *strength, *rate;
+    double low, high;                // the box
+    const T *low_map, *high_map;     // the box of each pixel instead, or null
+    const T* warm;                   // a dual to start near, or null for zero
+    const T* momentum;
+    long most, check;                // iterations at most, and between two looks at the gap
+    double tol;                      // of the error, relative to ||z - mean(z)||; 0 for just `most` iterations
     bool isotropic;
+    T *x, *p;                        // out
+    double* gap;                     // out: of p
 };
 
-// Contiguous arrays as above; warm may be null. energy, (images), is set to ||z||^2, and p and s both to the feasible
-// dual nearest to warm, or to zero where there is none or z is zero.
+// Solves for every image, and says whether all are within the tolerance. The result has the same bits whatever the number
+// of threads, the level and the other images.
 template <class T>
-struct Start {
-    Shape shape;
-    const T *z, *warm;
-    T *p, *s;
-    double* energy;
-    bool isotropic;
-};
+bool solve(const Batch<T>& batch, int threads, Level level);
 
-template <class T>
-void start(const Start<T>& batch, Level level);
-
-// Takes `count` iterations on every active image, then forms its x and its duality gap. The result has the same bits
-// whatever the number of threads and the level.
-template <class T>
-void advance(const Batch<T>& batch, int threads, Level level);
+// Gives back the memory that is kept between calls.
+void forget();
 
 }  // namespace plugstream::tv

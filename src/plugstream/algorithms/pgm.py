@@ -27,7 +27,7 @@ from plugstream.algorithms.sampling import Batch
 from plugstream.algorithms.variance import ESTIMATORS, Estimator, Memory, Plain
 from plugstream.base.arrays import Array
 from plugstream.base.errors import InputError
-from plugstream.base.linalg import add_scaled, inner, norm, per_image, squared_norm
+from plugstream.base.linalg import add_scaled, extrapolate, inner, norm, per_image, squared_norm
 from plugstream.base.schedules import Number, OverL, value_at
 from plugstream.fidelity.least_squares import Fidelity
 from plugstream.models.base import as_model
@@ -279,7 +279,7 @@ class ProximalGradient(PlugAndPlay):
         k = state.k + 1
         q = self._sequence(k - state.began, state.q)
         if self.restart == "none":
-            s = x if state.q == 1 else add_scaled(x, (state.q - 1) / q, add_scaled(x, -1.0, state.image))
+            s = x if state.q == 1 else extrapolate(x, (state.q - 1) / q, state.image)
             return {"s": s, "q": q}
         again, residual = self._leads_away(state, x)
         ahead = per_image(torch.where(again, 0.0, (state.q - 1) / q), self._ndim)

@@ -13,9 +13,9 @@ from torch import Tensor
 Complex = NDArray[np.complex128]
 
 # Products whose independent share, squared, is less than this are left out.
-_SHARE = {torch.complex64: 1e-4, torch.complex128: 1e-10}
+SHARE = {torch.complex64: 1e-4, torch.complex128: 1e-10}
 # Below this tolerance new products are made orthogonal to the old ones twice, since once leaves some rounding.
-_ONCE = {torch.complex64: 2e-4, torch.complex128: 1e-7}
+ONCE = {torch.complex64: 2e-4, torch.complex128: 1e-7}
 # New products are made orthonormal twice if the least over the largest, squared, is below this; below a tenth of it
 # if the tolerance allows the rounding.
 _ILL_CONDITIONED = 0.01
@@ -61,7 +61,7 @@ class KrylovSpace:
         shares = np.zeros((len(b), 0), dtype=np.complex128)  # of the products, in what they explain of each b
         earlier: Tensor | None = None  # the solution before the space was restarted
         if len(self._products):
-            shares = _fetch(_take_away(residual, self._products.rows))
+            shares = _fetch(take_away(residual, self._products.rows))
             norms = row_norms(residual)
         iterations = 0
         while iterations < max_iterations and bool((unsolved := norms > tol).any()):
@@ -69,7 +69,7 @@ class KrylovSpace:
                 earlier, shares = self._combine(units[:, None] * shares, b, earlier), shares[:, :0]
                 self._forget()
             rows = residual if unsolved.all() else residual[torch.from_numpy(np.flatnonzero(unsolved)).to(b.device)]
-            new = self._extend(rows, residual, twice=tol < _ONCE[b.dtype])
+            new = self._extend(rows, residual, twice=tol < ONCE[b.dtype])
             iterations += 1
             if new is None:
                 norms = row_norms(residual)
@@ -92,13 +92,13 @@ class KrylovSpace:
         parts = []
         for _ in range(2 if twice else 1):
             if len(self._products):
-                parts.append(_take_away(products, self._products.rows))
+                parts.append(take_away(products, self._products.rows))
         small = _fetch(torch.cat([*parts, products @ products.mH, products @ residual.mH], 1))
         *below, gram, overlaps = np.split(small, np.cumsum([*(part.shape[1] for part in parts), len(products)]), 1)
         explained = sum(below, np.zeros((len(products), len(self._products)), dtype=np.complex128))
         # Relative to the full products, so that their rounding is not made a direction.
         lengths = np.sqrt(gram.diagonal().real + (np.abs(explained) ** 2).sum(1))
-        basis = _orthonormal(gram, lengths, _SHARE[rows.dtype])
+        basis = _orthonormal(gram, lengths, SHARE[rows.dtype])
         if basis is None:
             return None
         turn, least = basis
@@ -108,7 +108,7 @@ class KrylovSpace:
             products = rotation @ products
             small = _fetch(torch.cat([products @ products.mH, products @ residual.mH], 1))
             gram, overlaps = np.split(small, [len(products)], 1)
-            basis = _orthonormal(gram, np.ones(len(gram)), _SHARE[rows.dtype])
+            basis = _orthonormal(gram, np.ones(len(gram)), SHARE[rows.dtype])
             if basis is None:
                 return None
             rotation, shares, turn = _place(basis[0], products), basis[0] @ overlaps, basis[0] @ turn
@@ -208,7 +208,7 @@ def _place(array: NDArray[np.generic], like: Tensor) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, dtype=kinds[0 if single else 1])).to(like.device)
 
 
-def _take_away(vectors: Tensor, products: Tensor) -> Tensor:
+def take_away(vectors: Tensor, products: Tensor) -> Tensor:
     """Subtract from vectors (B, n), in place, what orthonormal products (k, n) explain; returns their shares (B, k)."""
     shares = vectors @ products.mH
     vectors.addmm_(shares, products, alpha=-1)

@@ -7,8 +7,12 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from plugstream.base.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
 
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt])(i?)b?")
 
@@ -17,6 +21,16 @@ def free_memory() -> int:
     """Bytes of memory that this process can still get: the minimum over the system, a container and `ulimit`."""
     limits = [_of_system(), _of_container(), _of_limit()]
     return max(0, min(limit for limit in limits if limit is not None))
+
+
+def free_on_device(device: torch.device) -> int:
+    """Bytes of memory that can still be had where a device computes: of a GPU its own, with what torch only holds."""
+    if device.type != "cuda":
+        return free_memory()
+    import torch
+
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + idle
 
 
 def check_memory(needed: float, what: str, advice: str) -> None:

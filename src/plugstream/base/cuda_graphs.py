@@ -6,68 +6,126 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 _First = TypeVar("_First")
 _Second = TypeVar("_Second")
+_Captured = TypeVar("_Captured")
 
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 _EAGER_CALLS = 2  # before a graph is captured: the first compiles kernels, and a call made twice may not come again
 _MOST = 4  # graphs of one function, each with the memory of a call
-_LARGEST = 512 * 512  # numbers; beyond, kernels take longer than their launches
+_FREE = 8  # graphs are captured while a part of this many of the memory is free
+_KEYS = 256  # that are counted before they are captured
+_LARGEST = 512 * 512
+
+
+class GraphStore(Generic[_Captured]):
+    """What was captured in CUDA graphs, by key: at most so many, of which the one not used for longest goes first.
+
+    Graphs are for work with short kernels that reads nothing back from the device, does the same whatever the values
+    are, and depends on nothing else that changes. They are replayed on the default stream alone, since they share
+    memory with one another. Work stays eager, launch by launch, the first two times a key comes; if gradients are
+    wanted, a graph is being captured already, or less than an eighth of the device's memory is free; and always if the
+    environment has PLUGSTREAM_CUDA_GRAPHS=0.
+
+    Arguments: most, how many are kept.
+    Reference: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs
+    """
+
+    def __init__(self, most: int = _MOST) -> None:
+        self.most = most
+        self._calls: dict[Any, int] = {}
+        self._found: OrderedDict[Any, _Captured] = OrderedDict()
+        self._pool: Any = None
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @property
+    def pool(self) -> Any:
+        """The memory that graphs of this store may share: none keeps a result in it from one replay to the next."""
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        return self._pool
+
+    def find(self, key: Any, tensor: Tensor, capture: Callable[[], _Captured]) -> _Captured | None:
+        """What was captured for a key, now or before; None for work that is to be eager.
+
+        Arguments: tensor that the work is on; capture, within `on_device` of it.
+        """
+        if not _may_capture(tensor):
+            return None
+        found = self._found.get(key)
+        if found is None:
+            if len(self._calls) > _KEYS:  # of which most never came twice
+                self._calls = {key: self._calls[key] for key in self._found}
+            self._calls[key] = self._calls.get(key, 0) + 1
+            if self._calls[key] <= _EAGER_CALLS or not _has_room(tensor.device):
+                return None
+            found = capture()
+            if len(self._found) >= self.most:
+                torch.cuda.synchronize()  # the oldest may be running, in memory that others would get
+                oldest, _ = self._found.popitem(last=False)
+                del self._calls[oldest]
+            self._found[key] = found
+        self._found.move_to_end(key)
+        return found
+
+
+def capture_work(work: Callable[[], object], pool: Any = None) -> torch.cuda.CUDAGraph:
+    """A graph of work on memory that stays where it is; what the work allocates is taken from a pool."""
+    graph = torch.cuda.CUDAGraph()
+    # Other threads, such as those that read views ahead, may allocate while this one captures.
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        work()
+    return graph
 
 
 class GraphCall:
     """Calls a function with short kernels as one graph, from the third call on, instead of launching each kernel.
 
-    Condition: the function maps tensors to a tensor, reads nothing back from the device, does the same whatever the
-    values are, and depends on nothing else that changes. There is a graph for each stream, and for the shapes and types
-    of the arguments, which are copied in; the result is copied out. Calls are eager if arguments are not on CUDA, the
-    first has more than 512 x 512 numbers, gradients are wanted, a graph is being captured already, or the environment
-    has PLUGSTREAM_CUDA_GRAPHS=0.
+    Condition: the function maps tensors to a tensor, and is work for a `GraphStore`. There is a graph for the shapes
+    and types of the arguments, which are copied in; the result is copied out. Calls are eager also if arguments are not
+    on CUDA, or the first is large.
 
     Arguments:
         function: takes tensors, or None if one is left out, and returns a tensor.
         steady: the arguments that nobody writes to: not copied again if the tensor is that of the last call.
-    Reference: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs
+        largest: numbers of the first argument beyond which kernels take longer than their launches.
     """
 
-    def __init__(self, function: Callable[..., Tensor], steady: tuple[int, ...] = ()) -> None:
-        self.function, self.steady = function, steady
-        self._calls: dict[Any, int] = {}
-        self._graphs: OrderedDict[Any, _Graph] = OrderedDict()
+    def __init__(self, function: Callable[..., Tensor], steady: tuple[int, ...] = (), largest: int = _LARGEST) -> None:
+        self.function, self.steady, self.largest = function, steady, largest
+        self._graphs: GraphStore[_Graph] = GraphStore()
         # Between the copy of the arguments and that of the result, no other thread may use the graph.
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GraphCall, (self.function, self.steady)  # a copy captures graphs of its own
+        return GraphCall, (self.function, self.steady, self.largest)  # a copy captures graphs of its own
 
     def __call__(self, *arguments: Tensor | None) -> Tensor:
         tensors = [a for a in arguments if a is not None]
-        if not _may_capture(tensors):
+        if (
+            not tensors
+            or not all(a.is_cuda for a in tensors)
+            or tensors[0].numel() > self.largest
+            or (torch.is_grad_enabled() and any(a.requires_grad for a in tensors))
+        ):
             return self.function(*arguments)
-        key = (stream_handle(tensors[0].device), *(_kind(a) for a in arguments))
-        current = tensors[0].device.index == torch.cuda.current_device()
-        with self._lock, nullcontext() if current else torch.cuda.device(tensors[0].device):
-            graph = self._graphs.get(key)
-            if graph is None:
-                self._calls[key] = self._calls.get(key, 0) + 1
-                if self._calls[key] <= _EAGER_CALLS:
-                    return self.function(*arguments)
-                graph = _Graph(self.function, arguments, self.steady)
-                if len(self._graphs) >= _MOST:
-                    torch.cuda.synchronize()  # the oldest may be running, in memory that others would get
-                    oldest, _ = self._graphs.popitem(last=False)
-                    del self._calls[oldest]
-                self._graphs[key] = graph
-            self._graphs.move_to_end(key)
-            return graph.replay(arguments)
+        with self._lock, on_device(tensors[0]):
+            graph = self._graphs.find(
+                tuple(_kind(a) for a in arguments),
+                tensors[0],
+                lambda: _Graph(self.function, arguments, self.steady),
+            )
+            return self.function(*arguments) if graph is None else graph.replay(arguments)
 
 
 class _Graph:
@@ -79,10 +137,11 @@ class _Graph:
         self.arguments = [None if a is None else a.clone(memory_format=torch.contiguous_format) for a in arguments]
         # Stored, so that no other tensor can have their identity.
         self.last = {k: arguments[k] for k in steady}
-        self.graph = torch.cuda.CUDAGraph()
-        # Other threads, such as those that read views ahead, may allocate while this one captures.
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+
+        def work() -> None:
             self.result = function(*self.arguments)
+
+        self.graph = capture_work(work)
 
     def replay(self, arguments: tuple[Tensor | None, ...]) -> Tensor:
         for k, (mine, argument) in enumerate(zip(self.arguments, arguments, strict=True)):
@@ -95,15 +154,27 @@ class _Graph:
         return self.result.clone()
 
 
-def _may_capture(arguments: list[Tensor]) -> bool:
+def on_device(tensor: Tensor) -> AbstractContextManager[object]:
+    """A tensor's device as the current one, within which it can be captured."""
+    if not tensor.is_cuda or tensor.device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(tensor.device)
+
+
+def _may_capture(tensor: Tensor) -> bool:
     return (
-        bool(arguments)
-        and all(a.is_cuda for a in arguments)
-        and arguments[0].numel() <= _LARGEST
-        and not (torch.is_grad_enabled() and any(a.requires_grad for a in arguments))
+        tensor.is_cuda
+        and stream_handle(tensor.device) == 0
         and os.environ.get("PLUGSTREAM_CUDA_GRAPHS", "1") != "0"
         and not torch.cuda.is_current_stream_capturing()
     )
+
+
+def _has_room(device: torch.device) -> bool:
+    """Whether enough memory is free for what a graph would keep, which nobody else could then have."""
+    free, total = torch.cuda.mem_get_info(device)
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return _FREE * (free + cached) >= total
 
 
 def stream_handle(device: torch.device) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Protocol
 
@@ -36,9 +38,10 @@ class CudaKernels:
         self.device = device
         self._driver = ctypes.CDLL("libcuda.so.1")
         self._functions: dict[str, ctypes.c_void_p] = {}
-        self._module = ctypes.c_void_p()
-        self._enter()
-        self._check(self._driver.cuModuleLoadData(ctypes.byref(self._module), binary))
+        self._module, self._context = ctypes.c_void_p(), ctypes.c_void_p()
+        self._check(self._driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device.index or 0))
+        with self._entered():
+            self._check(self._driver.cuModuleLoadData(ctypes.byref(self._module), binary))
 
     def launch(
         self,
@@ -50,26 +53,36 @@ class CudaKernels:
         target: torch.Tensor | None,
     ) -> None:
         """Start a kernel on torch's current stream; the tensors must stay until it has been launched."""
-        self._enter()
-        function = self._functions.get(name)
-        if function is None:
-            function = ctypes.c_void_p()
-            self._check(self._driver.cuModuleGetFunction(ctypes.byref(function), self._module, name.encode()))
-            self._functions[name] = function
         addresses = [ctypes.c_void_p(0 if tensor is None else tensor.data_ptr()) for tensor in (source, target)]
         arguments = (ctypes.c_void_p * 3)(
             ctypes.addressof(problem), *(ctypes.addressof(address) for address in addresses)
         )
         stream = ctypes.c_void_p(stream_handle(self.device))
-        self._check(self._driver.cuLaunchKernel(function, *grid, *block, 0, stream, arguments, None))
+        with self._entered():
+            function = self._find(name)
+            self._check(self._driver.cuLaunchKernel(function, *grid, *block, 0, stream, arguments, None))
 
-    def _enter(self) -> None:
-        """A thread that has not used the device yet has no context."""
-        context = ctypes.c_void_p()
-        self._check(self._driver.cuCtxGetCurrent(ctypes.byref(context)))
-        if not context.value:
-            self._check(self._driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), self.device.index or 0))
-            self._check(self._driver.cuCtxSetCurrent(context))
+    def _find(self, name: str) -> ctypes.c_void_p:
+        function = self._functions.get(name)
+        if function is None:
+            function = ctypes.c_void_p()
+            self._check(self._driver.cuModuleGetFunction(ctypes.byref(function), self._module, name.encode()))
+            self._functions[name] = function
+        return function
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        """Within the device's context, which is not that of threads that use another GPU, or none yet."""
+        current = ctypes.c_void_p()
+        self._check(self._driver.cuCtxGetCurrent(ctypes.byref(current)))
+        if current.value == self._context.value:
+            yield
+            return
+        self._check(self._driver.cuCtxPushCurrent_v2(self._context))
+        try:
+            yield
+        finally:
+            self._check(self._driver.cuCtxPopCurrent_v2(ctypes.byref(current)))
 
     def _check(self, code: int) -> None:
         if code:

@@ -20,7 +20,6 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple
 
 
@@ -61,8 +60,8 @@ def read_names(package: str) -> dict[str, Place]:
     """The names of a package by the imports for type checkers in its `__init__`."""
     import ast
 
-    source = Path(str(import_module(package).__file__)).read_text(encoding="utf-8")
-    blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
+    with open(str(import_module(package).__file__), encoding="utf-8") as file:  # every start would wait for pathlib
+        blocks = [node for node in ast.parse(file.read()).body if isinstance(node, ast.If)]
     places: dict[str, Place] = {}
     for number, block in enumerate(blocks):
         for node in block.body:

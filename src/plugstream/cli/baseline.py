@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ _OPTIONS = {
     "cg-sense": ("iterations", "damping"),
 }
 _LARGE = 1e15
+_COPIES = 5  # of an image that are in memory when it is saved
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,9 +59,12 @@ def run(parsed: argparse.Namespace) -> int:
     for name in names:
         if (parsed.out.parent / name).exists():
             raise InputError(f"{parsed.out.parent / name} exists already; remove it or choose another name")
+    from plugstream.base.capacity import free_memory
+    from plugstream.base.volume_file import make_volume, open_volume
     from plugstream.images.pictures import save_image
     from plugstream.images.space import ImageSpace
     from plugstream.runs.checks import prepare_device
+    from plugstream.runs.results import show_volume
     from plugstream.scans.baselines.first_image import form_image, relative_residual, scan_model
     from plugstream.scans.store import open_scan
 
@@ -80,9 +85,23 @@ def run(parsed: argparse.Namespace) -> int:
         elif method == "cg-sense":
             say(f"iteration {k}: gradient {residual:.2e} of the first")
 
-    image = form_image(scan, method, look=look, device=device, dtype=dtype, **options)
-    save_image(image, parsed.out, ImageSpace.of(scan))
-    model = scan_model(scan, settings.instrument.options, device=device, dtype=dtype)
-    say(f"it leaves {relative_residual(scan, image, model):.4f} of the data of its {scan.n_views} views unexplained")
+    space, made = ImageSpace.of(scan), parsed.out.with_name(names[0])
+    if method == "filtered" and space.ndim == 3 and _COPIES * 4 * math.prod(space.shape) > free_memory():
+        begun = parsed.out.with_name(f".{names[0]}.new")
+        try:
+            volume = make_volume(begun, space.shape)
+            form_image(scan, method, device=device, dtype=dtype, target=volume, **options)
+            begun.replace(made)
+        finally:
+            begun.unlink(missing_ok=True)
+        show_volume(open_volume(made), space)
+        names = [name for name in names if parsed.out.with_name(name).exists()]
+    else:
+        image = form_image(scan, method, look=look, device=device, dtype=dtype, **options)
+        save_image(image, parsed.out, space)
+        if image.device.type == device.type:
+            model = scan_model(scan, settings.instrument.options, device=device, dtype=dtype)
+            left = relative_residual(scan, image, model)
+            say(f"it leaves {left:.4f} of the data of its {scan.n_views} views unexplained")
     say(f"wrote {', '.join(names)}" + (f" in {parsed.out.parent}" if str(parsed.out.parent) != "." else ""))
     return 0

@@ -1,19 +1,27 @@
-"""Denoise a picture, grey or colour, with any denoiser of grey images."""
+"""Denoise a picture, grey or colour, or a volume with any denoiser of grey images."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from plugstream.base.errors import InputError
-from plugstream.denoisers.base import Denoiser
+from plugstream.base.progress import report
+from plugstream.denoisers.base import Around, Denoiser, Sigma, Wrapper
+from plugstream.denoisers.bm3d import BM3D
+from plugstream.denoisers.shapes import SliceMean, Slices, adapt
 
 # Brightness, red against blue, green against both. Orthonormal, so white noise keeps its strength in every channel,
 # and uncorrelated for natural pictures, so that denoising one channel at a time loses little.
 OPPONENT = np.array([[1, 1, 1], [1, 0, -1], [1, -2, 1]]) / np.sqrt([[3], [2], [6]])
+
+# Slices of a volume between two reports of progress have about this many pixels.
+_REPORTED = 1 << 20
 
 
 def check_sigma(sigma: float, pixels: NDArray[Any], stored: np.dtype[Any], text: str) -> str | None:
@@ -49,6 +57,8 @@ def denoise_picture(
 ) -> NDArray[Any]:
     """Remove white noise of standard deviation sigma from a picture, each channel of colour in an opponent space.
 
+    BM3D on the CPU finds the groups of all three on the brightness, as the papers do.
+
     Arguments: pixels, (H, W), (H, W, 3), or with a last channel of transparency, (H, W, 2) or (H, W, 4), which is kept;
     or complex, (H, W), for a denoiser of complex images, with a noise of sigma in each part.
     """
@@ -70,7 +80,72 @@ def denoise_picture(
     alpha = planes[..., planes.shape[2] - 1 :] if planes.shape[2] in (2, 4) else planes[..., :0]
     colour = planes[..., : planes.shape[2] - alpha.shape[2]]
     turn = OPPONENT if colour.shape[2] == 3 else np.eye(1)
+    if colour.shape[2] == 3 and isinstance(denoiser, BM3D) and torch.device(device).type == "cpu":
+        denoiser = replace(denoiser, channels=True)
     kind, exact = (dtype.to_complex(), torch.complex128) if waves else (dtype, torch.float64)
     stack = torch.from_numpy(np.ascontiguousarray(np.moveaxis(colour @ turn.T, -1, 0))).to(device=device, dtype=kind)
     clean = np.moveaxis(denoiser(stack, sigma).to(exact).cpu().resolve_conj().numpy(), 0, -1) @ turn
     return np.concatenate([clean, alpha], axis=-1).reshape(pixels.shape)
+
+
+def denoise_volume(
+    values: NDArray[Any],
+    denoiser: Denoiser,
+    sigma: float,
+    *,
+    ndim: int = 3,
+    volume: Literal["mean", 0, 1, 2] | None = None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> tuple[NDArray[Any], Denoiser]:
+    """Remove white noise of standard deviation sigma from a volume, or each of several, and report the progress.
+
+    Arguments: values, (..., D, H, W); ndim, 2 for a series of pictures, (..., H, W); volume, as of `adapt`.
+    Returns the result, and the denoiser as it was adapted to volumes.
+    """
+    if not np.isfinite(values).all():
+        raise InputError("the volume holds NaN or infinity")
+    shape = values.shape[-ndim:]
+    stack = values.reshape(-1, *shape)
+    adapted = adapt(denoiser, shape, volume=volume)
+    inner = adapted
+    while isinstance(inner, Wrapper):
+        inner = inner.denoiser
+    count = shape[inner.axis] if isinstance(inner, Slices) else sum(shape) if isinstance(inner, SliceMean) else 1
+    working = _report_slices(adapted, len(stack) * count)
+    out = np.empty(stack.shape, np.float64 if dtype == torch.float64 else np.float32)
+    report("denoising", 0, len(stack) * count)
+    for number, each in enumerate(stack):
+        image = torch.from_numpy(np.ascontiguousarray(each, dtype=out.dtype)).to(device=device, dtype=dtype)
+        out[number] = working(image, sigma).cpu().numpy()
+        report("denoising", (number + 1) * count, len(stack) * count)
+    return out.reshape(values.shape), adapted
+
+
+def _report_slices(denoiser: Denoiser, total: int) -> Denoiser:
+    """The same denoiser, which reports every few slices of a volume."""
+    if isinstance(denoiser, Wrapper):
+        return denoiser.rewrap(_report_slices(denoiser.denoiser, total))
+    if isinstance(denoiser, SliceMean):
+        return SliceMean(_Reporting(denoiser.denoiser, total))
+    if isinstance(denoiser, Slices):
+        return Slices(_Reporting(denoiser.denoiser, total), denoiser.axis)
+    return denoiser
+
+
+class _Reporting(Around):
+    """A denoiser of slices, a few at a time, that reports how many of `total` are done."""
+
+    keeps_averaged = True
+
+    def __init__(self, denoiser: Denoiser, total: int, done: list[int] | None = None) -> None:
+        super().__init__(denoiser, total=total, done=[0] if done is None else done)
+        self.total, self.done = total, self.options["done"]  # shared by the three directions
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
+        out = []
+        for part in image.split(len(image) if self.stacked else max(1, _REPORTED // image[0].numel())):
+            out.append(self.denoiser.denoise(part.contiguous(), sigma)[0])
+            self.done[0] += len(part)
+            report("denoising", self.done[0], self.total)
+        return torch.cat(out), None

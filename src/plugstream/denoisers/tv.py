@@ -211,14 +211,15 @@ class TV(AnyShape):
         uncentred = Problem(z, strength, low, high, self.ndim, coupled, mapped=self.support is not None)
         if native is None:
             native = tv_native.serves(z, strength, warm)
-        problem = uncentred.centred(*(tv_native.centre if native else centre)(z, self.ndim))
-        start, advance = _start, _advance
         if native:
-            start, advance = tv_native.start, tv_native.advance
-        elif tv_triton.serves(z, self.ndim):
-            advance = tv_triton.advance
+            x, dual, within = tv_native.solve(self, uncentred, warm)
+            if not within:
+                self._warn_if_short()
+            return self._join(x, image, tuple(image.shape)), self._join(dual, image, shape)
+        problem = uncentred.centred(*centre(z, self.ndim))
+        advance = tv_triton.advance if tv_triton.serves(z, self.ndim) else _advance
 
-        state, energy = start(self, problem, warm)
+        state, energy = _start(self, problem, warm)
         goal = self.tol**2 * energy
         active = torch.ones_like(goal, dtype=torch.bool)
         for momentum in self._schedule():

@@ -8,7 +8,8 @@ five. The gap is looked at soon and often, as a volume that has a warm start nee
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -18,8 +19,13 @@ from torch import Tensor
 
 from plugstream.base.cuda_source import Kernels, compile_kernels
 
-LOOKS = (4, 2, 2, 2)  # iterations before each of the first looks at the gap
-_PLANES = 64  # that a thread goes through
+PACES = (3.8, 1.3) * 16  # how long the first steps are, times 1/L
+LOOKS = (4, 2, 2, 2)  # iterations with momentum before each of the first looks at the gap
+_NEAR = 32.0  # a gap relative to its goal that four steps are usually enough for
+_AT_ONCE = 2  # steps in a pass, or 1
+_INNER = 28  # columns and rows of a tile that two steps in one pass are right for
+_PLANES, _PLANES_TWICE = (4, 16), (8, 64)  # that a thread goes through, at least and at most
+_BLOCKS = 1056  # that fill a device
 
 
 class Variation(Protocol):
@@ -33,6 +39,8 @@ class Variation(Protocol):
     def high(self) -> float: ...
     @property
     def tol(self) -> float: ...
+    @property
+    def max_iterations(self) -> int: ...
 
 
 class Problem(ctypes.Structure):
@@ -40,8 +48,8 @@ class Problem(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int) for name in ("depth", "height", "width", "isotropic", "planes")),
-        *((name, ctypes.c_float) for name in ("low", "high", "beta")),
-        *((name, ctypes.c_void_p) for name in ("z", "strength", "mean", "p", "before", "next", "x", "sums")),
+        *((name, ctypes.c_float) for name in ("low", "high", "beta", "beta_after", "pace", "pace_after")),
+        *((name, ctypes.c_void_p) for name in ("z", "strength", "mean", "p", "before", "between", "next", "x", "sums")),
     )
 
 
@@ -77,43 +85,137 @@ def solve(
     """x and the dual of one volume, and whether it is within `tv.tol`.
 
     Arguments: tv; volume (D, H, W); strength, sigma^2 w, one number; warm (3, D, H, W); groups, the momentum of
-    iterations between two looks at the gap; kernels.
+    iterations between two looks at the gap, for what the first steps leave; kernels.
     """
-    depth, height, width = volume.shape
-    planes = min(_PLANES, depth)
-    grid = (-(-width // 32), -(-height // 8), -(-depth // planes))
-    sums = torch.empty((2, grid[2] * height * width), dtype=torch.float64, device=volume.device)
-    p = Problem(depth, height, width, int(tv.isotropic), planes, low=tv.low, high=tv.high)
-    p.z, p.strength, p.sums = volume.data_ptr(), strength.data_ptr(), sums.data_ptr()
-
-    def launch(name: str) -> None:
-        kernels.launch(name, grid, (32, 8, 1), p, None, None)
-
-    launch("add_up")
-    total, squares = sums.sum(1)
-    mean = total / volume.numel()
-    energy = squares - total * mean
-    goal = tv.tol**2 * energy
-    x = torch.empty_like(volume)
-    # A constant volume is its own answer, which iterating from another dual would not reach to a relative error.
-    if warm is not None and bool(energy <= 1e-14 * squares):
-        warm = None
-    dual = volume.new_zeros((3, *volume.shape)) if warm is None else warm
-    before: Tensor = dual
-    spare: list[Tensor] = []
-    p.mean, p.x, beta, within = mean.data_ptr(), x.data_ptr(), 0.0, False
-    for momentum in groups:
-        for following in momentum:
-            target = spare.pop() if spare else torch.empty_like(dual)
-            p.p, p.before, p.next, p.beta = dual.data_ptr(), before.data_ptr(), target.data_ptr(), beta
-            launch("iterate")
-            if before is not warm and before is not dual:
-                spare.append(before)
-            before, dual, beta = dual, target, following
-        p.p = dual.data_ptr()
-        launch("look")
-        gap, beyond = sums.sum(1).unbind()
-        within = not bool((gap > goal) | (beyond > 0))  # a NaN counts as within, which no iteration would cure
-        if within and tv.tol > 0:
+    run = _Run(tv, volume, strength, warm, kernels)
+    if tv.tol == 0:
+        for momentum in groups:
+            run.accelerate(momentum)
+        run.look()
+        return run.x, run.dual, True
+    paces = PACES[: tv.max_iterations]
+    ratio, taken = run.begin(paces[:_AT_ONCE]), min(_AT_ONCE, len(paces))
+    more = 0 if ratio <= 1 else 2 if ratio < _NEAR else 4
+    while True:
+        run.descend(paces[taken : taken + more])
+        taken = min(taken + more, len(paces))
+        ratio = run.look()
+        if ratio <= 1 or taken == len(paces):
             break
-    return x, dual, within
+        more = 2 * math.ceil(taken * min(max(ratio**0.8 - 1, 0.0), 1.0) / 2)
+    for momentum in filter(None, groups):
+        if not (ratio > 1 and taken < tv.max_iterations):
+            break
+        some = momentum[: tv.max_iterations - taken]
+        run.accelerate(some)
+        taken += len(some)
+        ratio = run.look()
+    return run.x, run.dual, not ratio > 1
+
+
+class _Run:
+    """One volume with its dual, and the kernels that work on them.
+
+    Attributes: dual, the present one; x, the image at the last look.
+    """
+
+    def __init__(self, tv: Variation, volume: Tensor, strength: Tensor, warm: Tensor | None, kernels: Kernels) -> None:
+        depth, height, width = volume.shape
+        self.tv, self.volume, self.kernels = tv, volume, kernels
+        self.dual = volume.new_zeros((3, *volume.shape)) if warm is None else warm
+        self.x = torch.empty_like(volume)
+        self._warm, self._before = warm, self.dual
+        self._spare: list[Tensor] = []
+        aligned = all(tensor.data_ptr() % 16 == 0 for tensor in (volume, self.dual))
+        self._across = 4 if width % 4 == 0 and aligned else 1
+        self._strength = strength.contiguous()
+        p = Problem(depth, height, width, int(tv.isotropic), low=tv.low, high=tv.high)
+        p.z, p.strength = volume.data_ptr(), self._strength.data_ptr()
+        self._problem = p
+        self._moments = self._launch("add_up").sum(1)
+        self._mean = self._moments[:1] / volume.numel()
+        p.mean = self._mean.data_ptr()
+
+    def begin(self, paces: Sequence[float]) -> float:
+        """Take one or two steps, and return the gap before them, relative to the goal; if that is within, undo them."""
+        start = self.dual
+        gaps = self._step("begin", paces).sum(1)
+        total, squares, gap, beyond = torch.cat([self._moments, gaps]).tolist()  # waits for the device
+        energy = squares - total * (total / self.volume.numel())
+        self._goal = self.tv.tol**2 * energy
+        if start is self._warm and energy <= 1e-14 * squares:
+            # A constant volume is its own answer, to which another dual would not lead within a relative error.
+            self.dual = self._before = torch.zeros_like(start)
+            return self.begin(paces)
+        ratio = self._relative(gap, beyond)
+        if ratio <= 1:
+            self.dual = start
+        return ratio
+
+    def descend(self, paces: Sequence[float]) -> None:
+        """Take steps without momentum."""
+        for first in range(0, len(paces), _AT_ONCE):
+            self._step("descend", paces[first : first + _AT_ONCE])
+
+    def accelerate(self, momentum: Sequence[float]) -> None:
+        """Take steps, each followed by this momentum."""
+        p = self._problem
+        for first in range(0, len(momentum), _AT_ONCE):
+            some = momentum[first : first + _AT_ONCE]
+            p.beta_after = some[0]
+            self._step("accelerate", [1.0] * len(some))
+            p.beta = some[-1]
+
+    def look(self) -> float:
+        """Form x, and return the gap relative to the goal."""
+        p = self._problem
+        p.p, p.x = self.dual.data_ptr(), self.x.data_ptr()
+        sums = self._launch("look")
+        return self._relative(*sums.sum(1).tolist()) if self.tv.tol > 0 else math.inf
+
+    def _relative(self, gap: float, beyond: float) -> float:
+        if beyond > 0 or gap > self._goal == 0:
+            return math.inf
+        return gap / self._goal if gap > self._goal else 0.0  # a NaN counts as within, which no iteration would cure
+
+    def _step(self, name: str, paces: Sequence[float]) -> Tensor:
+        """Launch one or two steps; returns the sums of `begin`."""
+        p, dual, before, twice = self._problem, self.dual, self._before, len(paces) == 2
+        free = [] if before is self._warm or before is dual else [before]
+        if name != "accelerate":  # which alone reads the one before
+            self._spare += free
+            free = []
+        targets = [self._take() for _ in range(2 if name == "accelerate" and twice else 1)]
+        p.p, p.before, p.x = dual.data_ptr(), before.data_ptr(), None
+        p.between, p.next = targets[0].data_ptr(), targets[-1].data_ptr()
+        p.pace, p.pace_after = paces[0], paces[-1]
+        sums = self._launch(name, twice=twice)
+        self._before, self.dual = (dual, *targets)[-2:]
+        if self._before is not dual and dual is not self._warm:
+            free.append(dual)
+        self._spare += free
+        return sums
+
+    def _take(self) -> Tensor:
+        return self._spare.pop() if self._spare else torch.empty_like(self.dual)
+
+    def _launch(self, name: str, *, twice: bool = False) -> Tensor:
+        """Launch a kernel; returns the sums that it may write."""
+        depth, height, width = self.volume.shape
+        if twice:
+            across, block, (least, most) = 1, (32, 8, 1), _PLANES_TWICE
+            tiles = -(-width // _INNER), -(-height // _INNER)
+            threads = 256 * tiles[0] * tiles[1]
+        else:
+            across, (least, most) = self._across, _PLANES
+            lanes = width // across
+            wide = min(32, 1 << (lanes - 1).bit_length())
+            block = (wide, 256 // wide, 1)
+            tiles = -(-lanes // wide), -(-height // block[1])
+            threads = lanes * height
+        planes = max(least, min(most, depth * tiles[0] * tiles[1] // _BLOCKS))
+        grid = (*tiles, -(-depth // planes))
+        sums = torch.empty((2, threads * grid[2]), dtype=torch.float64, device=self.volume.device)
+        self._problem.planes, self._problem.sums = planes, sums.data_ptr()
+        self.kernels.launch(f"{name}_{'twice' if twice else across}", grid, block, self._problem, None, None)
+        return sums

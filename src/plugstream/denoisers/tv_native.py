@@ -1,9 +1,11 @@
-"""The dual iteration of total variation by the native CPU kernel; `tv.py` is its specification."""
+"""Total variation by the native CPU kernel; `tv.py` is its specification."""
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+import itertools
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -12,10 +14,24 @@ from torch import Tensor
 
 from plugstream import _native
 from plugstream.denoisers.forms import native_serves
-from plugstream.denoisers.tv_problem import _image
+from plugstream.denoisers.tv_problem import Problem
 
-if TYPE_CHECKING:
-    from plugstream.denoisers.tv_problem import Problem, State, Variation
+
+class Variation(Protocol):
+    """What the kernel asks of a `TV`; it can be hashed."""
+
+    @property
+    def isotropic(self) -> bool: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
+    def tol(self) -> float: ...
+    @property
+    def check(self) -> int: ...
+    def _schedule(self) -> Iterator[list[float]]: ...
+    def __hash__(self) -> int: ...
 
 
 def serves(*tensors: Tensor | None) -> bool:
@@ -23,58 +39,54 @@ def serves(*tensors: Tensor | None) -> bool:
     return native_serves(*tensors, double=True)
 
 
-def centre(z: Tensor, ndim: int = 2) -> tuple[Tensor, Tensor]:
-    """As `base.centre`, without waking torch's threads."""
-    images = z.detach().numpy()
-    ones = (..., *[None] * ndim)
-    if images.size == 0:
-        return z, z.new_zeros(z.shape[: z.ndim - ndim])[ones]
-    first = (images[..., :1, :1] if ndim == 2 else images[..., :1, :1, :1]).astype(np.float64)
-    # By rows first, so that the sum of one image is the same in every batch; volumes plane by plane, for less memory.
-    if ndim == 2:
-        total = (images - first).sum(-1).sum(-1)
-    else:
-        planes = np.moveaxis(images, -3, 0)
-        total = np.stack([(plane - first[..., 0, :, :]).sum(-1).sum(-1) for plane in planes], -1).sum(-1)
-    mean = (first + total[ones] / math.prod(images.shape[images.ndim - ndim :])).astype(images.dtype)
-    with np.errstate(invalid="ignore", over="ignore"):  # NaN and infinity come out as they went in
-        return torch.from_numpy(images - mean), torch.from_numpy(mean)
+def solve(tv: Variation, problem: Problem, warm: Tensor | None, *, level: str = "") -> tuple[Tensor, Tensor, bool]:
+    """x and the dual of each image, and whether all are within the tolerance; threads and `level` change no bit.
 
-
-def start(tv: Variation, problem: Problem, warm: Tensor | None) -> tuple[State, Tensor]:
-    """As `tv._start`, without waking torch's threads, which would get in the way of ours."""
-    from plugstream.denoisers.tv_problem import State
-
-    z = problem.z
-    p = torch.empty(problem.dual_shape, dtype=z.dtype)
-    s, energy = torch.empty_like(p), torch.empty(len(z), dtype=torch.float64)
-    begin = None if warm is None else _field(warm, problem)
-    _native.kernels().tv_start(
-        _image(z, problem), begin, _field(p, problem), _field(s, problem), energy.numpy(), isotropic=tv.isotropic
-    )
-    return State(p, s, torch.empty_like(z), torch.full_like(energy, torch.inf)), energy
-
-
-def advance(tv: Variation, problem: Problem, state: State, momentum: list[float], active: Tensor) -> State:
-    """As `tv._advance`, in place in the p, s and x of the state; the number of threads changes no bit."""
-    gap = state.gap.clone()
-    z, strength, rate, low, high = problem.native
-    _native.kernels().tv_advance(
-        z,
+    It wakes no threads of torch, which would get in the way of those of the kernel.
+    """
+    z = problem.z.detach()
+    x, dual = torch.empty_like(z), torch.empty(problem.dual_shape, dtype=z.dtype)
+    strength, rate = (one.detach().flatten().contiguous().numpy() for one in (problem.strength, problem.rate))
+    maps = [_map(bound, problem) if problem.mapped else None for bound in (problem.low, problem.high)]
+    within = _native.kernels().tv_solve(
+        _image(z, problem),
         strength,
         rate,
-        np.array(momentum, dtype=z.dtype),
-        active.numpy(),
-        low,
-        high,
-        _field(state.p, problem),
-        _field(state.s, problem),
-        _image(state.x, problem),
-        gap.numpy(),
+        _momenta(tv, z.dtype),
+        *maps,
+        None if warm is None else _field(warm, problem),
+        _image(x, problem),
+        _field(dual, problem),
+        np.empty(len(z)),
+        low=tv.low,
+        high=tv.high,
+        tol=tv.tol,
+        check=tv.check,
         isotropic=tv.isotropic,
         threads=torch.get_num_threads(),
+        level=level,
     )
-    return type(state)(state.p, state.s, state.x, gap)
+    return x, dual, bool(within)
+
+
+@lru_cache(maxsize=16)
+def _momenta(tv: Variation, dtype: torch.dtype) -> NDArray[Any]:
+    """The momentum of every iteration that there may be."""
+    return torch.tensor(list(itertools.chain.from_iterable(tv._schedule())), dtype=torch.float64).to(dtype).numpy()
+
+
+def _map(bound: Tensor | float, problem: Problem) -> NDArray[Any]:
+    """A bound for each pixel, the same of all images, (D, H, W)."""
+    assert isinstance(bound, Tensor)
+    spatial = problem.z.shape[problem.z.ndim - problem.ndim :]
+    return bound.expand(*[1] * (bound.ndim - problem.ndim), *spatial).reshape(-1, *spatial[-2:]).contiguous().numpy()
+
+
+def _image(tensor: Tensor, problem: Problem) -> NDArray[Any]:
+    """Images as the kernel takes them, (N, K, D, H, W), without a copy; those of two axes are volumes of one plane."""
+    components = tensor.shape[1] if problem.coupled else 1
+    spatial = tensor.shape[tensor.ndim - problem.ndim :]
+    return tensor.detach().numpy().reshape(len(tensor), components, *[1] * (3 - problem.ndim), *spatial)
 
 
 def _field(tensor: Tensor, problem: Problem) -> NDArray[Any]:

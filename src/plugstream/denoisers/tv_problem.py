@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.denoisers.tv_field import differences_adjoint
@@ -59,12 +56,6 @@ class Problem:
 
         return replace(self, z=z, low=moved(self.low), high=moved(self.high))
 
-    @cached_property
-    def native(self) -> tuple[NDArray[Any], ...]:
-        """z, strength, rate, low and high as the native kernel takes them."""
-        strength, rate = (one.detach().flatten().contiguous().numpy() for one in (self.strength, self.rate))
-        return _image(self.z, self), strength, rate, _bound(self.low, self), _bound(self.high, self)
-
     @property
     def rate(self) -> Tensor:
         """The step 1 / (4 ndim sigma^2 w), (N, 1, ...). Where it is infinite the dual does not matter, and rests."""
@@ -92,23 +83,3 @@ def clip(x: Tensor, low: Bound, high: Bound) -> Tensor:
     """x between low and high, each a number, or a tensor that goes with x."""
     x = x.clamp_min(low) if isinstance(low, Tensor) or low > -math.inf else x
     return x.clamp_max(high) if isinstance(high, Tensor) or high < math.inf else x
-
-
-def _image(tensor: Tensor, problem: Problem) -> NDArray[Any]:
-    """Images as the kernel takes them, (N, K, D, H, W), without a copy; those of two axes are volumes of one plane."""
-    components = tensor.shape[1] if problem.coupled else 1
-    spatial = tensor.shape[tensor.ndim - problem.ndim :]
-    return tensor.detach().numpy().reshape(len(tensor), components, *[1] * (3 - problem.ndim), *spatial)
-
-
-def _bound(bound: Tensor | float, problem: Problem) -> NDArray[Any]:
-    """A bound of the box for each image and component, (N, K, 1) or, of a problem with maps, for each pixel too."""
-    count, components = len(problem.z), problem.z.shape[1] if problem.coupled else 1
-    pixels = problem.z[0].numel() // components if problem.mapped else 1
-    dtype = torch.empty((), dtype=problem.z.dtype).numpy().dtype
-    if not isinstance(bound, Tensor):
-        return np.full((count, components, pixels), bound, dtype)
-    if problem.mapped:
-        bound = bound.expand(problem.z.shape)
-    each = bound.numpy().reshape(len(bound), -1, pixels)
-    return np.ascontiguousarray(np.broadcast_to(each, (count, components, pixels)), dtype)

@@ -88,16 +88,22 @@ class FastBorn:
         return sum(t.nbytes for t in tensors) + self._coefficients.held + self._recent.held + self.nufft.held
 
     def forward(self, images: Tensor, index: Tensor | None) -> Tensor:
+        return self._call("forward", images, index)
+
+    def _forward(self, images: Tensor, index: Tensor | None, rows: Tensor | None) -> Tensor:
         parts = []
         for part in images.split(self._at_once()):
             products = self._products(part)
-            parts.append(_cat([self._scatter(products, rows) for _, rows in self._blocks(index)], 1))
+            parts.append(_cat([self._scatter(products, some) for _, some in self._blocks(index, rows)], 1))
         return _cat(parts)
 
     def adjoint(self, data: Tensor, index: Tensor | None) -> Tensor:
+        return self._call("adjoint", data, index)
+
+    def _adjoint(self, data: Tensor, index: Tensor | None, rows: Tensor | None) -> Tensor:
         parts = []
         for part in data.split(self._at_once()):
-            sums = (self._collect(part[:, views], rows) for views, rows in self._blocks(index))
+            sums = (self._collect(part[:, views], some) for views, some in self._blocks(index, rows))
             parts.append(self._image(reduce(Tensor.add_, sums)))
         return _cat(parts)
 
@@ -105,23 +111,33 @@ class FastBorn:
         self, images: Tensor, data: Tensor, index: Tensor | None, weights: Tensor | None, mask: Tensor | None
     ) -> Tensor:
         """Residual and adjoint on the few numbers of the data, with the sources' rows taken once."""
+        return self._call("gradient", images, index, data, weights, mask)
+
+    def _call(self, name: str, tensor: Tensor, index: Tensor | None, *more: Tensor | None) -> Tensor:
+        """A product with the views of `index`, by a graph if it is not in blocks of views that are yet to be computed.
+
+        Such rows are computed before, where they can be.
+        """
         if self._table is not None:
-            views = None if index is None else index.to(self.device)
-            return self._graphed(images, data, views, None, weights, mask)
+            return self._graphs[name](tensor, None if index is None else index.to(self.device), None, *more)
         if self._count(index) <= self._views_at_once():
-            return self._graphed(images, data, None, self._rows(index), weights, mask)
-        return self._gradient(images, data, index, None, weights, mask)
+            return self._graphs[name](tensor, None, self._rows(index), *more)
+        return self._graphs[name].function(tensor, index, None, *more)
 
     @cached_property
-    def _graphed(self) -> GraphCall:
-        return GraphCall(self._gradient)
+    def _graphs(self) -> dict[str, GraphCall]:
+        return {
+            "forward": GraphCall(self._forward),
+            "adjoint": GraphCall(self._adjoint),
+            "gradient": GraphCall(self._gradient),
+        }
 
     def _gradient(
         self,
         images: Tensor,
-        data: Tensor,
         index: Tensor | None,
         rows: Tensor | None,
+        data: Tensor,
         weights: Tensor | None,
         mask: Tensor | None,
     ) -> Tensor:
@@ -136,8 +152,7 @@ class FastBorn:
         for start in range(0, len(images), self._at_once()):
             some_images = slice(start, start + self._at_once())
             products, part = self._products(images[some_images]), data[some_images] if len(data) > 1 else data
-            blocks = self._blocks(index) if rows is None else iter([(slice(None), rows)])
-            sums = (collect(products, part, views, sources) for views, sources in blocks)
+            sums = (collect(products, part, views, sources) for views, sources in self._blocks(index, rows))
             parts.append(self._image(reduce(Tensor.add_, sums)))
         return _cat(parts)
 
@@ -234,7 +249,7 @@ class FastBorn:
     def with_geometry(self, geometry: BornGeometry) -> FastBorn:
         """With the views of `geometry`, of which these are the first; receivers and the FFT's plan are shared."""
         out = copy.copy(self)
-        vars(out).pop("_graphed", None)  # its graphs have these views
+        vars(out).pop("_graphs", None)  # they have these views
         out.n_views, out._points = geometry.n_views, _sources(geometry)
         if self._table is not None:
             more = self._computed(self._coefficients, out._points[self.n_views :]) if out._keeps() else None
@@ -294,8 +309,11 @@ class FastBorn:
     def _count(self, index: Tensor | None) -> int:
         return self.n_views if index is None else len(index)
 
-    def _blocks(self, index: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
-        """Slices of the batch of views with their rows, the same blocks with a table and without."""
+    def _blocks(self, index: Tensor | None, rows: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Slices of the batch of views with their rows, the same blocks with a table and without; one of given rows."""
+        if rows is not None:
+            yield slice(None), rows
+            return
         step = self._views_at_once()
         for start in range(0, self._count(index), step):
             views = slice(start, start + step)

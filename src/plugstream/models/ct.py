@@ -8,7 +8,7 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError
 from plugstream.base.rows import Rows
-from plugstream.models import ct_cuda, ct_joseph, ct_native, ct_triton
+from plugstream.models import ct_cuda, ct_joseph, ct_native
 from plugstream.models.base import ModelBase
 from plugstream.models.ct_counts import RawCounts
 from plugstream.models.ct_geometry import Rays, Voxels
@@ -86,8 +86,6 @@ class CTModel(ModelBase):
             projector = ct_cuda.find_projector(self.rays, self.voxels, z.device)
             if projector.gathers:
                 return projector.back_project(z, all_views(index, self.n_views).numpy())
-        if ct_triton.serves(z, rays, self.voxels):
-            return ct_triton.back_project(z, rays, self.voxels)
         return ct_joseph.back_project(z, rays, self.voxels)
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:

@@ -16,14 +16,17 @@ struct Problem {
     int column_margin, large;       // columns of zeros on either side; whether a volume has 2^32 numbers or more
     int batches, lines, length;     // of `pack` and `unpack`: matrices of `lines` rows of `length` neighbours
     int scaled, sum;                // whether `pack` multiplies by the rays' steps; whether an adjoint pass adds
+    int first_plane, last_plane;    // of a launch of `gather_cells`
+    float uneven;                   // how far rows are from equally many in equal heights, in rows of a thread's cells
     long long batch_stride, line_stride;      // where they lie as users have them
-    long long packed_batch, packed_place;     // and as the kernels do: one number of a row, and one matrix, to the next
+    long long packed_batch, packed_place, packed_line;  // and as the kernels do: one matrix, one number, one row to the next
     double spacing[3], origin[3];   // z, y, x
     const double* vectors;          // (all views, 12): source or direction, centre, u, v as x, y, z
     const double* middles;          // (all views, columns, 3), the middle row's pixels of a curved detector, or null
     const int* index;               // (views), which of all
     const float* maps;              // (all views, 2, 6), the column of a place, for either axis
     const int* spans;               // (all views, 2, 2), the first and the last column that advance along either axis
+    const float4* forms;            // (views, 7), of ct_forms.py
     float4 *table, *steps, *ranges; // (views, columns, 2), or (views, 2) for parallel rays; (views, columns); (views, 2)
 };
 
@@ -417,18 +420,23 @@ extern "C" __global__ void pack(Problem p, const float* from, float* to) {
         const int line = first + n;
         values[n] = line < p.lines ? from[batch * p.batch_stride + line * p.line_stride + place] : 0.0f;
     }
-    if (p.scaled) {
+    if (p.scaled == 3) {            // and 0 for rays that do not advance along the axis
+        for (int n = 0; n < PACKED; ++n) {
+            const Line ray = find_line(p, batch, place, first + n - (p.rows - 1) * 0.5);
+            values[n] = ray.axis == p.axis ? values[n] * (float)ray.step : 0.0f;
+        }
+    } else if (p.scaled) {
         const float4 step = p.steps[(long long)batch * p.columns + place];
         for (int n = 0; n < PACKED; ++n) {
             const float row = p.scaled == 1 ? 0.0f : first + n - (p.rows - 1) * 0.5f;
             values[n] *= sqrtf(fmaf(row, fmaf(row, step.z, step.y), step.x));
         }
     }
-    float* out = to + batch * p.packed_batch + place * p.packed_place + first;
-    if (p.packed_place % 4 == 0 && (unsigned long long)out % 16 == 0 && first + PACKED <= p.lines)
+    float* out = to + batch * p.packed_batch + place * p.packed_place + first * p.packed_line;
+    if (p.packed_line == 1 && p.packed_place % 4 == 0 && (unsigned long long)out % 16 == 0 && first + PACKED <= p.lines)
         *(float4*)out = make_float4(values[0], values[1], values[2], values[3]);
     else
-        for (int n = 0; n < PACKED && first + n < p.lines; ++n) out[n] = values[n];
+        for (int n = 0; n < PACKED && first + n < p.lines; ++n) out[n * p.packed_line] = values[n];
 }
 
 extern "C" __global__ void unpack(Problem p, const float* from, float* to) {

@@ -21,6 +21,7 @@ issuing three quarters of what it could (40 ms).
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 from functools import cache, lru_cache
 from pathlib import Path
@@ -32,8 +33,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.base.cuda_source import Kernels, compile_kernels
+from plugstream.models.ct_forms import Forms, find_forms
 from plugstream.models.ct_geometry import Rays, Voxels
-from plugstream.models.ct_maps import map_detector, sample_places, solid_places, solid_shape
+from plugstream.models.ct_maps import (
+    centre_maps,
+    column_axes,
+    find_spans,
+    map_detector,
+    sample_places,
+    solid_places,
+    solid_shape,
+)
 from plugstream.models.ct_stack import blend_slices, is_stack, small_part
 
 _MARGIN = 2  # voxels of zeros on either side, along x and y
@@ -42,6 +52,11 @@ _PACKED = 4  # numbers that a thread moves when axes change places
 _ACROSS = 4  # voxels that a thread of an adjoint adds up
 _BEYOND = _ACROSS + 1  # how far off the volume the last of them may be, and the rays next to it
 _DEEP = 128  # along z, that a warp of a cone's adjoint adds up
+_CELLS_HIGH, _CELLS_WIDE = 6, 1  # between voxels, that a thread of the adjoint of other rays adds up
+_ABREAST = 1  # groups of cells beside each other in a warp
+_ROW_ZEROS = 12  # on either side of a row of its data: more than cells of a thread have rows, in 16 bytes
+_EVEN = 4e-4  # rows, by which those of a thread may be uneven and taken as even: places are off by 5e-5 voxels at most
+_CELL_SUMS = 1 << 26  # numbers of such threads before they are voxels
 _AT_ONCE = 1 << 24  # numbers of data of one launch, which the L2 cache can hold most of
 
 
@@ -52,12 +67,16 @@ class Problem(ctypes.Structure):
         *((name, ctypes.c_int) for name in (
             "views", "rows", "columns", "depth", "height", "width", "parallel", "axis", "margin", "z_margin", "z_size",
             "row_margin", "row_size", "column_margin", "large", "batches", "lines", "length", "scaled", "sum",
+            "first_plane", "last_plane",
         )),
-        *((name, ctypes.c_longlong) for name in ("batch_stride", "line_stride", "packed_batch", "packed_place")),
+        ("uneven", ctypes.c_float),
+        *((name, ctypes.c_longlong) for name in (
+            "batch_stride", "line_stride", "packed_batch", "packed_place", "packed_line",
+        )),
         ("spacing", ctypes.c_double * 3),
         ("origin", ctypes.c_double * 3),
         *((name, ctypes.c_void_p) for name in (
-            "vectors", "middles", "index", "maps", "spans", "table", "steps", "ranges",
+            "vectors", "middles", "index", "maps", "spans", "forms", "table", "steps", "ranges",
         )),
     )  # fmt: skip
 
@@ -65,7 +84,8 @@ class Problem(ctypes.Structure):
 @cache
 def read_source() -> str:
     """The text of the kernels."""
-    return Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")
+    folder = Path(__file__).parent
+    return "".join((folder / name).read_text(encoding="utf-8") for name in ("ct_cuda.cu", "ct_rays.cu"))
 
 
 def serves(values: Tensor) -> bool:
@@ -101,19 +121,24 @@ class CudaProjector:
         self.in_slices = not self.solid or (is_stack(rays) and (blend is None or bool((blend == blend[0]).all())))
         self.blend = None if blend is None or not self.in_slices else torch.from_numpy(blend[0]).to(device)
         found = map_detector(rays, voxels)
-        axes = _column_axes(rays, voxels)
+        axes = column_axes(rays, voxels)
         upright = self.solid and not rays.parallel and small_part(rays.vectors[:, 3, :2], rays.vectors[:, 3])
         margin = self._find_margin(found[0]) if found is not None and upright and axes is not None else None
-        self.gathers = found is not None and (self.in_slices or margin is not None)
+        self._forms: Forms | None = None
+        if self.solid and not self.in_slices and margin is None:
+            self._forms = find_forms(rays, voxels, _CELLS_HIGH)
+        if self._forms is not None:
+            self._form_table = self._on_device(self._forms.table)
+        self.gathers = self._forms is not None or (found is not None and (self.in_slices or margin is not None))
         self._vectors = self._on_device(rays.vectors.reshape(len(rays), 12))
         curved = np.isfinite(rays.curvature)
         flat = Rays(rays.vectors, (1, self.columns) if self.solid else (self.columns,), rays.parallel, rays.curvature)
         self._middles = self._on_device(flat.pixels().reshape(len(rays), self.columns, 3)) if curved else None
         self._row_margin = self._column_margin = 0
-        if self.gathers and found is not None and axes is not None:
+        if self.gathers and self._forms is None and found is not None and axes is not None:
             shares, _ = found
-            self._maps = self._on_device(_centre_maps(shares, voxels))
-            self._spans = self._on_device(_find_spans(axes))
+            self._maps = self._on_device(centre_maps(shares, voxels))
+            self._spans = self._on_device(find_spans(axes))
             if self.in_slices and rays.parallel:
                 self._column_margin = math.ceil(3 + 2.2 * float(np.abs(shares[:, 0, 1:3]).max()))
             elif margin is not None:
@@ -140,7 +165,9 @@ class CudaProjector:
         """The adjoint: (..., views, *detector) to (..., *image_shape), summed over views."""
         lead = data.shape[: data.ndim - self.rays.ndim]
         flat = data.reshape(math.prod(lead), len(index), self.rows, self.columns)
-        if not self.in_slices:
+        if self._forms is not None:
+            volumes = [self._back_project_cells(part, index, self._forms) for part in flat]
+        elif not self.in_slices:
             volumes = [self._back_project(part[None], index) for part in flat]
         else:
             volumes = [self._back_project(flat, index)]
@@ -220,6 +247,78 @@ class CudaProjector:
         self._move("unpack", p, gathered, out.movedim(1, 0))
         return out if self.in_slices else out[None]
 
+    def _back_project_cells(self, data: Tensor, index: NDArray[np.int64], forms: Forms) -> Tensor:
+        """(views, rows, columns) to a volume (1, D, H, W), by cells between voxels."""
+        depth, height, width = shape = solid_shape(self.voxels)
+        p = self._problem(shape)
+        gathered = torch.zeros((height, width, depth), device=self.device)
+        count = max(1, _AT_ONCE // (self.rows * self.columns))
+        for axis, turned, backward in itertools.product((1, 2, 0), (False, True), (False, True)):
+            own = forms.used[axis, index] & (forms.turned[axis, index] == turned)
+            chosen = np.flatnonzero(own & (forms.backward[axis, index] == backward))
+            for first in range(0, len(chosen), count):
+                places = chosen[first : first + count]
+                held = self._choose(p, index[places])
+                part = data if len(places) == len(data) else data.index_select(0, self._on_device(places))
+                p.axis, p.scaled = axis, 3
+                values = self._pack_cells(p, part.contiguous(), turned, backward)
+                table = self._form_table[axis].index_select(0, self._on_device(index[places]))
+                self._gather_cells(p, table, values, gathered, (depth, height, width), turned, forms.uneven)
+                del held
+        out = torch.empty(shape, dtype=torch.float32, device=self.device)
+        p.scaled = 0
+        self._move("unpack", p, gathered, out.movedim(1, 0))
+        return out[None]
+
+    def _pack_cells(self, p: Problem, data: Tensor, turned: bool, backward: bool) -> Tensor:
+        """Values times the rays' steps: columns by rows, or the other way around, and maybe from the last row on."""
+        views, rows, columns = data.shape
+        many, long = (rows, columns) if turned else (columns, rows)
+        size = 4 * math.ceil(long / 4) + 2 * _ROW_ZEROS
+        values = torch.empty((views, many, size), device=self.device)
+        values[..., :_ROW_ZEROS], values[..., _ROW_ZEROS + long :] = 0, 0
+        p.batches, p.lines, p.length, p.packed_batch = views, rows, columns, many * size
+        p.batch_stride, p.line_stride = data.stride(0), data.stride(1)
+        step = -1 if backward else 1
+        p.packed_place, p.packed_line = (step, size) if turned else (size, step)
+        self._launch_move("pack", p, data, values[..., _ROW_ZEROS + (long - 1 if backward else 0) :])
+        return values
+
+    def _gather_cells(
+        self,
+        p: Problem,
+        table: Tensor,
+        values: Tensor,
+        gathered: Tensor,
+        shape: tuple[int, int, int],
+        turned: bool,
+        uneven: float,
+    ) -> None:
+        """Add what the rays of some views give, a few planes at a time."""
+        q = Problem.from_buffer_copy(p)
+        q.forms, q.sum, q.uneven = table.data_ptr(), 1, uneven
+        q.row_margin, q.row_size = _ROW_ZEROS, values.shape[2]
+        if turned:
+            q.rows, q.columns = p.columns, p.rows
+        depth, height, width = shape
+        planes, high, wide = ((depth, height, width), (height, depth, width), (width, depth, height))[p.axis]
+        tiles = (high - 1) // _CELLS_HIGH + 2
+        groups = wide // _CELLS_WIDE + 1
+        threads = tiles * groups
+        slots = (_CELLS_HIGH + 1) * (_CELLS_WIDE + 1)
+        some = min(max(4, _CELL_SUMS // (threads * slots)), 65535, planes)
+        held = torch.empty((planes, len(table), 20), device=self.device)
+        q.table = held.data_ptr()
+        self.kernels.launch("tabulate_planes", (-(-len(table) // 32), planes, 1), (32, 1, 1), q, None, None)
+        name = "gather_even_cells" if uneven <= _EVEN else "gather_uneven_cells"
+        blocks = -(-tiles * _ABREAST * math.ceil(groups / _ABREAST) // 32)
+        cells = torch.empty((some, slots, threads), device=self.device)
+        for first in range(0, planes, some):
+            q.first_plane, q.last_plane = first, min(first + some, planes)
+            count = q.last_plane - first
+            self.kernels.launch(name, (blocks, 1, -(-count // 4)), (32, 1, 4), q, values, cells)
+            self.kernels.launch("fold_cells", (-(-tiles // 32), -(-wide // 8), count), (32, 8, 1), q, cells, gathered)
+
     def _problem(self, shape: tuple[int, ...] | torch.Size) -> Problem:
         depth, height, width = shape
         if self.in_slices:
@@ -235,7 +334,7 @@ class CudaProjector:
             vectors=self._vectors.data_ptr(), middles=None if self._middles is None else self._middles.data_ptr(),
         )  # fmt: skip
         p.spacing, p.origin = (ctypes.c_double * 3)(*spacing), (ctypes.c_double * 3)(*origin)
-        if self.gathers:
+        if self.gathers and self._forms is None:
             p.maps, p.spans = self._maps.data_ptr(), self._spans.data_ptr()
         return p
 
@@ -305,49 +404,12 @@ class CudaProjector:
             raise ValueError("the last axis must have neighbours")
         p.batches, p.lines, p.length = own.shape
         p.batch_stride, p.line_stride = own.stride(0), own.stride(1)
-        p.packed_batch, p.packed_place = packed.stride(0), packed.stride(1)
-        source, target = (own, packed) if name == "pack" else (packed, own)
+        p.packed_batch, p.packed_place, p.packed_line = packed.stride()
+        self._launch_move(name, p, *((own, packed) if name == "pack" else (packed, own)))
+
+    def _launch_move(self, name: str, p: Problem, source: Tensor, target: Tensor) -> None:
         grid = (-(-p.length // 16), -(-p.lines // (16 * _PACKED)), p.batches)
         self.kernels.launch(name, grid, (16, 16, 1), p, source, target)
 
     def _on_device(self, values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)
-
-
-def _column_axes(rays: Rays, voxels: Voxels) -> NDArray[np.int64] | None:
-    """Along which axis the rays of each column advance, (views, columns); None where that differs within a column."""
-    columns = rays.detector[-1]
-    middle = Rays(rays.vectors, (1, columns) if rays.ndim == 3 else (columns,), rays.parallel, rays.curvature)
-    _, way = middle.lines()
-    way = way.reshape(len(rays), columns, 3)[..., ::-1]
-    spacing, _ = solid_places(voxels)
-    slope = np.abs(way / spacing)
-    if rays.ndim == 3 and not rays.parallel:
-        half = (rays.detector[0] - 1) / 2 * np.abs(rays.vectors[:, 3, 2]) / spacing[0]
-        if (slope[..., 0] + half[:, None] >= np.maximum(slope[..., 1], slope[..., 2]) * (1 - 1e-9)).any():
-            return None
-    return np.where(slope[..., 1] >= slope[..., 2], 1, 2)
-
-
-def _find_spans(axes: NDArray[np.int64]) -> NDArray[np.int32]:
-    """The first and the last column whose rays advance along y, and along x: (views, 2, 2)."""
-    spans = np.empty((len(axes), 2, 2), dtype=np.int32)
-    for number in (0, 1):
-        own = axes == number + 1
-        spans[:, number, 0] = np.where(own.any(1), own.argmax(1), 1)
-        spans[:, number, 1] = np.where(own.any(1), axes.shape[1] - 1 - own[:, ::-1].argmax(1), 0)
-    return spans
-
-
-def _centre_maps(shares: NDArray[np.float64], voxels: Voxels) -> NDArray[np.float32]:
-    """The column of a place on a plane, from the volume's middle: (views, axis, 6)."""
-    _, height, width = solid_shape(voxels)
-    column, distance = shares[:, 0], shares[:, 2]
-    middle = np.array([0.0, (height - 1) / 2, (width - 1) / 2, 1.0])
-    maps = np.empty((len(shares), 2, 6))
-    for number, (across, plane) in enumerate(((2, 1), (1, 2))):
-        for offset, share in ((0, column), (3, distance)):
-            maps[:, number, offset] = share[:, across]
-            maps[:, number, offset + 1] = share[:, plane]
-            maps[:, number, offset + 2] = share @ middle
-    return maps.astype(np.float32)

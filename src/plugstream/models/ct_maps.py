@@ -74,3 +74,42 @@ def solid_places(voxels: Voxels) -> tuple[NDArray[np.float64], NDArray[np.float6
     if len(voxels.shape) == 3:
         return np.array(voxels.spacing), np.array(voxels.origin)
     return np.array([1.0, *voxels.spacing]), np.array([0.0, *voxels.origin])
+
+
+def column_axes(rays: Rays, voxels: Voxels) -> NDArray[np.int64] | None:
+    """Along which axis the rays of each column advance, (views, columns); None where that differs within a column."""
+    columns = rays.detector[-1]
+    middle = Rays(rays.vectors, (1, columns) if rays.ndim == 3 else (columns,), rays.parallel, rays.curvature)
+    _, way = middle.lines()
+    way = way.reshape(len(rays), columns, 3)[..., ::-1]
+    spacing, _ = solid_places(voxels)
+    slope = np.abs(way / spacing)
+    if rays.ndim == 3 and not rays.parallel:
+        half = (rays.detector[0] - 1) / 2 * np.abs(rays.vectors[:, 3, 2]) / spacing[0]
+        if (slope[..., 0] + half[:, None] >= np.maximum(slope[..., 1], slope[..., 2]) * (1 - 1e-9)).any():
+            return None
+    return np.where(slope[..., 1] >= slope[..., 2], 1, 2)
+
+
+def find_spans(axes: NDArray[np.int64]) -> NDArray[np.int32]:
+    """The first and the last column whose rays advance along y, and along x: (views, 2, 2)."""
+    spans = np.empty((len(axes), 2, 2), dtype=np.int32)
+    for number in (0, 1):
+        own = axes == number + 1
+        spans[:, number, 0] = np.where(own.any(1), own.argmax(1), 1)
+        spans[:, number, 1] = np.where(own.any(1), axes.shape[1] - 1 - own[:, ::-1].argmax(1), 0)
+    return spans
+
+
+def centre_maps(shares: NDArray[np.float64], voxels: Voxels) -> NDArray[np.float32]:
+    """The column of a place on a plane, from the volume's middle: (views, axis, 6)."""
+    _, height, width = solid_shape(voxels)
+    column, distance = shares[:, 0], shares[:, 2]
+    middle = np.array([0.0, (height - 1) / 2, (width - 1) / 2, 1.0])
+    maps = np.empty((len(shares), 2, 6))
+    for number, (across, plane) in enumerate(((2, 1), (1, 2))):
+        for offset, share in ((0, column), (3, distance)):
+            maps[:, number, offset] = share[:, across]
+            maps[:, number, offset + 1] = share[:, plane]
+            maps[:, number, offset + 2] = share @ middle
+    return maps.astype(np.float32)

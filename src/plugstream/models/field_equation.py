@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from plugstream.base.block_gmres import KrylovSpace, Solutions
 from plugstream.base.corrected_inverse import refine
+from plugstream.base.device_gmres import DeviceSpace, find_kernels
 from plugstream.models.coarse_grid import POINTS, CoarseGrid
-from plugstream.models.green_fft import Box, GreenFFT
+from plugstream.models.green_fft import Box, GreenFFT, LippmannSchwinger
 
 # The directions and products of solutions may take so many bytes.
 _SPACE_BYTES = {"cpu": 512 << 20, "cuda": 8 << 30}
@@ -30,22 +32,40 @@ class FieldEquation:
     """(I - G X) u = u_in in a box, for many u_in.
 
     Large boxes whose waves a grid of half the pixels a side can resolve are solved by guesses from there
-    (`CoarseGuess`), with two products for a tolerance of 1e-3. Everything else is solved in a `KrylovSpace`.
+    (`CoarseGuess`), with two products for a tolerance of 1e-3. Everything else is solved in a `KrylovSpace`, on CUDA in
+    a `DeviceSpace`.
 
     Arguments: contrast x (h, w) of the box, real; green, G of the box's pixels.
     """
 
     def __init__(self, contrast: Tensor, green: GreenFFT) -> None:
         self.contrast = contrast
-        self._product = green.lippmann_schwinger(contrast)
+        self._green = green
         each = 2 * contrast.numel() * (8 if contrast.dtype == torch.float32 else 16)
         self._limit = max(2, _SPACE_BYTES.get(contrast.device.type, _SPACE_BYTES["cpu"]) // each)
-        self._space = KrylovSpace(self.apply, limit=self._limit)
+        self._space = self._make_space()
         self._guess = _coarse_guess(contrast, green)
 
     def apply(self, fields: Tensor) -> Tensor:
         """u - G (x u): (k, h w) complex to the same."""
-        return self._product(fields.unflatten(1, self.contrast.shape)).flatten(1)
+        return self._product(fields)
+
+    @cached_property
+    def _product(self) -> LippmannSchwinger:
+        return self._green.lippmann_schwinger(self.contrast)
+
+    def _make_space(self) -> KrylovSpace | DeviceSpace:
+        kernels = find_kernels(self.contrast.dtype.to_complex(), self.contrast.device)
+        if kernels is None:
+            return KrylovSpace(self.apply, limit=self._limit)
+        return DeviceSpace(
+            self._green.lippmann_schwinger,
+            self.contrast,
+            kernels,
+            limit=self._limit,
+            rooms=self._green.rooms,
+            name=self.contrast.shape,
+        )
 
     def solve(self, incident: Tensor, *, tol: float, max_iterations: int, measured: bool = True) -> Solutions:
         """u to a relative residual of tol, or as far as so many products lead: (B, h w).
@@ -131,7 +151,8 @@ class Scatterer:
         self.green, self.tolerance, self.max_iterations = green, tolerance, max_iterations
         self.box: Box = slice(0, 0), slice(0, 0)
         nonzero = image != 0
-        rows, columns = (nonzero.any(axis).nonzero()[:, 0].tolist() for axis in (1, 0))
+        used = torch.cat([nonzero.any(1), nonzero.any(0)]).cpu().numpy()  # a GPU waits for the host once
+        rows, columns = (np.flatnonzero(part).tolist() for part in np.split(used, [len(image)]))
         self.empty = not rows
         if rows:
             self.box = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from plugstream.base.device_gmres import Rooms
 from plugstream.models.nufft_grid import fast_size
-from plugstream.models.torus import Span, convolution, even_size, torus_symbol
+from plugstream.models.torus import Convolution, Span, even_size, torus_symbol
 
 Box = tuple[slice, slice]
 """Rows and columns of a grid."""
@@ -50,13 +50,14 @@ class GreenFFT:
         kernel = scale * truncated_green(shape, pixel, wavenumber)
         self._kernel = torch.from_numpy(kernel).to(device=device, dtype=dtype.to_complex())
         self._symbols: dict[tuple[Span, Span], Tensor] = {}
+        self.rooms = Rooms()  # of Krylov spaces on a GPU, for boxes that come again
         self._coarser: GreenFFT | None = None
 
     @property
     def held(self) -> int:
         """Bytes kept."""
         below = 0 if self._coarser is None else self._coarser.held
-        return below + self._kernel.nbytes + sum(symbol.nbytes for symbol in self._symbols.values())
+        return below + self._kernel.nbytes + self.rooms.held + sum(symbol.nbytes for symbol in self._symbols.values())
 
     def coarser(self) -> GreenFFT:
         """The same for pixels twice as large, half as many a side, rounded up; kept."""
@@ -71,16 +72,15 @@ class GreenFFT:
         """The field of currents in a box of the grid, in that box: (k, h, w) complex to the same."""
         height, width = currents.shape[-2:]
         spans = _spans((height, width))
-        return convolution(self._symbol(spans), spans)(torch.zeros_like(currents), currents)
+        return Convolution(self._symbol(spans), spans)(torch.zeros_like(currents), currents)
 
-    def lippmann_schwinger(self, contrast: Tensor) -> Callable[[Tensor], Tensor]:
-        """u -> u - G (x u) in a box of the grid, for repeated use: (k, h, w) complex to the same.
+    def lippmann_schwinger(self, contrast: Tensor) -> LippmannSchwinger:
+        """u -> u - G (x u) in a box of the grid, for repeated use.
 
         Arguments: contrast x in the box, (h, w).
         """
         spans = _spans((contrast.shape[0], contrast.shape[1]))
-        convolve = convolution(self._symbol(spans), spans, -contrast)
-        return lambda fields: convolve(fields, fields)
+        return LippmannSchwinger(Convolution(self._symbol(spans), spans, -contrast), contrast.shape)
 
     def spread(self, incident: Tensor, currents: Tensor, box: Box) -> Tensor:
         """The sum of an incident field, (k, H, W), and that of currents in a box, (k, h, w), on the grid: (k, H, W).
@@ -89,7 +89,7 @@ class GreenFFT:
         """
         (top, left), (height, width) = (side.start or 0 for side in box), currents.shape[-2:]
         spans = (top, height, self.shape[0]), (left, width, self.shape[1])
-        return convolution(self._symbol(spans), spans)(incident, currents)
+        return Convolution(self._symbol(spans), spans)(incident, currents)
 
     def _symbol(self, spans: tuple[Span, Span]) -> Tensor:
         """The transform of the kernel on a torus on which no two pairs of pixels coincide; the last few are cached."""
@@ -99,6 +99,23 @@ class GreenFFT:
                 self._symbols.pop(next(iter(self._symbols)))
             self._symbols[spans] = torus_symbol(self._kernel, spans, (rows, columns))
         return self._symbols[spans]
+
+
+class LippmannSchwinger:
+    """u -> u - G (x u) in a box: (k, h w) complex to the same. Arguments: convolution with -x; shape (h, w)."""
+
+    def __init__(self, convolution: Convolution, shape: torch.Size) -> None:
+        self._convolution, self._shape = convolution, shape
+
+    def __call__(self, fields: Tensor, out: Tensor | None = None) -> Tensor:
+        """In `out` if it is given."""
+        u = fields.unflatten(1, self._shape)
+        result = self._convolution(u, u, None if out is None else out.unflatten(1, self._shape))
+        return result.flatten(1)
+
+    def load(self, contrast: Tensor) -> None:
+        """Have this contrast x, (h, w), from now on."""
+        self._convolution.load(-contrast)
 
 
 def _spans(shape: tuple[int, int]) -> tuple[Span, Span]:

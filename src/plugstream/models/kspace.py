@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -141,6 +143,13 @@ class KSpace:
         """How many images are worth transforming together, by the room that their finer grids take."""
         return max(1, _GRID_BYTES // (2 * math.prod(self.nufft.cells) * self._complex.itemsize))
 
+    @cached_property
+    def is_tabled(self) -> bool:
+        """Whether all samples are placed on a GPU, so that views may be indices there, as in a CUDA graph."""
+        if self.form == "finufft" or self.device.type != "cuda":
+            return False
+        return _BYTES_A_POINT * len(self.trajectory) * self.samples <= _CACHE_BYTES
+
     def sample(self, images: Tensor, views: Tensor) -> Tensor:
         """(n, *shape) to (n, B, samples)."""
         if self.form == "finufft":
@@ -164,11 +173,28 @@ class KSpace:
         """Values times the scale and the phases of an image whose middle is not at zero."""
         if not self._turned:
             return values * self.scale
+        if self.is_tabled:
+            factors = self._all_factors[views.to(self.device)]
+            return values * (factors if sign == 1 else factors.conj())
+        return values * self._factors(views, sign).to(device=values.device, dtype=values.dtype)
+
+    def _factors(self, views: Tensor, sign: int) -> Tensor:
         phases = self.trajectory[views.numpy()] @ self._middle
-        factors: Tensor = torch.from_numpy(self.scale * np.exp(-2j * np.pi * sign * phases))
-        return values * factors.to(device=values.device, dtype=values.dtype)
+        return torch.from_numpy(self.scale * np.exp(-2j * np.pi * sign * phases))
+
+    @cached_property
+    def _all_factors(self) -> Tensor:
+        return self._factors(torch.arange(len(self.trajectory)), 1).to(device=self.device, dtype=self._complex)
+
+    @cached_property
+    def _all_points(self) -> Points:
+        return self.nufft.place(self.frequencies(torch.arange(len(self.trajectory))))
 
     def _place(self, views: Tensor) -> Points:
+        if self.is_tabled:
+            index, points = views.to(self.device), self._all_points
+            first, offset = (x.unflatten(0, (-1, self.samples))[index] for x in (points.first, points.offset))
+            return replace(points, first=first.flatten(0, 1), offset=offset.flatten(0, 1))
         return join_points([self._place_once(view) for view in views.tolist()])
 
     def _place_once(self, view: int) -> Points:

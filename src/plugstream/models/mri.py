@@ -11,12 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from plugstream.base.cuda_graphs import GraphCall
 from plugstream.base.errors import InputError
 from plugstream.base.rows import Rows
 from plugstream.models.base import ModelBase
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.kspace import KSpace, ToeplitzNormal, encoded_voxels
 from plugstream.models.views import Views, all_views, check_shape, mask_data
+
+_LARGEST = 1 << 20  # numbers of an image or of data up to which launches take longer than kernels
 
 
 class MRIModel(ModelBase):
@@ -110,26 +113,50 @@ class MRIModel(ModelBase):
         check_shape("image", image, self.image_shape)
         index = all_views(views, self.n_views)
         lead, images = self._split(image)
+        data = self._call("forward", images, index).reshape(*lead, len(index), *self.data_shape)
+        return self.restrict(data, index)
+
+    def _forward(self, images: Tensor, index: Tensor) -> Tensor:
+        """(n, planes, 1, *encoded shape) to (n, B, planes, coils, samples), times the roots of the density."""
         coil_images = len(images) * len(self._maps) * self.coils
         out = torch.empty((coil_images, len(index), self.samples), dtype=self.dtype, device=self.device)
         for begin, end in self._shares(len(out)):
             out[begin:end] = self.kspace.sample(self._weigh(images, begin, end), index)
         data = out.view(len(images), len(self._maps), self.coils, len(index), self.samples).movedim(3, 1)
-        data = data.reshape(*lead, len(index), *self.data_shape)
-        return self.restrict(self.convert(data, index), index)
+        return self._multiply(data.contiguous(), index)
 
     def adjoint(self, data: Tensor, views: Views = None) -> Tensor:
         """(..., B, *data_shape) to (..., *image_shape), summed over views."""
         index = all_views(views, self.n_views)
         check_shape("data", data, (len(index), *self.data_shape))
         lead = data.shape[: data.ndim - 1 - len(self.data_shape)]
-        values = self.convert(self.restrict(data.to(device=self.device, dtype=self.dtype), index), index)
-        values = values.reshape(math.prod(lead), len(index), -1, self.coils, self.samples).movedim(1, 3)
-        values = values.reshape(-1, len(index), self.samples)
-        out = self._zeros(math.prod(lead))
+        values = self.restrict(data.to(device=self.device, dtype=self.dtype), index)
+        values = values.reshape(math.prod(lead), len(index), -1, self.coils, self.samples)
+        return self._call("adjoint", values, index).reshape(*lead, *self.image_shape)
+
+    def _adjoint(self, data: Tensor, index: Tensor) -> Tensor:
+        """(n, B, planes, coils, samples), which are multiplied by the roots, to planes of images."""
+        values = self._multiply(data, index).movedim(1, 3).reshape(-1, len(index), self.samples)
+        out = self._zeros(len(data))
         for begin, end in self._shares(len(values)):
             self._gather(self.kspace.adjoint(values[begin:end], index), begin, out)
-        return out.reshape(*lead, *self.image_shape)
+        return out
+
+    def _multiply(self, data: Tensor, index: Tensor) -> Tensor:
+        """Data (n, B, planes, coils, samples) times the roots of the density."""
+        if self._roots is None:
+            return data
+        return data * self._roots[index.to(self.device)][:, None, None]
+
+    def _call(self, name: str, tensor: Tensor, index: Tensor) -> Tensor:
+        """A product, by a graph if views can be given to one."""
+        call = self._graphs[name]
+        return call(tensor, index.to(self.device)) if self.kspace.is_tabled else call.function(tensor, index)
+
+    @cached_property
+    def _graphs(self) -> dict[str, GraphCall]:
+        forward, adjoint = (GraphCall(work, largest=_LARGEST) for work in (self._forward, self._adjoint))
+        return {"forward": forward, "adjoint": adjoint}
 
     def convert(self, data: Tensor, views: Views = None) -> Tensor:
         """Stored data times the roots of the density, if there is one."""

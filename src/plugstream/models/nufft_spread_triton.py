@@ -12,7 +12,8 @@ from torch import Tensor
 from plugstream.models.nufft_points import Points
 from plugstream.models.nufft_triton import triton_is_here
 
-_READ_BLOCK, _WRITE_BLOCK = 32, 8  # points that a program looks at together
+_READ_BLOCK = 32  # points that a program looks at together
+_WRITE_BLOCK = {False: 8, True: 64}  # the same for volumes, and for images, whose tiles are of one row
 _TILE = 16  # a kernel has at most 17 cells along an axis
 
 
@@ -43,16 +44,18 @@ def write(values: Tensor, points: Points, grid: Tensor) -> None:
     if not len(points):
         return
     size0, size1, size2 = grid.shape[1:]
-    bins1, bins2 = -(-size1 // _TILE), -(-size2 // _TILE)
+    rows = 1 if size1 == 1 else _TILE
+    bins1, bins2 = -(-size1 // rows), -(-size2 // _TILE)
     first = points.first.long()
-    key = (first[:, 0] * bins1 + first[:, 1] // _TILE) * bins2 + first[:, 2] // _TILE
+    key = (first[:, 0] * bins1 + first[:, 1] // rows) * bins2 + first[:, 2] // _TILE
     ordered, order = torch.sort(key, stable=True)
     starts = torch.searchsorted(ordered, torch.arange(size0 * bins1 * bins2 + 1, device=grid.device))
     w0, w1, w2 = points.widths
     write_tiles[(size0 * bins1 * bins2, len(grid))](
         torch.view_as_real(values.resolve_conj().contiguous()), points.first, *points.weights, _flips(points),
         order, starts, torch.view_as_real(grid), len(points), size0, size1, size2, bins1, bins2,
-        W0=w0, W1=w1, W2=w2, FLIP=points.flipped is not None, TILE=_TILE, BLOCK=_WRITE_BLOCK,
+        W0=w0, W1=w1, W2=w2, FLIP=points.flipped is not None, ROWS=rows, TILE=_TILE,
+        BLOCK=_WRITE_BLOCK[rows == 1],
     )  # fmt: skip
 
 

@@ -42,11 +42,12 @@ def read_points(
 @triton.jit
 def write_tiles(
     values, first, u, v, w, flipped, order, starts, cells, points, size0, size1, size2, bins1, bins2,
-    W0: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr, FLIP: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    W0: tl.constexpr, W1: tl.constexpr, W2: tl.constexpr, FLIP: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # One program a tile of TILE x TILE cells of a plane, to which it adds what all points near it leave there. Points
+    # One program a tile of ROWS x TILE cells of a plane, to which it adds what all points near it leave there. Points
     # are sorted by bins of (first cell along axis 0, tile along axis 1, tile along axis 2); with kernels of at most
-    # TILE + 1 cells those of a tile and of the ones before it are all that reach it.
+    # TILE + 1 cells, or 1 along an axis of one cell, those of a tile and of the ones before it are all that reach it.
     image = tl.program_id(1).to(tl.int64)
     cells += image * 2 * size0 * size1 * size2
     values += image * 2 * points
@@ -54,10 +55,10 @@ def write_tiles(
     plane = tile // (bins1 * bins2)
     bin1 = (tile // bins2) % bins1
     bin2 = tile % bins2
-    row = bin1 * TILE + tl.arange(0, TILE)
+    row = bin1 * ROWS + tl.arange(0, ROWS)
     column = bin2 * TILE + tl.arange(0, TILE)
-    real = tl.zeros([TILE, TILE], dtype=cells.dtype.element_ty)
-    imag = tl.zeros([TILE, TILE], dtype=cells.dtype.element_ty)
+    real = tl.zeros([ROWS, TILE], dtype=cells.dtype.element_ty)
+    imag = tl.zeros([ROWS, TILE], dtype=cells.dtype.element_ty)
     low1 = tl.maximum(bin1 - 1, 0)
     low2 = tl.maximum(bin2 - 1, 0)
     for back in range(W0):

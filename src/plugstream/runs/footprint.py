@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from plugstream.base.capacity import free_memory, parse_size
+from plugstream.base.capacity import free_on_device, parse_size
 from plugstream.denoisers.base import Denoiser, Wrapper
 from plugstream.denoisers.shapes import SliceMean, Slices
 from plugstream.denoisers.tiles import Tiles
@@ -27,6 +27,7 @@ _PIXELS = 2**22  # that go through a denoiser at a time, where slices do (`plugs
 _PROJECTOR, _MARGIN = 67e6, 1.1
 # What imports, logs and pictures add to the process after it was looked at.
 _REST = 50e6
+_CPU = torch.device("cpu")
 # Part of the free memory that a run may take where nobody says how much.
 _SHARE = 0.8
 
@@ -57,12 +58,19 @@ class Footprint:
 
     @classmethod
     def of(
-        cls, denoiser: Denoiser, shape: tuple[int, ...], dtype: torch.dtype, data: float, *, in_memory: bool
+        cls,
+        denoiser: Denoiser,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        data: float,
+        *,
+        in_memory: bool,
+        device: torch.device = _CPU,
     ) -> Footprint:
         """The footprint of a run.
 
         Arguments: denoiser, for volumes (D, H, W) of `shape`; dtype of the image; data, bytes of a slice's measurements
-        in all views; in_memory, whether all of them are in memory at a time.
+        in all views; in_memory, whether all of them are in memory at a time; device, whose memory it is.
         """
         pixels = math.prod(shape[1:])
         slice_bytes = pixels * dtype.itemsize
@@ -74,7 +82,7 @@ class Footprint:
         at_once = max(pixels, min(_PIXELS, pixels * shape[0])) if portions else 0
         fixed = _DENOISER * at_once * dtype.itemsize + _PROJECTOR + _REST
         images += 0 if isinstance(inner, Slices) or inner.reach == 0 else _DENOISER
-        return cls(slice_bytes, images, (1 + _PREDICTIONS if in_memory else 0) * data, fixed, process_memory())
+        return cls(slice_bytes, images, (1 + _PREDICTIONS if in_memory else 0) * data, fixed, process_memory(device))
 
 
 def warm_fields(denoiser: Denoiser) -> float:
@@ -90,15 +98,20 @@ def warm_fields(denoiser: Denoiser) -> float:
     return 0.0 if warm is None else warm.numel() / image.numel()
 
 
-def memory_limit(settings: Settings, processes: int = 1) -> float:
-    """Bytes that each process of a run may take: what the settings say, or a part of what is free for all of them."""
+def memory_limit(settings: Settings, processes: int = 1, device: torch.device = _CPU) -> float:
+    """Bytes that each process of a run may take: what the settings say, or a part of what is free for all of them.
+
+    Processes share the memory of the CPU; on GPUs each has its own.
+    """
     if settings.compute.memory is not None:
         return parse_size(settings.compute.memory)
-    return _SHARE * free_memory() / processes + process_memory()
+    return _SHARE * free_on_device(device) / (processes if device.type == "cpu" else 1) + process_memory(device)
 
 
-def process_memory() -> float:
-    """Bytes of memory that this process has now."""
+def process_memory(device: torch.device = _CPU) -> float:
+    """Bytes of memory that this process has now, on the device."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from plugstream.base.capacity import format_size, free_memory
+from plugstream.base.capacity import format_size, free_on_device
 from plugstream.base.errors import InputError
 from plugstream.runs.folder import write_text
 from plugstream.runs.footprint import Footprint, memory_limit
@@ -64,36 +64,37 @@ def choose_partition(plan: Planned, scan: Scan) -> Partition | None:
     A run that cannot be cut is refused where it exceeds the limit that was set, or without one, what is free.
     """
     settings, space, group = plan.settings, plan.instrument.image, plan.parts.group
-    if plan.parts.device.type != "cpu" or len(space.spatial) != 3 or space.channels or scan.n_views == 0:
+    device = plan.parts.device
+    if len(space.spatial) != 3 or space.channels or scan.n_views == 0:
         return None
     data = scan.n_views * math.prod(plan.instrument.data_shape) * plan.parts.dtype.itemsize
-    depth = space.shape[0]
+    depth, memory = space.shape[0], "memory" if device.type == "cpu" else "the GPU's memory"
     in_memory = data <= settings.scan.in_memory * 1e6
     dtype = plan.parts.dtype.to_complex() if space.is_complex else plan.parts.dtype
-    volume = Footprint.of(plan.denoiser, space.shape, dtype, data / depth, in_memory=in_memory)
-    limit = memory_limit(settings, group.size)
+    volume = Footprint.of(plan.denoiser, space.shape, dtype, data / depth, in_memory=in_memory, device=device)
+    limit = memory_limit(settings, group.size, device)
     if volume.bytes(depth) <= limit:
         return None
     if (obstacle := _obstacle(plan, scan)) is not None:
-        if settings.compute.memory is not None or _SURE * volume.bytes(depth) > volume.process + free_memory():
+        if settings.compute.memory is not None or _SURE * volume.bytes(depth) > volume.process + free_on_device(device):
             shape = " x ".join(map(str, space.shape))
             raise InputError(
-                f"a run on {shape} voxels takes about {format_size(volume.bytes(depth))} of memory, and "
+                f"a run on {shape} voxels takes about {format_size(volume.bytes(depth))} of {memory}, and "
                 f"{format_size(limit)} are to be had; {obstacle}, or import it with larger voxels"
             )
         return None
-    part = Footprint.of(plan.denoiser, space.shape, dtype, data / depth, in_memory=True)
+    part = Footprint.of(plan.denoiser, space.shape, dtype, data / depth, in_memory=True, device=device)
     most = part.most(limit)
     if most < 1:
         raise InputError(
             f"a run on one slice of {space.shape[1]} x {space.shape[2]} takes about {format_size(part.bytes(1))} of "
-            f"memory, and {format_size(limit)} are to be had; allow more --memory, or import it with larger voxels"
+            f"{memory}, and {format_size(limit)} are to be had; {_more(plan)}, or import it with larger voxels"
         )
     count = max(-(-depth // most), min(depth, group.size))
     edges = tuple(depth * number // count for number in range(count + 1))
     size = -(-depth // count)
     note = (
-        f"all {depth} slices at once would take about {format_size(volume.bytes(depth))} of memory, and "
+        f"all {depth} slices at once would take about {format_size(volume.bytes(depth))} of {memory}, and "
         f"{format_size(limit)} are to be had: they go in {count} blocks of up to {size}, of about "
         f"{format_size(part.bytes(size))} each"
     )
@@ -104,7 +105,7 @@ def _obstacle(plan: Planned, scan: Scan) -> str | None:
     """Why a run cannot go by blocks of slices, as what to do about it; None where it can."""
     settings, depth = plan.settings, plan.instrument.image.shape[0]
     if plan.instrument.block(scan.columns, 0, depth) is None:
-        return "views of it do not fall apart into slices, so allow more --memory"
+        return f"views of it do not fall apart into slices, so {_more(plan)}"
     if plan.denoiser.reach != 0 or plan.instrument.image.is_complex:
         return "to go by blocks of slices, denoise slices by --along z"
     if settings.scan.follow:
@@ -118,6 +119,12 @@ def _obstacle(plan: Planned, scan: Scan) -> str | None:
     if settings.momentum.restart != "none":
         return "to go by blocks of slices, leave --restart out, which all slices decide together"
     return None
+
+
+def _more(plan: Planned) -> str:
+    """How a run gets more memory."""
+    on_gpu = plan.parts.device.type == "cuda" and plan.settings.compute.memory is None
+    return "use a GPU with more memory or --device cpu" if on_gpu else "allow more --memory"
 
 
 def write_partition(folder: Path, partition: Partition) -> None:

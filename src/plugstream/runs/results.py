@@ -190,16 +190,9 @@ def _title(settings: Settings, result: Result[State], history: History) -> str:
 def write_volume_results(
     folder: Path, volume: VolumeFile, space: ImageSpace, settings: Settings, verdict: Verdict
 ) -> None:
-    """Write result.tif, a PNG of the middle slice, history.csv and the report's figures, each whole or not at all.
-
-    A TIFF is written of volumes up to 3 GB, which is what programs that read ImageJ's take; result.npy is all of them.
-    """
+    """Write result.tif, a PNG of the middle slice, history.csv and the report's figures, each whole or not at all."""
     report("writing the results")
-    planes, span = middle_planes(volume)
-    order = -1 if space.upwards else 1
-    write_grey(folder / "result.png", planes[0][::order], span, space.section(0))
-    if math.prod(volume.shape) * volume.dtype.itemsize <= _MOST_TIFF:
-        _write_tiff(folder / "result.tif", volume, space)
+    planes, span = show_volume(volume, space)
     history = replay(folder / "events.jsonl")
     names = dict.fromkeys(name for event in history.measured for name in event.values)
     rows = [(name, e.step, e.time, e.values.get(name)) for name in names for e in history.measured]
@@ -214,6 +207,18 @@ def write_volume_results(
         ]
         draw_figure(folder / "report.png", [panels], space, title, history, settings.run.figure_formats)
     sync_folder(folder)
+
+
+def show_volume(volume: VolumeFile, space: ImageSpace) -> tuple[list[NDArray[Any]], tuple[float, float]]:
+    """Write a PNG of the middle slice beside a volume's file, and a TIFF; return `middle_planes`.
+
+    A TIFF is written of volumes up to 3 GB, which is what programs that read ImageJ's take; the NPY is all of them.
+    """
+    planes, span = middle_planes(volume)
+    write_grey(volume.path.with_suffix(".png"), planes[0][:: -1 if space.upwards else 1], span, space.section(0))
+    if math.prod(volume.shape) * volume.dtype.itemsize <= _MOST_TIFF:
+        _write_tiff(volume.path.with_suffix(".tif"), volume, space)
+    return planes, span
 
 
 def middle_planes(volume: VolumeFile) -> tuple[list[NDArray[Any]], tuple[float, float]]:

@@ -189,8 +189,8 @@ class ComputeSettings(Section):
     )
     memory: str | None = setting(
         None,
-        "memory that a run may take, such as 2GB; a volume for which that is too little goes by blocks of slices where "
-        "it can. What is free, less a fifth, if not given",
+        "memory that a run may take, with --device cuda the GPU's, such as 2GB; a volume for which that is too little "
+        "goes by blocks of slices where it can. What is free, less a fifth, if not given",
     )
     deterministic: bool = setting(
         False, "under torchrun, give the same bits with 1, 2, 4 or 8 processes; takes longer", switch=True

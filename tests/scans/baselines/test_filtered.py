@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from ct_balls import VOXEL, chords, truth
 from plugstream.base.errors import InputError
 from plugstream.models.ct_beams import cone_beam, fan_beam, helical_beam, laminography, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
@@ -21,37 +22,8 @@ from plugstream.scans.baselines.filtered import (
     window,
 )
 
-# x, y, z, radius in metres, attenuation in 1/m
-BALLS = ((0.0, 0.0, 0.0, 0.030, 30.0), (0.009, -0.006, 0.002, 0.010, 40.0), (-0.013, 0.009, -0.001, 0.007, -20.0))
-VOXEL = 1.5e-3
 FLAT = Voxels((52, 48), VOXEL)
 TURN = 2 * np.pi / 180
-
-
-def chords(rays: Rays) -> torch.Tensor:
-    """Exact line integrals of the balls; in two dimensions of discs, which are their middle slices at z = 0."""
-    points, along = rays.lines()
-    along = along / np.linalg.norm(along, axis=-1, keepdims=True)
-    total = np.zeros(points.shape[:-1])
-    for x, y, z, radius, value in BALLS:
-        off = points - np.array([x, y, z if rays.ndim == 3 else 0.0])
-        total += 2 * value * np.sqrt(np.maximum(radius**2 - (np.cross(off, along) ** 2).sum(-1), 0))
-    return torch.from_numpy(total)
-
-
-def truth(voxels: Voxels) -> tuple[np.ndarray, np.ndarray]:
-    """The image, and where it is far from any edge."""
-    axes = [o + s * np.arange(n) for o, n, s in zip(voxels.origin, voxels.shape, voxels.spacing, strict=True)]
-    grid = np.meshgrid(*axes, indexing="ij")
-    image, inside = np.zeros(voxels.shape), np.ones(voxels.shape, bool)
-    for x, y, z, radius, value in BALLS:
-        places = zip(grid[::-1], (x, y, z), strict=False)
-        distance = np.sqrt(sum((place - at) ** 2 for place, at in places))
-        image += value * (distance < radius)
-        inside &= np.abs(distance - radius) > 3.5 * VOXEL
-    return image, inside
-
-
 FAN: dict[str, Any] = {"source": 0.2, "detector": 0.1}
 SHORT = np.deg2rad(np.arange(0, 228, 2.0))  # half a turn, the fan's angle and a little more
 CASES = {

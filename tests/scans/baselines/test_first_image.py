@@ -48,6 +48,23 @@ def test_both_methods_make_an_image_near_the_truth(scan: Path, tmp_path: Path, c
     assert [float(line.split()[0]) for line in lines] == sorted(float(line.split()[0]) for line in lines)
 
 
+def test_a_volume_larger_than_memory_goes_to_its_file_by_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    place = tmp_path / "v.zarr"
+    assert main(["simulate", str(place), *SMALL, "--slices", "9", "--beam", "cone"]) == 0
+    assert main(["baseline", str(place), str(tmp_path / "whole")]) == 0
+    monkeypatch.setattr("plugstream.base.capacity.free_memory", lambda: 100_000)
+    monkeypatch.setattr("plugstream.scans.baselines.filtered.free_memory", lambda: 100_000)
+    assert main(["baseline", str(place), str(tmp_path / "parts")]) == 0
+    whole, parts = (np.load(tmp_path / f"{name}.npy") for name in ("whole", "parts"))
+    np.testing.assert_allclose(parts, whole, atol=1e-5 * np.abs(whole).max())
+    for ending in (".png", ".tif"):
+        assert (tmp_path / f"parts{ending}").stat().st_size == (tmp_path / f"whole{ending}").stat().st_size
+    assert "wrote parts.npy, parts.tif, parts.png" in capsys.readouterr().err
+    assert not list(tmp_path.glob(".*"))
+
+
 def test_the_residual_is_that_of_its_formula(scan: Path) -> None:
     opened = open_scan(scan)
     model = scan_model(opened)

@@ -40,7 +40,7 @@ def test_the_native_kernel_reads_what_torch_reads(name: str) -> None:
 def test_threads_and_instruction_sets_read_the_same() -> None:
     rays, voxels = BEAMS["cone"]
     plan = VoxelViews(rays, voxels, torch.device("cpu"), torch.float32)
-    forms = np.stack([plan._forms(view, 50.0) for view in range(5)])
+    forms = plan._forms(np.arange(5), np.full(5, 50.0))
     data = np.pad(np.random.default_rng(0).random((1, 5, 7, 15), np.float32), ((0, 0), (0, 0), (1, 2), (1, 2)))
     found = {}
     for level in LEVELS:

@@ -1,8 +1,14 @@
-"""BM3D in three forms: torch (the specification), native C++ for the CPU, Triton for CUDA."""
+"""BM3D in three forms: torch (the specification), native C++ for the CPU, Triton for CUDA.
 
-from plugstream.denoisers.bm3d.denoiser import BM3D
-from plugstream.denoisers.bm3d.profile import Profile
+The names are imported when first used: `plugstream.bm3d`, which takes NumPy arrays, does not wait for torch.
+"""
 
-__all__ = ["BM3D", "BM3DProfile", "Profile"]
+from typing import TYPE_CHECKING
 
-BM3DProfile = Profile  # its public name
+from plugstream.base.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from plugstream.denoisers.bm3d.denoiser import BM3D as BM3D
+    from plugstream.denoisers.bm3d.profile import BM3DProfile as BM3DProfile, Profile as Profile
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ class BM3D(Denoiser):
         profile: "normal" (the reference's parameters), "fast", or a `Profile` with any of them changed.
         stages: 2, or 1 for the basic estimate alone.
         deterministic: on a GPU, give the same bits every time, as the CPU always does, for a little time and memory.
+        channels: whether images are (..., C, H, W) whose channels share the groups that are found on the first, and are
+            filtered each on its own; on the CPU.
     Images are (..., H, W) with H, W >= 8, in float32 or float64 (computed in float32); sigma a number or one for each.
 
     References: Dabov, Foi, Katkovnik and Egiazarian, IEEE Trans. Image Process. 16(8), 2007; Lebrun, IPOL 2, 2012.
@@ -40,6 +42,7 @@ class BM3D(Denoiser):
     profile: str | Profile = "normal"
     stages: int = 2
     deterministic: bool = True
+    channels: bool = field(default=False, kw_only=True)
 
     min_size = BLOCK
 
@@ -68,11 +71,13 @@ class BM3D(Denoiser):
         if image.device.type == "cpu" and not bool(torch.isfinite(image).all()):
             raise InputError("the image holds NaN or infinity, which BM3D would spread; fix it first")
         stack = image.reshape(-1, *image.shape[-2:]).float().contiguous()
-        level = per_image(sigma, image)
+        level = per_image(sigma, image, self.axes)
         if isinstance(level, Tensor):
             levels = level.expand(*image.shape[:-2], 1, 1).reshape(-1).float()
         else:
             levels = filled(len(stack), level, image.device)
+        if self.channels:
+            return self._jointly(image, stack, levels), None
         if native.serves(stack):
             out = native.bm3d(stack, levels, self.parameters, stages=self.stages)
         elif triton_form.serves(stack):
@@ -80,3 +85,11 @@ class BM3D(Denoiser):
         else:
             out = reference.bm3d(stack, levels, self.parameters, stages=self.stages)
         return out.reshape(image.shape).to(image.dtype), None
+
+    def _jointly(self, image: Tensor, stack: Tensor, levels: Tensor) -> Tensor:
+        """All channels of an image with the groups of the first."""
+        if image.device.type != "cpu":
+            raise InputError("BM3D shares groups among channels on the CPU only; use Channels(BM3D()) on a GPU")
+        form = native.bm3d if native.serves(stack) else reference.bm3d
+        out: Tensor = form(stack, levels, self.parameters, stages=self.stages, channels=image.shape[-3])
+        return out.reshape(image.shape).to(image.dtype)

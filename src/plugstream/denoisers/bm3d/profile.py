@@ -44,3 +44,5 @@ class Profile:
 
 
 PROFILES = {"normal": Profile(), "fast": Profile(step=4, radius=12, group2=16)}
+
+BM3DProfile = Profile  # its public name

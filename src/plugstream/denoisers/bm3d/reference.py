@@ -25,20 +25,45 @@ _LEAST_VARIANCE = 1e-3
 _AT_ONCE = 128
 
 
-def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2) -> Tensor:
-    """Remove white Gaussian noise by filtering groups of similar blocks: (N, H, W) and (N,) to (N, H, W)."""
-    return torch.stack([_one(z, float(s), profile, stages) for z, s in zip(images, sigma, strict=True)])
+def bm3d(
+    images: Tensor,
+    sigma: Tensor,
+    profile: Profile,
+    *,
+    stages: int = 2,
+    channels: int = 1,
+    shared: Tensor | None = None,
+    offsets: Tensor | None = None,
+    basic: Tensor | None = None,
+) -> Tensor:
+    """Remove Gaussian noise by filtering groups of similar blocks: (N, H, W) and (N,) to (N, H, W).
+
+    Arguments: channels, how many images in a row share the groups that are found on the first of them; shared and
+    offsets, of `Coloured`, for noise that is not white; basic, an estimate of the images, for stage 2 alone.
+    """
+    out = []
+    for first in range(0, len(images), channels):
+        z, levels = images[first : first + channels], sigma[first : first + channels].tolist()
+        guides = None if basic is None else basic[first : first + channels]
+        for stage in range(0 if basic is None else 1, stages):
+            guide = z if guides is None else torch.where(sigma[first : first + channels, None, None] == 0, z, guides)
+            most = profile.group1 if stage == 0 else profile.group2
+            positions = match(guide[0], profile, most, None if offsets is None else offsets[stage])
+            tables = [None] * channels if shared is None else shared[stage].expand(channels, *shared.shape[2:])
+            done = [
+                _stage(z[c], None if stage == 0 else guide[c], positions, levels[c], profile, tables[c])
+                for c in range(channels)
+            ]
+            guides = torch.stack(done)
+        assert guides is not None
+        out.append(guides)
+    return torch.cat(out)
 
 
-def _one(z: Tensor, sigma: float, profile: Profile, stages: int) -> Tensor:
-    if sigma == 0:
-        return z.clone()
-    basic = _stage(z, None, sigma, profile)
-    return basic if stages == 1 else _stage(z, basic, sigma, profile)
-
-
-def _stage(z: Tensor, basic: Tensor | None, sigma: float, profile: Profile) -> Tensor:
-    """One stage: match on the noisy image or on the basic estimate, filter each group, put the blocks together.
+def _stage(
+    z: Tensor, basic: Tensor | None, positions: Tensor, sigma: float, profile: Profile, table: Tensor | None
+) -> Tensor:
+    """One stage: filter each group of the noisy image, by the basic estimate if there is one, and put blocks together.
 
     The noise of a group's coefficient has the variance v sigma^2 (see `_variances`). Stage 1 (no basic estimate) sets
     coefficients to zero unless c^2 > (threshold sigma)^2 v; stage 2 multiplies by the Wiener gain
@@ -46,15 +71,18 @@ def _stage(z: Tensor, basic: Tensor | None, sigma: float, profile: Profile) -> T
     D(z + c) = D(z) + c. A group counts by 1 / variance of its remaining noise: 1 / sum of v over the remaining
     coefficients, and 1 / sum of gain^2 v.
     """
+    if sigma == 0:
+        return z.clone()
     first = basic is None
     guide = z if basic is None else basic
-    positions = match(guide, profile, profile.group1 if first else profile.group2)
     name = "bior15" if first else "dct"
     analysis = torch.from_numpy(np.ascontiguousarray(transform(name))).to(z)
     spectra = _spectra(z, analysis)
     guides = spectra if first else _spectra(guide, analysis)
     along = torch.from_numpy(haar(positions.shape[1])).to(z)
-    table = torch.from_numpy(correlations(name)).to(z)
+    if table is None:  # white noise: the same in all four directions, and nothing beyond a distance of 8
+        white = correlations(name)
+        table = torch.from_numpy(np.concatenate([white[:, :0:-1], white], axis=1)).to(z)
     total = torch.zeros_like(spectra)
     weight = torch.zeros(len(spectra), dtype=z.dtype, device=z.device)
     for group in positions.split(_AT_ONCE):
@@ -80,13 +108,18 @@ def _stage(z: Tensor, basic: Tensor | None, sigma: float, profile: Profile) -> T
 def _variances(group: Tensor, across: int, along: Tensor, table: Tensor) -> Tensor:
     """How much noise each coefficient of a group holds, in units of sigma^2: (n, K) positions to (n, K, 64).
 
-    v_g = sum over i, j of h_gi h_gj rho(|dy_ij|, |dx_ij|), with h the Haar transform along the group and rho, from
-    `correlations`, what the spectra of blocks i and j share because they overlap. Blocks apart share nothing: v = 1.
+    v_g = sum over i, j of h_gi h_gj rho(dy_ij, dx_ij), with h the Haar transform along the group and rho what the
+    spectra of blocks i and j share: of white noise because they overlap (`correlations`), so that blocks apart share
+    nothing and v = 1. `table` has rho for dy of 0 .. R and dx of -R .. R; it is even in (dy, dx), and 0 beyond.
     Reference: Makinen, Azzari and Foi, IEEE Trans. Image Process. 29, 2020.
     """
+    reach = len(table) - 1
     y, x = group // across, group % across
-    dy, dx = (y[:, :, None] - y[:, None, :]).abs(), (x[:, :, None] - x[:, None, :]).abs()
-    shared = table[dy.clamp_max(BLOCK), dx.clamp_max(BLOCK)]  # (n, K, K, 64)
+    dy, dx = y[:, :, None] - y[:, None, :], x[:, :, None] - x[:, None, :]
+    dy, dx = dy.abs(), torch.where(dy < 0, -dx, dx)
+    far = (dy > reach) | (dx.abs() > reach)
+    shared = table[dy.clamp_max(reach), dx.clamp(-reach, reach) + reach]  # (n, K, K, 64)
+    shared = shared.masked_fill(far[..., None], 0)
     pairs = (along[:, :, None] * along[:, None, :]).flatten(1)
     return torch.einsum("gp,npc->ngc", pairs, shared.flatten(1, 2)).clamp_min(_LEAST_VARIANCE)
 
@@ -103,16 +136,16 @@ def group_size(shape: tuple[int, int], radius: int, most: int) -> int:
     return int(min(most, 2 ** int(math.log2(least))))
 
 
-def match(guide: Tensor, profile: Profile, most: int) -> Tensor:
+def match(guide: Tensor, profile: Profile, most: int, offsets: Tensor | None = None) -> Tensor:
     """The blocks most like each reference block, itself first: (references, K) of positions row * (W - 7) + column.
 
-    References go row by row. K is `group_size`.
+    References go row by row. K is `group_size`. `offsets`, a number for each candidate, are added to the distances.
     """
     height, width = guide.shape
     across = width - BLOCK + 1
     rows = torch.tensor(reference_positions(height, profile.step), device=guide.device)
     columns = torch.tensor(reference_positions(width, profile.step), device=guide.device)
-    keys = _keys(guide.float(), rows, columns, profile.radius)
+    keys = _keys(guide.float(), rows, columns, profile.radius, offsets)
     k = group_size((height, width), profile.radius, most)
     numbers = torch.topk(keys, k, dim=-1, largest=False, sorted=True).values & ((1 << _INDEX_BITS) - 1)
     span = 2 * profile.radius + 1
@@ -123,7 +156,7 @@ def match(guide: Tensor, profile: Profile, most: int) -> Tensor:
     return groups
 
 
-def _keys(image: Tensor, rows: Tensor, columns: Tensor, radius: int) -> Tensor:
+def _keys(image: Tensor, rows: Tensor, columns: Tensor, radius: int, offsets: Tensor | None) -> Tensor:
     """The key of every candidate of every reference: int32 (rows, columns, window), `_NEVER` outside the image."""
     height, width = image.shape
     span = 2 * radius + 1
@@ -138,6 +171,8 @@ def _keys(image: Tensor, rows: Tensor, columns: Tensor, radius: int) -> Tensor:
             moved = image[top + dy : bottom + dy, left + dx : right + dx]
             distance = _tree_sums((image[top:bottom, left:right] - moved).square())
             number = (dy + radius) * span + dx + radius
+            if offsets is not None:
+                distance = distance + offsets[number]
             key = distance.view(torch.int32) & ~((1 << _INDEX_BITS) - 1) | number
             inside_rows = (rows >= top) & (rows <= bottom - BLOCK)
             inside_columns = (columns >= left) & (columns <= right - BLOCK)

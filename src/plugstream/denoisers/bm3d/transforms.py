@@ -80,3 +80,15 @@ def kaiser_window(size: int, beta: float) -> Matrix:
     row = np.kaiser(size, beta)
     window: Matrix = np.outer(row, row)
     return window
+
+
+@cache
+def native_matrices(kaiser: float) -> dict[str, NDArray[np.float32]]:
+    """What the native kernel takes: the transforms of both stages and the window, rounded as `reference.py` does."""
+    analysis = np.stack([bior15(8), dct(8)]).astype(np.float32)
+    return {
+        "analysis": analysis,
+        "synthesis": np.linalg.inv(analysis.astype(np.float64)).astype(np.float32),
+        "correlations": np.stack([correlations(name)[:8, :8] for name in ("bior15", "dct")]).astype(np.float32),
+        "kaiser": np.kaiser(8, kaiser).astype(np.float32),
+    }

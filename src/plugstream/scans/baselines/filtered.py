@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +13,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from plugstream.base.capacity import free_memory, free_on_device
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_plausible import outlook
+from plugstream.scans.baselines.gather_cuda import find_kernels
+from plugstream.scans.baselines.slabs import Rows, Slabs, Target, form_slabs, plan_slabs, remember_views
 from plugstream.scans.baselines.voxel_views import VoxelViews
 
 Filter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann"]
@@ -23,8 +27,9 @@ Filter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann"]
 
 Angles = NDArray[np.float64]
 
-# Bytes of measurements that are filtered at once.
-_BLOCK_BYTES = 64 << 20
+# Bytes of measurements that are filtered at once, and the part of a GPU's free memory that is used; images that are in
+# memory at once, at most, where not all slices have to be.
+_BLOCK_BYTES, _SHARE, _COPIES = 64 << 20, 0.8, 8
 # A gap of more than so many usual ones is an unmeasured part of the circle.
 _GAP = 3.0
 # Radians over which a short scan fades in and out, at most.
@@ -43,6 +48,8 @@ def filtered_back_projection(
     cutoff: float = 1.0,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    memory: float | None = None,
+    target: Target | None = None,
 ) -> Tensor:
     r"""The image by filtered back-projection, and of a cone beam by the method of Feldkamp, Davis and Kress.
 
@@ -59,7 +66,10 @@ def filtered_back_projection(
     are not scaled up to what is missing.
 
     Arguments: data, line integrals (..., views, *detector), or a function that gives those of some views; rays; voxels;
-    filter; cutoff, the highest frequency that passes, as a part of the detector's; device and dtype to compute with.
+    filter; cutoff, the highest frequency that passes, as a part of the detector's; device and dtype to compute with;
+    memory, bytes of a GPU's that may be used, by default four fifths of what is free. What needs more goes by slabs of
+    slices (`plugstream.scans.baselines.slabs`), and its image is in the memory of the CPU, not on the GPU; target,
+    where slices of one volume go as they are finished, such as a file. Nothing, (0,), is returned then.
     References: Kak and Slaney, Principles of computerized tomographic imaging, 1988; Feldkamp, Davis and Kress, J. Opt.
     Soc. Am. A 1(6), 1984.
     """
@@ -80,6 +90,27 @@ def filtered_back_projection(
     angular = angular_weights(beam.angles, math.pi if rays.parallel else 2 * math.pi)
     # The kernel is that of the median pixel; one of another size scales it by the inverse.
     scales = torch.as_tensor(angular, **where) / torch.as_tensor(beam.step / pixel, **where)
+    kernels = None if math.isfinite(rays.curvature) else find_kernels(where["device"], dtype)
+    if kernels is not None:
+        lead = data.shape[:axis] if isinstance(data, Tensor) else ()
+        gather = voxel_views.prepare_cuda(beam.distance, kernels, 1 if rays.ndim == 3 else math.prod(lead))
+        filter_rows = _prepare_filter(rays, beam, response, length)
+        limit = _SHARE * free_on_device(where["device"]) if memory is None else memory
+        slabs = plan_slabs(gather, len(rays), length, limit, stays=target is None)
+        images = [
+            form_slabs(gather, read, filter_rows, scales.contiguous(), slabs, target)
+            for read in _split_rows(data, rays, slabs)
+        ]
+        if target is not None:
+            return images[0]
+        return (torch.stack(images) if len(images) > 1 else images[0]).reshape(*lead, *voxels.shape)
+    if target is not None:
+        step = max(1, int(free_memory() / _COPIES / (4 * math.prod(voxels.shape[1:]))))
+        for first, last in itertools.pairwise([*range(0, voxels.shape[0], step), voxels.shape[0]]):
+            part = voxels.slices(first, last)
+            image = filtered_back_projection(data, rays, part, filter=filter, cutoff=cutoff, device=device, dtype=dtype)
+            target.write(first, image.cpu().numpy())
+        return torch.empty(0)
     total = torch.zeros((), **where)
     size = dtype.itemsize * math.prod(rays.detector[:-1]) * length
     for views in torch.arange(len(rays)).split(max(1, _BLOCK_BYTES // size)):
@@ -87,7 +118,7 @@ def filtered_back_projection(
         rows = (data.index_select(axis, views) if isinstance(data, Tensor) else data(views)).to(**where)
         weights = torch.as_tensor(_ray_weights(rays, beam, views.numpy()), **where)
         scale = scales[views].reshape(-1, *(1,) * len(rays.detector))
-        filtered = _convolve(rows * weights, response, length) * scale
+        filtered = _convolve(rows * weights, response, length)[..., : rows.shape[-1]] * scale
         total = total + voxel_views.gather(filtered, views, beam.distance[views.numpy()])
     return total
 
@@ -119,7 +150,10 @@ def _ray_weights(rays: Rays, beam: _Beam, views: NDArray[Any]) -> NDArray[np.flo
 
 
 def _convolve(rows: Tensor, response: Tensor, length: int) -> Tensor:
-    """Convolve along the rows, whose values fade to zero beyond the detector's ends, on a circle of this length."""
+    """Convolve along the rows, whose values fade to zero beyond the detector's ends, on a circle of this length.
+
+    Returns all of the circle, of which the first values are those of the rows.
+    """
     columns = rows.shape[-1]
     right, left = (length - columns) // 2, (length - columns + 1) // 2
     fade = torch.linspace(0, math.pi / 2, columns + 1, device=rows.device, dtype=rows.dtype).cos()[1:]
@@ -128,7 +162,57 @@ def _convolve(rows: Tensor, response: Tensor, length: int) -> Tensor:
     before = rows[..., :1] * fade[:left].flip(0)
     circle = torch.cat([rows, after, before], dim=-1)
     filtered: Tensor = torch.fft.irfft(torch.fft.rfft(circle) * response, n=length)
-    return filtered[..., :columns]
+    return filtered
+
+
+def _split_rows(data: Tensor | Callable[[Tensor], Tensor], rays: Rays, slabs: Slabs) -> list[Rows]:
+    """How to read rows of views, (B, R, C), of each volume; images are the rows of a detector."""
+    if not isinstance(data, Tensor):
+        read = data if len(slabs.edges) == 2 else remember_views(data, (len(rays), *rays.detector))
+        if rays.ndim == 2:
+            return [lambda views, _: read(views)[:, None]]
+        return [lambda views, rows: read(views)[:, rows]]
+    stack = data.detach().reshape(-1, len(rays), *rays.detector)
+    volumes = stack if rays.ndim == 3 else [stack.movedim(0, 1)]
+    # Views are asked for in order, so that they are a part of the data, and not a copy.
+    return [
+        lambda views, rows, volume=volume: volume[int(views[0]) : int(views[-1]) + 1, rows]  # type: ignore[misc]
+        for volume in volumes
+    ]
+
+
+def _prepare_filter(rays: Rays, beam: _Beam, response: Tensor, length: int) -> Callable[[Tensor, slice, int], Tensor]:
+    """What filters rows (B, R, C) of these views, from a row on: (B, R, length)."""
+    if rays.parallel:
+        return lambda rows, views, first: _convolve(rows, response, length)
+    source, center, u, v = np.moveaxis(rays.vectors, 1, 0)
+    steps = np.stack([center - source, u, v if rays.ndim == 3 else np.zeros_like(u)], axis=1)  # to pixels
+    nothing, sine, cosine = np.zeros(len(rays)), np.sin(beam.angles), np.cos(beam.angles)
+    axes = np.stack([[-sine, cosine, nothing], [-cosine, -sine, nothing], [nothing, nothing, nothing + 1]])
+    parts = np.einsum("apv,vnp->avn", axes, steps)  # forward, across and up, of the centre and of steps
+    here = torch.from_numpy(parts).to(response)
+    middle = [(size - 1) / 2 for size in (1, *rays.detector)[-2:]]
+    columns = torch.arange(rays.detector[-1], device=response.device) - middle[1]
+    arc = find_arc(beam.angles)
+
+    def find_part(axis: int, views: slice, first: int, count: int) -> Tensor:
+        """(B, R, C), or 1 for one of them where all are the same."""
+        along, down = (bool((parts[axis, :, n] != 0).any()) for n in (1, 2))
+        rows = torch.arange(first, first + (count if down else 1), device=response.device) - middle[0]
+        start, column, row = (here[axis, views, n, None, None] for n in range(3))
+        return start + column * (columns if along else columns[:1]) + row * rows[:, None]
+
+    def weigh(rows: Tensor, views: slice, first: int) -> Tensor:
+        forward, across, up = (find_part(axis, views, first, rows.shape[1]) for axis in range(3))
+        share: Tensor | float = 0.5
+        if arc is not None:
+            fan = torch.atan2(across, forward).double().cpu().numpy()
+            shares = redundancy_weights(beam.angles, beam.angles[views, None, None], fan)
+            share = torch.from_numpy(shares).to(response)
+        weights = share * forward * torch.rsqrt(forward**2 + across**2 + up**2)
+        return _convolve(rows * weights, response, length)
+
+    return weigh
 
 
 def is_circular(rays: Rays, voxels: Voxels) -> bool:
@@ -236,6 +320,19 @@ def angular_weights(angles: ArrayLike, period: float) -> Angles:
     return weights
 
 
+def find_arc(scan: ArrayLike) -> tuple[float, float, float] | None:
+    """Where the measured arc of a fan's views begins, how long it is, and the usual gap; None for a full turn.
+
+    Arguments: scan (views,), the angles of all views.
+    """
+    turned = np.sort(np.asarray(scan, dtype=np.float64) % (2 * np.pi))
+    gaps = np.diff(np.append(turned, turned[0] + 2 * np.pi))
+    usual, widest = float(np.median(gaps)), int(gaps.argmax())
+    if gaps[widest] <= max(_GAP * usual, 1e-9) or len(turned) < 2:
+        return None
+    return float(turned[(widest + 1) % len(turned)]), 2 * np.pi - float(gaps[widest]), usual
+
+
 def redundancy_weights(scan: ArrayLike, angles: ArrayLike, fan: ArrayLike) -> Angles:
     """The share of a fan's ray among those along its line: c(t) / (c(t) + c(t'))
 
@@ -246,14 +343,11 @@ def redundancy_weights(scan: ArrayLike, angles: ArrayLike, fan: ArrayLike) -> An
     Arguments: scan (views,), the angles of all views; angles and fan, of the rays, counterclockwise, which broadcast.
     References: Parker, Med. Phys. 9(2), 1982; Noo et al., Phys. Med. Biol. 47, 2002, whose c this is.
     """
-    turned = np.sort(np.asarray(scan, dtype=np.float64) % (2 * np.pi))
-    gaps = np.diff(np.append(turned, turned[0] + 2 * np.pi))
-    usual, widest = float(np.median(gaps)), int(gaps.argmax())
     t, g = np.asarray(angles, dtype=np.float64), np.asarray(fan, dtype=np.float64)
-    if gaps[widest] <= max(_GAP * usual, 1e-9) or len(turned) < 2:
+    measured = find_arc(scan)
+    if measured is None:
         return np.broadcast_to(0.5 + 0 * g, np.broadcast_shapes(t.shape, g.shape)).copy()
-    start = turned[(widest + 1) % len(turned)]
-    arc = 2 * np.pi - gaps[widest]
+    start, arc, usual = measured
     fade = min(_FADE, arc / 2)
 
     def c(angle: Angles) -> Angles:

@@ -25,6 +25,7 @@ from plugstream.models.views import check_shape
 from plugstream.scans.baselines.filtered import Filter, filtered_back_projection, is_circular
 from plugstream.scans.baselines.sense import cg_sense, grid_image
 from plugstream.scans.baselines.sirt import read_views, sirt, split_views
+from plugstream.scans.baselines.slabs import Target
 from plugstream.scans.blocks import read_block, sum_rows
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
@@ -51,6 +52,7 @@ def form_image(
     look: Callable[[int, Tensor, float], None] | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    target: Target | None = None,
 ) -> Tensor:
     """The image of a scan: of ct by filtered back-projection or SIRT, of mri by gridding or CG-SENSE: (*image_shape).
 
@@ -58,10 +60,10 @@ def form_image(
 
     Arguments: scan; method; filter and cutoff of `plugstream.scans.baselines.filtered`; iterations, by default 100 and
     10, low, damping and look of `plugstream.scans.baselines.sirt` and `plugstream.scans.baselines.sense`; device and
-    dtype to compute with.
+    dtype to compute with; target, where the slices of a volume of ct go instead, if it is larger than memory.
     """
     if method == "filtered":
-        return _filter_and_project(scan, filter=filter, cutoff=cutoff, device=device, dtype=dtype)
+        return _filter_and_project(scan, filter=filter, cutoff=cutoff, device=device, dtype=dtype, target=target)
     if method in ("gridding", "cg-sense"):
         if not isinstance(scan.instrument, MRI):
             raise InputError(f"{method} is for scans of mri, and this is one of {scan.instrument.name}")

@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.nn.functional import grid_sample, pad
 
 from plugstream import _native
+from plugstream.base.cuda_source import Kernels
 from plugstream.models.ct_geometry import Rays, Voxels
+from plugstream.scans.baselines.gather_cuda import CudaGather
 
 # Places of voxels on the detector that are computed at once.
 _PLACES = 1 << 22
@@ -84,7 +86,7 @@ class VoxelViews:
 
     def _add_native(self, out: Tensor, data: Tensor, views: Tensor, distance: NDArray[np.float64]) -> None:
         """All views at once; slices of a stack are images of their own."""
-        forms = np.stack([self._forms(view, far) for view, far in zip(views.tolist(), distance, strict=True)])
+        forms = self._forms(views.numpy(), distance)
         has_rows = len(self.voxels.shape) == 3 and not self._planes
         flags: dict[str, Any] = {"has_rows": has_rows, "parallel": self.rays.parallel}
         flags["threads"] = torch.get_num_threads()
@@ -99,31 +101,45 @@ class VoxelViews:
                 rows, target = pad(slices, (1, 2))[:, :, None], volume.reshape(-1, 1, *volume.shape[-2:])
             _native.kernels().gather_views(rows.contiguous().numpy(), forms, target.numpy(), **flags)
 
-    def _forms(self, view: int, distance: float) -> NDArray[np.float64]:
-        """Column and row times scale, scale, and U, as a + b x + c y + d z of a voxel's indices x, y and z: (4, 4)."""
-        first, center, u, v = self.rays.vectors[view]
+    def prepare_cuda(self, distance: NDArray[np.float64], kernels: Kernels, images: int = 1) -> CudaGather:
+        """The same of all views by the kernels of `gather.cu`, for flat detectors.
+
+        Arguments: distance (views,), of the source from the axis; kernels; images, how many, in two dimensions.
+        """
+        forms = self._forms(np.arange(len(self.rays)), distance)
+        places = np.tile([0.0, 1.0], (len(forms), 1)) if self.rays.ndim == 2 else None
+        shape, detector = (images, *self.voxels.shape)[-3:], (images, *self.rays.detector)[-2:]
+        if self._planes:
+            high, center = self.rays.vectors[:, 3, 2], self.rays.vectors[:, 1, 2]
+            start = (self.voxels.origin[0] - center) / high + (detector[0] - 1) / 2
+            places = np.stack([start, self.voxels.spacing[0] / high], axis=1)
+        return CudaGather(forms, places, shape, detector, self.device, kernels, parallel=self.rays.parallel)
+
+    def _forms(self, views: NDArray[np.int64], distance: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Column and row times scale, scale, and U, as a + b x + c y + d z of a voxel's indices: (views, 4, 4)."""
+        first, center, u, v = np.moveaxis(self.rays.vectors[views], 1, 0)
         count = 2 if self._planes else len(self.voxels.shape)
         start = center if self.rays.parallel else first
         ahead = first if self.rays.parallel else center - first
-        inverse = np.linalg.inv(np.stack([u, v, ahead] if count == 3 else [u, ahead], axis=1)[:count])
-        out = np.zeros((4, 4))
-        out[0, 1 : count + 1] = inverse[0]
+        inverse = np.linalg.inv(np.stack([u, v, ahead] if count == 3 else [u, ahead], axis=2)[:, :count])
+        out = np.zeros((len(views), 4, 4))
+        out[:, 0, 1 : count + 1] = inverse[:, 0]
         if count == 3:
-            out[1, 1:] = inverse[1]
+            out[:, 1, 1:] = inverse[:, 1]
         if not self.rays.parallel:
-            out[2, 1 : count + 1] = inverse[-1]
-            out[3, 1:3] = -first[:2] / np.hypot(first[0], first[1]) / distance
-        out[:, 0] = -out[:, 1:] @ start  # forms of places, from here on of indices
+            out[:, 2, 1 : count + 1] = inverse[:, -1]
+            out[:, 3, 1:3] = -first[:, :2] / np.hypot(first[:, 0], first[:, 1])[:, None] / distance[:, None]
+        out[..., 0] = -(out[..., 1:] @ start[..., None])[..., 0]  # forms of places, from here on of indices
         if self.rays.parallel:
-            out[2:, 0] = 1.0
-        out[0] += (self.rays.detector[-1] - 1) / 2 * out[2]
-        out[1] += (self.rays.detector[0] - 1) / 2 * out[2]
+            out[:, 2:, 0] = 1.0
+        out[:, 0] += (self.rays.detector[-1] - 1) / 2 * out[:, 2]
+        out[:, 1] += (self.rays.detector[0] - 1) / 2 * out[:, 2]
         origin = np.zeros(3)
         origin[:count] = self.voxels.origin[::-1][:count]
         spacing = np.ones(3)
         spacing[:count] = self.voxels.spacing[::-1][:count]
-        out[:, 0] += out[:, 1:] @ origin
-        out[:, 1:] *= spacing
+        out[..., 0] += out[..., 1:] @ origin
+        out[..., 1:] *= spacing
         return out
 
     def _evaluate(self, form: NDArray[np.float64], part: slice | None = None) -> Tensor:
@@ -152,7 +168,7 @@ class VoxelViews:
         """One view at all voxels, or at a part of the slices, over U^2; rows (K, rows, columns)."""
         size = self.voxels.shape[1:] if self._planes else self.voxels.shape
         size = size if part is None else (part.stop - part.start, *size[1:])
-        forms = self._forms(view, distance)
+        forms = self._forms(np.array([view]), np.array([distance]))[0]
         scale = 1.0 if self.rays.parallel else self._evaluate(forms[2], part)
         column = self._evaluate(forms[0], part) / scale
         row = self._evaluate(forms[1], part) / scale if len(size) == 3 else torch.zeros_like(column)

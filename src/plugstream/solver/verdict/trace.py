@@ -14,8 +14,9 @@ from torch import Tensor
 _SUMS = 256
 # From this step on a trace has this many entries for each doubling of the steps, and before it every step.
 _DENSE = 64
-# Pixels at a time, so that a volume is not copied.
+# Pixels at a time, so that a volume is not copied; on CUDA more, for fewer launches.
 _CHUNK = 1 << 22
+_CHUNK_CUDA = 1 << 25
 
 
 @dataclass
@@ -80,9 +81,10 @@ def random_sums(image: Tensor, ndim: int) -> Tensor:
     """S x of `Trace`, of each image: (..., 256)."""
     flat = image.flatten(image.ndim - ndim)
     sums = flat.new_zeros((*flat.shape[:-1], _SUMS))
-    for begin in range(0, flat.shape[-1], _CHUNK):
-        part = flat[..., begin : begin + _CHUNK]
-        part = part * _signs(begin, part.shape[-1], part.device).to(part.real.dtype)
+    chunk = _CHUNK_CUDA if image.is_cuda else _CHUNK
+    for begin in range(0, flat.shape[-1], chunk):
+        part = flat[..., begin : begin + chunk]
+        part = part * _signs(begin, part.shape[-1], part.device)
         if missing := -part.shape[-1] % _SUMS:
             part = torch.nn.functional.pad(part, (0, missing))
         sums += part.unflatten(-1, (-1, _SUMS)).sum(-2)
