@@ -341,8 +341,8 @@ class Job {
         const float variance = static_cast<float>(settings_.wiener * (unit * unit));
         float *noisy = work.noisy.as<float>(), *guides = work.guides.as<float>(), *ring = work.ring.as<float>();
         float *total = work.total.as<float>(), *weights = work.weights.as<float>();
-        const Groups groups = {work.found.as<int32_t>(), references, group, box.columns, settings_.correlations[stage], 0,
-                               box.rows, work.levels.as<float>()};
+        const Groups groups = {work.found.as<int32_t>(), references, group, box.columns, settings_.correlations[stage],
+                               box.rows * box.columns, work.levels.as<float>()};
         for (long channel = 0; channel < v_.channels; ++channel) {
             const long start = channel * voxels() + from, plane = v_.height * v_.width;
             filter.forward(v_.volume + start, plane, v_.width, box, settings_.analysis[stage], ring, noisy);

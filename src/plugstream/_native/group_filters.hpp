@@ -6,6 +6,7 @@
 // by 2^-l, which is exact.
 #pragma once
 
+#include "block_variances.hpp"
 #include "bm3d_kernels.hpp"
 #include "lanes.hpp"
 
@@ -74,138 +75,58 @@ PLUGSTREAM_INLINE void add_back(const float* filtered, const int32_t* positions,
     for (int k = 0; k < group; ++k) weights[positions[k]] += weight;
 }
 
-typedef signed char Bytes __attribute__((vector_size(16)));
-
-// Bit k: lane k of a comparison holds.
-PLUGSTREAM_INLINE uint16_t bits_of(Bytes holds) {
-#if defined(__x86_64__)
-    return static_cast<uint16_t>(_mm_movemask_epi8((__m128i)holds));
-#elif defined(__aarch64__)
-    constexpr uint8x16_t weights = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
-    uint8x16_t sums = vandq_u8((uint8x16_t)holds, weights);
-    for (int k = 0; k < 3; ++k) sums = vpaddq_u8(sums, sums);
-    return vgetq_lane_u16((uint16x8_t)sums, 0);
-#else
-    uint16_t bits = 0;
-    for (int k = 0; k < 16; ++k) bits |= static_cast<uint16_t>((holds[k] & 1) << k);
-    return bits;
-#endif
-}
-
-// The pairs of blocks that a node of the tree of `haar` compares, one of its left and one of its right half. They are
-// numbered through: level by level from the leaves, node by node, by the left block and then by the right one.
-constexpr int pairs_of(int group) { return group * (group - 1) / 2; }
-constexpr int first_pair(int group, int half) { return group / 2 * (half - 1); }
-constexpr int block_of(int group, int pair, bool right) {
-    if (pair >= pairs_of(group)) return 0;
-    int half = 1;
-    while (2 * half < group && pair >= first_pair(group, 2 * half)) half *= 2;
-    const int within = pair - first_pair(group, half), node = within / (half * half), rest = within % (half * half);
-    return node * 2 * half + (right ? half + rest % half : rest / half);
-}
-
-// Of each pair: whether its blocks overlap, as bits, and if so where the table has what they share, 8 |dy| + |dx|, or
-// for cubes 16 |dz| + 4 |dy| + |dx|.
-template <int group, bool volume>
-struct Pairs {
-    static constexpr int vectors = (pairs_of(group) + 15) / 16;
-    static constexpr signed char side = volume ? 4 : block;
-    uint16_t overlap[vectors + 4];
-    alignas(16) unsigned char place[16 * vectors];
-
-    PLUGSTREAM_INLINE Pairs(const int32_t* positions, const Groups& groups) {
-        // Rows by a product, since divisions are slow: positions of a tile are few enough for it to be right.
-        const float inverse = 1.0f / static_cast<float>(groups.across);
-        const int width = static_cast<int>(groups.across);
-        alignas(16) signed char z[32] = {}, y[32] = {}, x[32] = {};
-        int rows[group];
-        for (int k = 0; k < group; ++k) rows[k] = static_cast<int>((static_cast<float>(positions[k]) + 0.5f) * inverse);
-        const int row = rows[0], column = positions[0] - row * width;
-        if constexpr (volume) {
-            const float per_plane = 1.0f / static_cast<float>(groups.rows);
-            const int height = static_cast<int>(groups.rows);
-            int planes[group];
-            for (int k = 0; k < group; ++k) planes[k] = static_cast<int>((static_cast<float>(rows[k]) + 0.5f) * per_plane);
-            const int first = row - planes[0] * height;
-            for (int k = 0; k < group; ++k) {
-                z[k] = static_cast<signed char>(planes[k] - planes[0]);
-                y[k] = static_cast<signed char>(rows[k] - planes[k] * height - first);
-            }
-        } else {
-            for (int k = 0; k < group; ++k) y[k] = static_cast<signed char>(rows[k] - row);
-        }
-        for (int k = 0; k < group; ++k)  // the window is small
-            x[k] = static_cast<signed char>(positions[k] - rows[k] * width - column);
-        repeat<vectors>([&](auto v) __attribute__((always_inline)) {
-            const Bytes dy = apart<v.value>(y), dx = apart<v.value>(x);
-            Bytes near = (dy < side) & (dx < side);
-            Bytes down = dy + dy;
-            down = down + down;
-            if constexpr (volume) {
-                const Bytes dz = apart<v.value>(z), twice = dz + dz, four = twice + twice, eight = four + four;
-                near &= dz < side;
-                down = eight + eight + down;
-            } else {
-                down = down + down;
-            }
-            overlap[v.value] = bits_of(near);
-            *reinterpret_cast<Bytes*>(place + 16 * v.value) = (down + dx) & near;
-        });
-        for (int v = vectors; v < vectors + 4; ++v) overlap[v] = 0;
-    }
-
-    // The bits of up to 64 pairs, from the first on.
-    PLUGSTREAM_INLINE uint64_t bits(int first, int count) const {
-        uint64_t word;
-        __builtin_memcpy(&word, reinterpret_cast<const char*>(overlap) + first / 8, sizeof word);
-        return count == 64 ? word : (word >> first % 8) & ((uint64_t{1} << count) - 1);
-    }
-
-  private:
-    template <int v>
-    PLUGSTREAM_INLINE static Bytes apart(const signed char* along) {
-        const Bytes low = *reinterpret_cast<const Bytes*>(along), high = *reinterpret_cast<const Bytes*>(along + 16);
-        return [&]<int... k>(std::integer_sequence<int, k...>) __attribute__((always_inline)) {
-            const Bytes left = __builtin_shufflevector(low, high, block_of(group, 16 * v + k, false)...);
-            const Bytes right = __builtin_shufflevector(low, high, block_of(group, 16 * v + k, true)...);
-            const Bytes difference = left - right, sign = difference < 0;
-            return (difference ^ sign) - sign;
-        }(std::make_integer_sequence<int, 16>{});
-    }
-};
-
-// How much noise each number that `haar` leaves holds, in units of sigma^2: v[group][64], in the order of `haar`.
-//
-// Blocks that overlap share noise: `table` has, for each |dy| and |dx| below 8, what their 64 coefficients share. With
-// X the sum of that over the pairs of a node's left and right half, and S over all pairs within a node, the difference
-// of a node of n blocks has the variance n + 2 (S_left + S_right - X), the sum n + 2 (S_left + S_right + X).
-template <int group, bool volume>
-PLUGSTREAM_INLINE void variances(const int32_t* positions, const Groups& groups, float* v) {
-    constexpr int vectors = coefficients / lanes;
+// How much noise each number that `haar` leaves of a group of cubes holds: as `block_variances`, with `table` for each
+// |dz|, |dy| and |dx| below 4.
+template <int group>
+PLUGSTREAM_INLINE void cube_variances(const int32_t* positions, const Groups& groups, float* v) {
+    constexpr int vectors = coefficients / lanes, padded = group < lanes ? lanes : group;
+    constexpr int far = 1 << 24, block = 4;
     const float* table = groups.correlations;
-    const Pairs<group, volume> pairs(positions, groups);
+    const int across = static_cast<int>(groups.across), plane = static_cast<int>(groups.plane);
+    alignas(64) int z[padded], y[padded], x[padded];
+    for (int k = 0; k < group; ++k) {
+        z[k] = positions[k] / plane;
+        const int in_plane = positions[k] - z[k] * plane;
+        y[k] = in_plane / across;
+        x[k] = in_plane - y[k] * across;
+    }
+    for (int k = group; k < padded; ++k) z[k] = y[k] = x[k] = far;
+    uint32_t near[group];  // bit j: cubes i and j overlap
+    for (int i = 0; i < group; ++i) {
+        near[i] = 0;
+        for (int j = 0; j < group; j += lanes) {
+#if defined(__AVX512F__)
+            const __m512i reach = _mm512_set1_epi32(2 * block - 1);
+            const __m512i dz = _mm512_sub_epi32(_mm512_load_si512(z + j), _mm512_set1_epi32(z[i] - block + 1));
+            const __m512i dy = _mm512_sub_epi32(_mm512_load_si512(y + j), _mm512_set1_epi32(y[i] - block + 1));
+            const __m512i dx = _mm512_sub_epi32(_mm512_load_si512(x + j), _mm512_set1_epi32(x[i] - block + 1));
+            const __mmask16 flat = _mm512_mask_cmplt_epu32_mask(_mm512_cmplt_epu32_mask(dy, reach), dx, reach);
+            near[i] |= static_cast<uint32_t>(_mm512_mask_cmplt_epu32_mask(flat, dz, reach)) << j;
+#else
+            for (int k = j; k < j + lanes; ++k)
+                if (k < group)
+                    near[i] |= static_cast<uint32_t>((static_cast<unsigned>(z[k] - z[i] + block - 1) < 2 * block - 1) &
+                                                     (static_cast<unsigned>(y[k] - y[i] + block - 1) < 2 * block - 1) &
+                                                     (static_cast<unsigned>(x[k] - x[i] + block - 1) < 2 * block - 1))
+                               << k;
+#endif
+        }
+    }
     for (int half = 1; half < group; half *= 2) {
-        const int each = half * half;
-        int first = first_pair(group, half);
-        for (int a = 0; a < group; a += 2 * half, first += each) {
+        const uint32_t right = (uint32_t{1} << half) - 1;
+        for (int a = 0; a < group; a += 2 * half) {
+            const int b = a + half;
             Floats shared[vectors] = {};
-            if (each <= 4) {  // without a jump, which nobody could foresee
-                const uint64_t bits = pairs.bits(first, each);
-                for (int k = 0; k < each; ++k) {
-                    const Ints mask = Ints{} - static_cast<int>(bits >> k & 1);
-                    const float* row = table + pairs.place[first + k] * coefficients;
-                    for (int c = 0; c < vectors; ++c) shared[c] += (Floats)((Ints)load(row + c * lanes) & mask);
+            for (int i = a; i < b; ++i)
+                for (uint32_t pairs = near[i] & (right << b); pairs != 0; pairs &= pairs - 1) {
+                    const int j = __builtin_ctz(pairs), dz = z[i] - z[j], dy = y[i] - y[j], dx = x[i] - x[j];
+                    const int down = (dz < 0 ? -dz : dz) * block + (dy < 0 ? -dy : dy);
+                    const float* row = table + (down * block + (dx < 0 ? -dx : dx)) * coefficients;
+                    for (int c = 0; c < vectors; ++c) shared[c] += load(row + c * lanes);
                 }
-            } else {
-                for (int part = 0; part < each; part += 64)
-                    for (uint64_t bits = pairs.bits(first + part, each < 64 ? each : 64); bits != 0; bits &= bits - 1) {
-                        const float* row = table + pairs.place[first + part + __builtin_ctzll(bits)] * coefficients;
-                        for (int c = 0; c < vectors; ++c) shared[c] += load(row + c * lanes);
-                    }
-            }
             const float count = static_cast<float>(2 * half);
             for (int c = 0; c < vectors; ++c) {
-                float *left = v + a * coefficients + c * lanes, *at = left + half * coefficients;
+                float *left = v + a * coefficients + c * lanes, *at = v + b * coefficients + c * lanes;
                 const Floats within = half == 1 ? Floats{} : load(left) + load(at);
                 const Floats variance = count + 2.0f * (within - shared[c]), least = Floats{} + least_variance * count;
                 store(at, variance > least ? variance : least);
@@ -220,56 +141,14 @@ PLUGSTREAM_INLINE void variances(const int32_t* positions, const Groups& groups,
     }
 }
 
-// The same for noise that is not white, of which all blocks may share some: `table` has it for dy of 0 .. reach and dx
-// of -reach .. reach; a block with itself shares its own variance.
-template <int group>
-void coloured_variances(const int32_t* positions, long across, const float* table, int reach, float* v) {
-    constexpr int vectors = coefficients / lanes;
-    const int span = 2 * reach + 1;
-    const float* own = table + reach * coefficients;
-    int y[group], x[group];
-    for (int k = 0; k < group; ++k) {
-        y[k] = static_cast<int>(positions[k] / static_cast<int>(across));
-        x[k] = positions[k] - y[k] * static_cast<int>(across);
-    }
-    for (int half = 1; half <= group; half *= 2) {  // the last round is for the sum of all
-        for (int a = 0; a < group; a += 2 * half) {
-            const int b = a + half;
-            Floats shared[vectors] = {};
-            for (int i = a; i < b && b < group; ++i)
-                for (int j = b; j < b + half; ++j) {
-                    int dy = y[j] - y[i], dx = x[j] - x[i];
-                    if (dy < 0) dy = -dy, dx = -dx;
-                    if (dy > reach || dx > reach || dx < -reach) continue;
-                    const float* row = table + (dy * span + reach + dx) * coefficients;
-                    for (int c = 0; c < vectors; ++c) shared[c] += load(row + c * lanes);
-                }
-            const float count = static_cast<float>(b < group ? 2 * half : group);
-            const Floats least = Floats{} + least_variance * count;
-            for (int c = 0; c < vectors; ++c) {
-                const Floats alone = count * load(own + c * lanes);
-                float* left = v + a * coefficients + c * lanes;
-                if (b < group) {
-                    float* at = v + b * coefficients + c * lanes;
-                    const Floats within = half == 1 ? Floats{} : load(left) + load(at);
-                    const Floats variance = alone + 2.0f * (within - shared[c]);
-                    store(at, variance > least ? variance : least);
-                    store(left, within + shared[c]);
-                } else {
-                    const Floats variance = alone + (group > 1 ? 2.0f * load(left) : Floats{});
-                    store(left, variance > least ? variance : least);
-                }
-            }
-        }
-    }
-}
-
 template <int group, bool volume>
-PLUGSTREAM_INLINE void noise_of(const int32_t* positions, const Groups& groups, float* v) {
-    if (!volume && groups.reach != 0)
+PLUGSTREAM_INLINE void variances(const int32_t* positions, const Groups& groups, float* v) {
+    if constexpr (volume)
+        cube_variances<group>(positions, groups, v);
+    else if (groups.reach != 0)
         coloured_variances<group>(positions, groups.across, groups.correlations, groups.reach, v);
     else
-        variances<group, volume>(positions, groups, v);
+        block_variances<group>(positions, groups.across, groups.correlations, v);
 }
 
 // By how much a group counts: 1 / variance of its remaining noise.
@@ -318,7 +197,7 @@ void threshold_groups(const float* noisy, const Groups& groups, float threshold,
     alignas(64) float filtered[group * coefficients], v[group * coefficients];
     const int32_t* positions = groups.positions;
     for (long n = 0; n < groups.count; ++n, positions += group) {
-        noise_of<group, volume>(positions, groups, v);
+        variances<group, volume>(positions, groups, v);
         if constexpr (volume) per_bound = 1.0f / (threshold * __builtin_sqrtf(groups.levels[n]));
         Floats kept[4] = {};  // several, so that no addition waits for the one before
         for (int chunk = 0; chunk < coefficients; chunk += lanes) {
@@ -346,7 +225,7 @@ void wiener_groups(const float* noisy, const float* guide, const Groups& groups,
     alignas(64) float filtered[group * coefficients], v[group * coefficients];
     const int32_t* positions = groups.positions;
     for (long n = 0; n < groups.count; ++n, positions += group) {
-        noise_of<group, volume>(positions, groups, v);
+        variances<group, volume>(positions, groups, v);
         const float noise = volume ? whole_noise * groups.levels[n] : whole_noise;
         Floats left[4] = {};
         for (int chunk = 0; chunk < coefficients; chunk += lanes) {
