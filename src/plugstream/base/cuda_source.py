@@ -98,7 +98,7 @@ def compile_kernels(source: str, device: torch.device) -> CudaKernels | None:
     Nothing is fused that the source does not fuse (`--fmad=false`), so that two kernels which find the same number find
     the same bits.
     """
-    compiler = _find_compiler()
+    compiler = find_compiler()
     if compiler is None:
         return None
     major, minor = torch.cuda.get_device_capability(device)
@@ -119,7 +119,7 @@ def compile_kernels(source: str, device: torch.device) -> CudaKernels | None:
 
 
 @cache
-def _find_compiler() -> Any:
+def find_compiler() -> Any:
     """The library of NVRTC, which torch has loaded; None for a torch without CUDA."""
     if torch.version.cuda is None:
         return None
