@@ -14,20 +14,12 @@ from torch import Tensor
 
 from plugstream import _native
 from plugstream.denoisers.forms import native_serves
-from plugstream.denoisers.tv_problem import Problem
+from plugstream.denoisers.tv_problem import Penalty, Problem
 
 
-class Variation(Protocol):
+class Variation(Penalty, Protocol):
     """What the kernel asks of a `TV`; it can be hashed."""
 
-    @property
-    def isotropic(self) -> bool: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-    @property
-    def tol(self) -> float: ...
     @property
     def check(self) -> int: ...
     def _schedule(self) -> Iterator[list[float]]: ...
