@@ -12,7 +12,9 @@ import torch
 
 from plugstream.base.cuda_graphs import stream_handle
 
-Size, Fields, Data = tuple[int, int, int], ctypes.Structure, torch.Tensor | None
+Size = tuple[int, int, int]
+Fields = ctypes.Structure
+Data = torch.Tensor | None
 
 
 class Kernels(Protocol):
@@ -116,7 +118,7 @@ def compile_kernels(source: str, device: torch.device) -> CudaKernels | None:
 
 def has_compiler() -> bool:
     """Whether torch has a CUDA compiler."""
-    return _find_compiler() is not None
+    return find_compiler() is not None
 
 
 @cache

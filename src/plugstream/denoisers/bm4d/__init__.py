@@ -6,11 +6,9 @@ The denoiser is imported when first used: the parameters and the native kernel n
 from typing import TYPE_CHECKING
 
 from plugstream.base.lazy import lazy_names
-from plugstream.denoisers.bm4d.profile import Profile
 
 if TYPE_CHECKING:
     from plugstream.denoisers.bm4d.denoiser import BM4D as BM4D
-
-BM4DProfile = Profile  # its public name
+    from plugstream.denoisers.bm4d.profile import BM4DProfile as BM4DProfile
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -52,3 +52,5 @@ class Profile:
 
 
 PROFILES = {"normal": Profile(), "fast": Profile(step1=3, radius=5, group2=16)}
+
+BM4DProfile = Profile  # its public name
