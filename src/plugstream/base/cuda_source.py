@@ -96,7 +96,7 @@ def compile_kernels(source: str, device: torch.device) -> CudaKernels | None:
     Nothing is fused that the source does not fuse (`--fmad=false`), so that two kernels which find the same number find
     the same bits.
     """
-    compiler = find_compiler()
+    compiler = _find_compiler()
     if compiler is None:
         return None
     major, minor = torch.cuda.get_device_capability(device)
@@ -122,7 +122,7 @@ def has_compiler() -> bool:
 
 
 @cache
-def find_compiler() -> Any:
+def _find_compiler() -> Any:
     """The library of NVRTC, which torch has loaded; None for a torch without CUDA."""
     if torch.version.cuda is None:
         return None

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.base.cuda_source import CudaKernels, compile_kernels, find_compiler
+from plugstream.base.cuda_source import CudaKernels, compile_kernels, has_compiler
 from plugstream.denoisers.bm4d.profile import BLOCK, Profile
 from plugstream.denoisers.bm4d.reference import group_size, sum_cubes
 from plugstream.denoisers.bm4d.settings import candidate_order, fixed_matrices
@@ -44,7 +44,7 @@ def serves(volumes: Tensor) -> bool:
         and volumes.shape[1] <= 2
         and volumes[0].numel() < 2**31
         and not (volumes.requires_grad and torch.is_grad_enabled())
-        and find_compiler() is not None
+        and has_compiler()
     )
 
 
@@ -54,33 +54,34 @@ def bm4d(volumes: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2) -
 
 
 def _one(z: Tensor, sigma: Tensor, profile: Profile, stages: int) -> Tensor:
-    most = sigma.amax()
-    unit = torch.where(most > 0, torch.ldexp(torch.ones_like(most), torch.frexp(most).exponent - 1), 1.0)
-    squares = (sigma / unit).square().contiguous()
-    levels = squares if squares.numel() == 1 else sum_cubes(squares).contiguous() / BLOCK**3
+    noise = _relative_levels(sigma)
     largest = torch.linalg.vector_norm(z, float("inf"))
     out = z
     for stage in range(1, stages + 1):
-        out = _stage(z, out, unit, levels, largest, profile, stage)
+        out = _stage(z, out, noise, largest, profile, stage)
     return torch.where(sigma == 0, z, out)
+
+
+def _relative_levels(sigma: Tensor) -> tuple[Tensor, Tensor]:
+    """As `reference.relative_levels`, on the device, with one level for all if there is one sigma."""
+    most = sigma.amax()
+    unit = torch.where(most > 0, torch.ldexp(torch.ones_like(most), torch.frexp(most).exponent - 1), 1.0)
+    squares = (sigma / unit).square().contiguous()
+    return unit, squares if squares.numel() == 1 else sum_cubes(squares).contiguous() / BLOCK**3
 
 
 def match(guide: Tensor, sigma: Tensor, profile: Profile, stage: int) -> Tensor:
     """As `reference.match`, to the bit."""
-    most = sigma.amax()
-    unit = torch.ldexp(torch.ones_like(most), torch.frexp(most).exponent - 1)
-    squares = (sigma / unit).square().contiguous()
-    levels = squares if squares.numel() == 1 else sum_cubes(squares).contiguous() / BLOCK**3
     kept: list[Tensor] = []
-    _stage(guide.contiguous(), guide.contiguous(), unit, levels, most, profile, stage, kept)
+    guide = guide.contiguous()
+    _stage(guide, guide, _relative_levels(sigma), torch.linalg.vector_norm(guide, float("inf")), profile, stage, kept)
     return torch.cat(kept).long()
 
 
 def _stage(
     z: Tensor,
     guide: Tensor,
-    unit: Tensor,
-    levels: Tensor,
+    noise: tuple[Tensor, Tensor],
     largest: Tensor,
     profile: Profile,
     stage: int,
@@ -88,6 +89,7 @@ def _stage(
 ) -> Tensor:
     """One stage, as in `reference.py`; `kept` is given the groups, for tests."""
     channels, *shape = z.shape
+    unit, levels = noise
     first = stage == 1
     step, most = (profile.step1, profile.group1) if first else (profile.step2, profile.group2)
     k = group_size(tuple(shape), profile.radius, most)

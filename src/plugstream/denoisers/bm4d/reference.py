@@ -11,6 +11,7 @@ by rank; the reference has rank 0 and comes first.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -180,7 +181,8 @@ def _keys(guide: Tensor, floors: Tensor, places: list[Tensor], radius: int) -> T
         of = torch.meshgrid(*(p[i] - f for p, i, f in zip(places, inside, firsts, strict=True)), indexing="ij")
         at = torch.meshgrid(*(i.nonzero()[:, 0] for i in inside), indexing="ij")
         blurred = torch.maximum(distance[of], floors[at])
-        keys[(*at, rank)] = blurred.view(torch.int32) & ~((1 << INDEX_BITS) - 1) | rank
+        index: tuple[Any, ...] = (*at, rank)
+        keys[index] = blurred.view(torch.int32) & ~((1 << INDEX_BITS) - 1) | rank
     return keys
 
 
