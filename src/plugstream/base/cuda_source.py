@@ -118,7 +118,7 @@ def compile_kernels(source: str, device: torch.device) -> CudaKernels | None:
 
 def has_compiler() -> bool:
     """Whether torch has a CUDA compiler."""
-    return find_compiler() is not None
+    return _find_compiler() is not None
 
 
 @cache
