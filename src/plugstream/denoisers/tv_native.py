@@ -13,21 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream import _native
+from plugstream.denoisers import tv_cuda
 from plugstream.denoisers.forms import native_serves
 from plugstream.denoisers.tv_problem import Problem
 
 
-class Variation(Protocol):
+class Variation(tv_cuda.Variation, Protocol):
     """What the kernel asks of a `TV`; it can be hashed."""
 
-    @property
-    def isotropic(self) -> bool: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-    @property
-    def tol(self) -> float: ...
     @property
     def check(self) -> int: ...
     def _schedule(self) -> Iterator[list[float]]: ...
