@@ -168,7 +168,10 @@ def main() -> None:
     if {"ridge", "bm3d"} <= set(rows):
         against = ratios(calls["ridge"], calls["bm3d"], device)
         processor = "" if device.type == "cuda" else f", {against[1]:.2f} times its processor time"
-        print(f"ridge takes {against[0]:.2f} times bm3d's time{processor}, called in turns; to be at most 2")
+        print(
+            f"ridge takes {against[0]:.2f} times bm3d's time{processor}, called in turns "
+            f"({'pass' if against[0] <= 2 else 'fail'}: at most 2)"
+        )
     for name, why in absent.items():
         print(f"absent: {name} ({why})")
     if options.json is not None:

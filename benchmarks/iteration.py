@@ -175,9 +175,11 @@ def _profile(algorithm: ps.ProximalGradient, state: GradientState) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         state = functools.reduce(lambda state, _: algorithm.step(state), range(3), state)
         _wait()
-    ranges = [event.time_range for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    ranges = [event.time_range for event in profile.events() if str(event.device_type).endswith("CUDA")]
     span = max(r.end for r in ranges) - min(r.start for r in ranges)
-    print(f"  the device works for {100 * sum(r.elapsed_us() for r in ranges) / span:.0f} % of the time")
+    busy = sum(r.elapsed_us() for r in ranges)
+    print(f"  the device works for {busy / 3e3:.2f} ms a step, {100 * busy / span:.0f} % of the time in a profile")
+    ps.solve(algorithm, state=state, iterations=1)
     whole = Watch()
     with whole:
         ps.solve(algorithm, state=state, iterations=20)

@@ -28,7 +28,7 @@ import torch
 from noise_levels import mean_psnr
 from torch import Tensor
 
-from plugstream.denoisers import BM3D, ConvexRidge, ridge_triton
+from plugstream.denoisers import BM3D, ConvexRidge, ridge_cuda, ridge_triton
 from plugstream.denoisers.ridge import PROFILES, load_ridge, save_ridge
 from plugstream.denoisers.ridge_prior import Ridges
 from plugstream.studies.training.patches import Patches
@@ -248,7 +248,7 @@ def main() -> None:
             if without == "graphs":
                 os.environ["PLUGSTREAM_CUDA_GRAPHS"] = "0"
             elif without == "kernels":
-                ridge_triton.serves = lambda *_: False
+                ridge_cuda.serves = lambda *_: False
             if tell(f"whole denoiser without {without or 'nothing'}", lambda: whole(shipped["normal"], options.device)):
                 break
     tell("BM3D", lambda: {"psnr": mean_psnr(BM3D(), truths, options.device, LEVELS)})

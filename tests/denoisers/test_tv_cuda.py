@@ -25,9 +25,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> CpuKernels:
-    return CpuKernels(
-        tv_cuda.read_source(), tmp_path_factory.mktemp("kernels"), ("begin_twice", "descend_twice", "accelerate_twice")
-    )
+    return CpuKernels(tv_cuda.read_source(), tmp_path_factory.mktemp("kernels"), ("begin_twice", "descend_twice"))
 
 
 def volume(shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:
@@ -98,11 +96,6 @@ def test_two_steps_in_one_pass_are_two_steps(
     one.descend([1.5])
     assert torch.equal(one.dual, two.dual)
     torch.testing.assert_close(*gaps)
-    for some in ([0.2], [0.3], [0.4], [0.5]):
-        one.accelerate(some)
-    two.accelerate([0.2, 0.3, 0.4, 0.5])
-    assert torch.equal(one.dual, two.dual)
-    assert torch.equal(one._before, two._before)
     one.descend([2.0])
     one.descend([1.0])
     two.descend([2.0, 1.0])

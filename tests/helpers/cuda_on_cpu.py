@@ -110,9 +110,11 @@ class CpuKernels:
     source nor target. Every thread of a block must reach the same barriers and shuffles.
     """
 
-    def __init__(self, source: str, folder: Path, together: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, source: str, folder: Path, together: tuple[str, ...] = (), *, shim: str = SHIM, run: str = RUN
+    ) -> None:
         self._together = together
-        text = SHIM + source + RUN
+        text = shim + source + run
         name = hashlib.sha256(text.encode()).hexdigest()[:16]
         code, library = folder / f"{name}.cpp", folder / f"{name}.so"
         code.write_text(text)
@@ -137,6 +139,8 @@ class CpuKernels:
         problem: ctypes.Structure,
         source: Tensor | None,
         target: Tensor | None,
+        *,
+        together: bool = False,
     ) -> None:
         sizes = (ctypes.c_uint * 6)(*grid, *block)
         if name in self._together:

@@ -12,20 +12,16 @@ import torch
 
 from plugstream.base.cuda_graphs import stream_handle
 
+Size, Fields, Data = tuple[int, int, int], ctypes.Structure, torch.Tensor | None
+
 
 class Kernels(Protocol):
     """What launches the kernels of a source: a GPU's, or in tests a CPU's."""
 
     def launch(
-        self,
-        name: str,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        problem: ctypes.Structure,
-        source: torch.Tensor | None,
-        target: torch.Tensor | None,
+        self, name: str, grid: Size, block: Size, problem: Fields, source: Data, target: Data, *, together: bool = False
     ) -> None:
-        """Start a kernel."""
+        """Start a kernel; with `together`, all blocks run at the same time, as those that wait for each other need."""
 
 
 class CudaKernels:
@@ -44,15 +40,12 @@ class CudaKernels:
             self._check(self._driver.cuModuleLoadData(ctypes.byref(self._module), binary))
 
     def launch(
-        self,
-        name: str,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        problem: ctypes.Structure,
-        source: torch.Tensor | None,
-        target: torch.Tensor | None,
+        self, name: str, grid: Size, block: Size, problem: Fields, source: Data, target: Data, *, together: bool = False
     ) -> None:
-        """Start a kernel on torch's current stream; the tensors must stay until it has been launched."""
+        """Start a kernel on torch's current stream; the tensors must stay until it has been launched.
+
+        With `together`, all blocks run at the same time; there must not be more than the device has room for.
+        """
         addresses = [ctypes.c_void_p(0 if tensor is None else tensor.data_ptr()) for tensor in (source, target)]
         arguments = (ctypes.c_void_p * 3)(
             ctypes.addressof(problem), *(ctypes.addressof(address) for address in addresses)
@@ -60,6 +53,9 @@ class CudaKernels:
         stream = ctypes.c_void_p(stream_handle(self.device))
         with self._entered():
             function = self._find(name)
+            if together:
+                self._check(self._driver.cuLaunchCooperativeKernel(function, *grid, *block, 0, stream, arguments))
+                return
             self._check(self._driver.cuLaunchKernel(function, *grid, *block, 0, stream, arguments, None))
 
     def _find(self, name: str) -> ctypes.c_void_p:
@@ -116,6 +112,11 @@ def compile_kernels(source: str, device: torch.device) -> CudaKernels | None:
     with torch.cuda.device(device):
         torch.cuda.current_stream().synchronize()  # makes the device's context
         return CudaKernels(text.raw, device)
+
+
+def has_compiler() -> bool:
+    """Whether torch has a CUDA compiler."""
+    return _find_compiler() is not None
 
 
 @cache

@@ -67,21 +67,33 @@ def bm3d_rgb(
 ) -> NDArray[Any]:
     """Remove Gaussian noise, independent in every channel, from an image in colour or a series of images by BM3D.
 
-    Channels are rotated by the orthonormal DCT along them, which for three is the opponent space of the papers, and go
-    through `bm3d`: groups are found on their mean, the brightness. So for energies or times that lie close together.
+    Channels are rotated, which leaves white noise as it is, and go through `bm3d`: groups are found on the first of
+    the new ones. "opp" is the orthonormal DCT along channels: the opponent space of the papers for three, and the mean
+    first, for times or energies that lie close together. "principal" are principal components of the image, the
+    strongest first, for what has no order: coils, or energies that differ in contrast.
 
-    Arguments: z, (H, W, C), real or complex; sigma_psd and profile, as of `bm3d`; colorspace, "opp".
+    Arguments: z, (H, W, C), real or complex; sigma_psd and profile, as of `bm3d`; colorspace, "opp" or "principal".
     Reference: Dabov, Foi, Katkovnik and Egiazarian, Color image denoising via sparse 3D collaborative filtering with
     grouping constraint in luminance-chrominance space, ICIP 2007.
     """
-    if colorspace != "opp":
-        raise InputError(f"the colour space is opp, not {colorspace!r}")
+    if colorspace not in ("opp", "principal"):
+        raise InputError(f"the colour space is opp or principal, not {colorspace!r}")
     image, _ = _images(z, BM3DStages.ALL_STAGES)
     if image.ndim != 3:
         raise InputError(f"an image in colour has the shape (H, W, C), not {image.shape}; bm3d takes others")
-    parameters, turn = _parameters(profile), dct(image.shape[2])
+    parameters = _parameters(profile)
+    turn = dct(image.shape[2]) if colorspace == "opp" else _principal(image)
     levels, noise = _noise(sigma_psd, image.shape[:2], turn, parameters.radius)
     return _denoise(image, levels, noise, parameters, None, turn, BM3DStages.ALL_STAGES)
+
+
+def _principal(image: NDArray[Any]) -> NDArray[Any]:
+    """The unitary matrix to principal components, (C, C), the strongest first, its phase such that most is real."""
+    pixels = image.reshape(-1, image.shape[2]).astype(np.result_type(image.dtype, np.float64))
+    turn: NDArray[Any] = np.linalg.eigh(pixels.T @ pixels.conj())[1].T.conj()[::-1]
+    if np.iscomplexobj(turn):
+        turn = turn * np.exp(-0.5j * np.angle(((pixels @ turn.T) ** 2).sum(0)))[:, None]
+    return turn
 
 
 def _parameters(profile: str | Profile) -> Profile:
@@ -125,7 +137,7 @@ def _noise(
     if given.ndim <= 1:
         if given.size not in (1, channels) or not (np.isfinite(given).all() and (given >= 0).all()):
             raise InputError(f"sigma must be a number >= 0, or one for each of {channels} channels, not {sigma_psd!r}")
-        levels = given.ravel() if given.size == 1 else np.linalg.norm(turn * given, axis=1)
+        levels = given.ravel() if given.size == 1 else np.linalg.norm(np.abs(turn) * given, axis=1)
         return np.broadcast_to(levels, channels), None
     if given.shape not in (shape, (*shape, 1), (*shape, channels)):
         raise InputError(
@@ -133,7 +145,7 @@ def _noise(
             f"{given.shape}; for one standard deviation a channel give {channels} numbers"
         )
     spectra = np.moveaxis(given.reshape(*shape, -1), -1, 0)
-    noise = coloured_noise(spectra if len(spectra) == 1 else np.tensordot(turn**2, spectra, 1), radius)
+    noise = coloured_noise(spectra if len(spectra) == 1 else np.tensordot(np.abs(turn) ** 2, spectra, 1), radius)
     return np.broadcast_to(noise.sigma, channels), noise
 
 
@@ -166,7 +178,7 @@ def _denoise(
     clean = out.astype(np.float64 if image.dtype.kind not in "fc" else image.real.dtype)
     if parts == 2:
         clean = clean[: len(turn)] + 1j * clean[len(turn) :]
-    turned: NDArray[Any] = np.moveaxis(clean, 0, -1) @ turn
+    turned: NDArray[Any] = np.moveaxis(clean, 0, -1) @ turn.conj()
     return turned.reshape(image.shape).astype(clean.dtype, copy=False)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError, PlugstreamWarning, StorageError
 from plugstream.base.tensors import load_tensors, save_tensors
-from plugstream.denoisers import ridge_native, ridge_triton
+from plugstream.denoisers import ridge_cuda, ridge_native
 from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
 from plugstream.denoisers.ridge_prior import Ridges, prox
 
@@ -65,7 +65,7 @@ class ConvexRidge(Denoiser):
         self.ridges = weights if isinstance(weights, Ridges) else load_ridge(profile or weights)[0]
         self.scale, self.tol, self.max_iterations = scale, tol, max_iterations
         self._copies: dict[tuple[torch.device, torch.dtype], Ridges] = {}
-        self._solvers: dict[torch.device, ridge_triton.Solver] = {}
+        self._solvers: dict[torch.device, ridge_cuda.Solver] = {}
         self._native: ridge_native.Solver | None = None
         self._patience = self.ridges.patience(tol)
         self.min_size = max(1, self.ridges.size // 2)
@@ -130,15 +130,13 @@ class ConvexRidge(Denoiser):
         )
         return out.index_put((~near,), rest), accurate
 
-    def _solver(self, ridges: Ridges, z: Tensor) -> ridge_triton.Solver | None:
-        """The heavy ball on CUDA, if the kernels take these images."""
-        if not ridge_triton.serves(ridges.size, len(ridges.filters), z):
+    def _solver(self, ridges: Ridges, z: Tensor) -> ridge_cuda.Solver | None:
+        """The heavy ball on CUDA, if the kernel takes these images."""
+        if not ridge_cuda.serves(ridges, z):
             return None
         if z.device not in self._solvers:
-            limit = min(self._patience, self.max_iterations) // 2 * 2
-            self._solvers[z.device] = ridge_triton.Solver(ridges, self.tol, limit)
-        solver = self._solvers[z.device]
-        return solver if solver.limit else None
+            self._solvers[z.device] = ridge_cuda.Solver(ridges, self.tol, min(self._patience, self.max_iterations))
+        return self._solvers[z.device]
 
     def _ridges_like(self, z: Tensor) -> Ridges:
         """The ridges on the images' device and in their precision."""

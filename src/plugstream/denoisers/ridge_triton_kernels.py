@@ -67,7 +67,7 @@ def curve(u, v, slopes, reaches, RATIOS: tl.constexpr, PAIRS: tl.constexpr):
 
 @triton.jit
 def spread(
-    x, v, forward, backward, priors, resting, shares, height, width,
+    x, v, forward, backward, priors, shares, height, width,
     SIDE: tl.constexpr, TAPS: tl.constexpr, PAIRS: tl.constexpr, RATIOS: tl.constexpr, HESSIAN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -89,52 +89,51 @@ def spread(
     shares += image * (size * size) * plane + (middle * size + middle) * plane
     tap = tl.arange(0, TAPS)
     pairs = tl.arange(0, PAIRS)
-    slopes = priors + image * (4 * odd + 3) + pairs
+    slopes = priors + image * (4 * odd + 2) + pairs
     reaches = slopes + 2 * odd
     # Padded taps, whose weights are 0, read the pixel itself, and give nothing.
     real = tap < SIDE * SIDE
     a, b = tl.where(real, tap // SIDE, 0), tl.where(real, tap % SIDE, 0)
     along, against = a * stride + b, a * stride - b
     to_along, to_against = (a * size + b) * plane, (a * size - b) * plane
-    if tl.load(resting + image) == 0:
-        ahead = tables(forward + tap[:, None] * PAIRS + pairs[None, :], part)
-        back = tables(backward + pairs[:, None] * TAPS + tap[None, :], part)
-        for first in tl.range(tl.program_id(0) * BLOCK, plane, tl.num_programs(0) * BLOCK, disable_licm=True):
-            pixel = first + tl.arange(0, BLOCK)
-            inside = pixel < plane
-            ss, aa, sa, as_ = responses(x, ahead, pixel, inside, along, against)
-            if HESSIAN:
-                v0, v1, v2, v3 = responses(v, ahead, pixel, inside, along, against)
-                one = curve(ss + aa, v0 + v1, slopes, reaches, RATIOS, PAIRS)
-                other = curve(ss - aa, v0 - v1, slopes, reaches, RATIOS, PAIRS)
-                one_odd = curve(sa + as_, v2 + v3, slopes + odd, reaches + odd, RATIOS, PAIRS)
-                other_odd = curve(sa - as_, v2 - v3, slopes + odd, reaches + odd, RATIOS, PAIRS)
-            else:
-                one = slope(ss + aa, slopes, reaches, RATIOS, PAIRS)
-                other = slope(ss - aa, slopes, reaches, RATIOS, PAIRS)
-                one_odd = slope(sa + as_, slopes + odd, reaches + odd, RATIOS, PAIRS)
-                other_odd = slope(sa - as_, slopes + odd, reaches + odd, RATIOS, PAIRS)
-            ss = product(one + other, back[0], back[4])
-            aa = product(one - other, back[1], back[5])
-            sa = product(one_odd + other_odd, back[2], back[6])
-            as_ = product(one_odd - other_odd, back[3], back[7])
-            at, given = pixel[:, None], inside[:, None] & real[None, :]
-            # What stands in the middle row or column is its own mirror image, and is given once.
-            beside, above = given & (b > 0)[None, :], given & (a > 0)[None, :]
-            tl.store(shares + (at + to_along[None, :]), (ss + sa) + (aa + as_), mask=given)
-            tl.store(shares + (at + to_against[None, :]), (ss + sa) - (aa + as_), mask=beside)
-            tl.store(shares + (at - to_against[None, :]), (ss - sa) - (aa - as_), mask=above)
-            tl.store(shares + (at - to_along[None, :]), (ss - sa) + (aa - as_), mask=beside & above)
+    ahead = tables(forward + tap[:, None] * PAIRS + pairs[None, :], part)
+    back = tables(backward + pairs[:, None] * TAPS + tap[None, :], part)
+    for first in tl.range(tl.program_id(0) * BLOCK, plane, tl.num_programs(0) * BLOCK, disable_licm=True):
+        pixel = first + tl.arange(0, BLOCK)
+        inside = pixel < plane
+        ss, aa, sa, as_ = responses(x, ahead, pixel, inside, along, against)
+        if HESSIAN:
+            v0, v1, v2, v3 = responses(v, ahead, pixel, inside, along, against)
+            one = curve(ss + aa, v0 + v1, slopes, reaches, RATIOS, PAIRS)
+            other = curve(ss - aa, v0 - v1, slopes, reaches, RATIOS, PAIRS)
+            one_odd = curve(sa + as_, v2 + v3, slopes + odd, reaches + odd, RATIOS, PAIRS)
+            other_odd = curve(sa - as_, v2 - v3, slopes + odd, reaches + odd, RATIOS, PAIRS)
+        else:
+            one = slope(ss + aa, slopes, reaches, RATIOS, PAIRS)
+            other = slope(ss - aa, slopes, reaches, RATIOS, PAIRS)
+            one_odd = slope(sa + as_, slopes + odd, reaches + odd, RATIOS, PAIRS)
+            other_odd = slope(sa - as_, slopes + odd, reaches + odd, RATIOS, PAIRS)
+        ss = product(one + other, back[0], back[4])
+        aa = product(one - other, back[1], back[5])
+        sa = product(one_odd + other_odd, back[2], back[6])
+        as_ = product(one_odd - other_odd, back[3], back[7])
+        at, given = pixel[:, None], inside[:, None] & real[None, :]
+        # What stands in the middle row or column is its own mirror image, and is given once.
+        beside, above = given & (b > 0)[None, :], given & (a > 0)[None, :]
+        tl.store(shares + (at + to_along[None, :]), (ss + sa) + (aa + as_), mask=given)
+        tl.store(shares + (at + to_against[None, :]), (ss + sa) - (aa + as_), mask=beside)
+        tl.store(shares + (at - to_against[None, :]), (ss - sa) - (aa - as_), mask=above)
+        tl.store(shares + (at - to_along[None, :]), (ss - sa) + (aa - as_), mask=beside & above)
 
 
 @triton.jit
 def settle(
-    x, z, means, old, priors, resting, shares, squares, height, width,
+    x, z, old, priors, shares, height, width,
     SIZE: tl.constexpr, PRIOR: tl.constexpr, ALONE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     # Adds up what the pixels around give to each: grad R(x), or a product with its Hessian, which is all if ALONE.
-    # Then r = x - (z - mean) + grad R(x), its squares, and x - step r + momentum (x - old), which takes the place of
-    # `old`, and its mirror images the place of the frame. Of x and old, which have one: z, and `old` if ALONE, do not.
+    # Then x - step (x - z + grad R(x)) + momentum (x - old), which takes the place of `old`, and its mirror images the
+    # place of the frame. Of x and old, which have one: z, and `old` if ALONE, do not.
     middle: tl.constexpr = SIZE // 2
     frame: tl.constexpr = 2 * middle
     image = tl.program_id(1).to(tl.int64)
@@ -143,88 +142,46 @@ def settle(
     shares += image * (SIZE * SIZE) * plane
     pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = pixel < height * width
-    if tl.load(resting + image) == 0:
-        i, j = pixel // width, pixel % width
-        at = i * stride + j
-        given = at + (2 * middle * stride + middle)
-        total = tl.zeros([BLOCK], tl.float32)
-        for row in tl.static_range(SIZE):
-            for column in tl.static_range(SIZE):
-                to = (row * SIZE + column) * plane - row * stride - (column - middle)
-                total += tl.load(shares + (given + to), mask=inside, other=0.0)
-        here = image * height * width + pixel
-        if ALONE:
-            tl.store(old + here, total, mask=inside)
-        else:
-            framed = image * (height + 2 * frame) * stride + frame * stride + frame
-            x += framed
-            old += framed
-            now = tl.load(x + at, mask=inside, other=0.0)
-            before = tl.load(old + at, mask=inside, other=0.0)
-            r = now - (tl.load(z + here, mask=inside, other=0.0) - tl.load(means + image)) + total
-            r = tl.where(inside, r, 0.0)
-            tl.store(squares + image * tl.num_programs(0) + tl.program_id(0), tl.sum(r * r, 0))
-            priors += image * PRIOR + PRIOR - 3
-            step, momentum = tl.load(priors), tl.load(priors + 1)
-            new = now - step * r + momentum * (now - before)
-            tl.store(old + at, new, mask=inside)
-            # By how far the mirror images above, below, left and right of it are.
-            above, below = -(2 * i + 1) * stride, (2 * (height - i) - 1) * stride
-            left, right = -(2 * j + 1), 2 * (width - j) - 1
-            near_top, near_bottom = inside & (i < frame), inside & (i >= height - frame)
-            near_left, near_right = inside & (j < frame), inside & (j >= width - frame)
-            tl.store(old + at + above, new, mask=near_top)
-            tl.store(old + at + below, new, mask=near_bottom)
-            tl.store(old + at + left, new, mask=near_left)
-            tl.store(old + at + right, new, mask=near_right)
-            tl.store(old + at + above + left, new, mask=near_top & near_left)
-            tl.store(old + at + above + right, new, mask=near_top & near_right)
-            tl.store(old + at + below + left, new, mask=near_bottom & near_left)
-            tl.store(old + at + below + right, new, mask=near_bottom & near_right)
+    i, j = pixel // width, pixel % width
+    at = i * stride + j
+    given = at + (2 * middle * stride + middle)
+    total = tl.zeros([BLOCK], tl.float32)
+    for row in tl.static_range(SIZE):
+        for column in tl.static_range(SIZE):
+            to = (row * SIZE + column) * plane - row * stride - (column - middle)
+            total += tl.load(shares + (given + to), mask=inside, other=0.0)
+    here = image * height * width + pixel
+    if ALONE:
+        tl.store(old + here, total, mask=inside)
+    else:
+        framed = image * (height + 2 * frame) * stride + frame * stride + frame
+        x += framed
+        old += framed
+        now = tl.load(x + at, mask=inside, other=0.0)
+        before = tl.load(old + at, mask=inside, other=0.0)
+        r = now - tl.load(z + here, mask=inside, other=0.0) + total
+        priors += image * PRIOR + PRIOR - 2
+        step, momentum = tl.load(priors), tl.load(priors + 1)
+        new = now - step * r + momentum * (now - before)
+        tl.store(old + at, new, mask=inside)
+        # By how far the mirror images above, below, left and right of it are.
+        above, below = -(2 * i + 1) * stride, (2 * (height - i) - 1) * stride
+        left, right = -(2 * j + 1), 2 * (width - j) - 1
+        near_top, near_bottom = inside & (i < frame), inside & (i >= height - frame)
+        near_left, near_right = inside & (j < frame), inside & (j >= width - frame)
+        tl.store(old + at + above, new, mask=near_top)
+        tl.store(old + at + below, new, mask=near_bottom)
+        tl.store(old + at + left, new, mask=near_left)
+        tl.store(old + at + right, new, mask=near_right)
+        tl.store(old + at + above + left, new, mask=near_top & near_left)
+        tl.store(old + at + above + right, new, mask=near_top & near_right)
+        tl.store(old + at + below + left, new, mask=near_bottom & near_left)
+        tl.store(old + at + below + right, new, mask=near_bottom & near_right)
 
 
 @triton.jit
-def judge(squares, goals, resting, parts, BLOCK: tl.constexpr):
-    # An image rests once the squares of its r add up to no more than its goal, or to a NaN, and for good: those of an
-    # image that rests are not written any more.
-    image = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    if tl.load(resting + image) == 0:
-        total = tl.zeros([BLOCK], tl.float32)
-        for first in range(0, parts, BLOCK):
-            total += tl.load(squares + image * parts + first + at, mask=first + at < parts, other=0.0)
-        far = tl.sum(total, 0) > tl.load(goals + image)
-        tl.store(resting + image, tl.where(far, 0, 1))
-
-
-@triton.jit
-def begin(z, priors, means, goals, still, resting, pixels, tol, PRIOR: tl.constexpr, BLOCK: tl.constexpr):
-    # The mean of an image, as `centre` has it; the squares at which it may rest; and whether nothing is to be done.
-    image = tl.program_id(0).to(tl.int64)
-    z += image * pixels
-    at = tl.arange(0, BLOCK)
-    level = tl.load(z).to(tl.float64)
-    total = tl.zeros([BLOCK], tl.float64)
-    for first in range(0, pixels, BLOCK):
-        inside = first + at < pixels
-        total += tl.where(inside, tl.load(z + first + at, mask=inside, other=0.0).to(tl.float64) - level, 0.0)
-    mean = (level + tl.sum(total, 0) / pixels).to(tl.float32)
-    squares = tl.zeros([BLOCK], tl.float32)
-    for first in range(0, pixels, BLOCK):
-        inside = first + at < pixels
-        away = tl.where(inside, tl.load(z + first + at, mask=inside, other=0.0) - mean, 0.0)
-        squares += away * away
-    goal = tol * tol * tl.sum(squares, 0)
-    nothing = (tl.load(priors + image * PRIOR + PRIOR - 1) <= 0) | (goal == 0)
-    tl.store(means + image, mean)
-    tl.store(goals + image, goal)
-    tl.store(still + image, nothing.to(tl.int32))
-    tl.store(resting + image, nothing.to(tl.int32))
-
-
-@triton.jit
-def frame(x, z, still, means, framed, again, height, width, FRAME: tl.constexpr, BLOCK: tl.constexpr):
-    # Images without their means in a frame of what they mirror, twice; z where nothing is to be done.
+def frame(x, framed, again, height, width, FRAME: tl.constexpr, BLOCK: tl.constexpr):
+    # Images in a frame of what they mirror, twice.
     image = tl.program_id(1).to(tl.int64)
     across = width + 2 * FRAME
     plane = (height + 2 * FRAME) * across
@@ -232,24 +189,6 @@ def frame(x, z, still, means, framed, again, height, width, FRAME: tl.constexpr,
     i, j = at // across - FRAME, at % across - FRAME
     i, j = tl.where(i < 0, -1 - i, i), tl.where(j < 0, -1 - j, j)
     i, j = tl.where(i >= height, 2 * height - 1 - i, i), tl.where(j >= width, 2 * width - 1 - j, j)
-    source = tl.where(tl.load(still + image) != 0, z, x) + image * height * width
-    pixels = tl.load(source + i * width + j, mask=at < plane, other=0.0) - tl.load(means + image)
+    pixels = tl.load(x + image * height * width + i * width + j, mask=at < plane, other=0.0)
     tl.store(framed + image * plane + at, pixels, mask=at < plane)
     tl.store(again + image * plane + at, pixels, mask=at < plane)
-
-
-@triton.jit
-def finish(x, old, means, z, resting, still, out, height, width, FRAME: tl.constexpr, BLOCK: tl.constexpr):
-    # The answer of each image with its mean: `old` where it rests, else x; or z, where nothing was to be done.
-    image = tl.program_id(1).to(tl.int64)
-    across = width + 2 * FRAME
-    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = pixel < height * width
-    at = image * (height + 2 * FRAME) * across + (pixel // width + FRAME) * across + pixel % width + FRAME
-    here = image * height * width + pixel
-    if tl.load(still + image) != 0:
-        answer = tl.load(z + here, mask=inside, other=0.0)
-    else:
-        last = tl.where(tl.load(resting + image) != 0, old, x)
-        answer = tl.load(last + at, mask=inside, other=0.0) + tl.load(means + image)
-    tl.store(out + here, answer, mask=inside)

@@ -7,13 +7,12 @@
 struct Problem {
     int depth, height, width, isotropic;
     int planes;                     // of a thread
-    float low, high;                // the box
-    float beta, beta_after;         // momentum of a step, and of the one after it
+    float low, high, beta;          // the box; momentum
     float pace, pace_after;         // how long a step is, times 1/L, and the one after it
     const float *z, *strength;      // the volume; one number
     const double* mean;             // of the volume, one number
     const float *p, *before;        // the dual and the one before it, (3, depth, height, width); momentum is added to p
-    float *between, *next, *x;      // the dual after one of two steps with momentum, and after all; the image
+    float *next, *x;                // the dual after it; the image
     double* sums;                   // (2, threads)
 };
 
@@ -184,7 +183,7 @@ __device__ static void go_through(const Problem& p) {
 
 // Two steps in one pass, in tiles of 32 x 32 columns of which the inner 28 x 28 are written: a warp has four rows of 32. When plane m is read, the first step is taken at plane m - 1 and the second at m - 2; neighbours along
 // x are asked by shuffles, and rows of other warps through shared memory. With LOOK, the gap of the dual before both.
-template <bool MOVED, bool LOOK>
+template <bool LOOK>
 __device__ static void go_twice(const Problem& p) {
     constexpr int R = 4, W = 8, EDGE = 2;  // rows of a warp, warps, and columns and rows that are not written
     __shared__ float last_b[2][W][32], first_x[2][W][32];
@@ -212,7 +211,7 @@ __device__ static void go_twice(const Problem& p) {
     if (first >= 2) {
 #pragma unroll
         for (int r = 0; r < R; ++r)
-            a0[r] = dual<1, MOVED>(p, (first - 2) * plane + corner + r * width, there[r]).at[0];
+            if (there[r]) a0[r] = p.p[(first - 2) * plane + corner + r * width];
     }
     double gap = 0;
     int beyond = 0;
@@ -222,11 +221,11 @@ __device__ static void go_twice(const Problem& p) {
         const bool inside = m >= 0 && m < depth, above_there = m >= 0 && m + 1 < depth;
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-            const long long at = place + r * width;
-            next_a[r] = dual<1, MOVED>(p, at, above_there && there[r]).at[0];
-            next_b[r] = dual<1, MOVED>(p, voxels + at, inside && there[r] && below_there[r]).at[0];
-            next_d[r] = dual<1, MOVED>(p, 2 * voxels + at, inside && there[r] && right_there).at[0];
-            next_z[r] = inside && there[r] ? p.z[at] : 0.0f;
+            const float* from = p.p + place + r * width;
+            next_a[r] = above_there && there[r] ? from[0] : 0.0f;
+            next_b[r] = inside && there[r] && below_there[r] ? from[voxels] : 0.0f;
+            next_d[r] = inside && there[r] && right_there ? from[2 * voxels] : 0.0f;
+            next_z[r] = inside && there[r] ? p.z[place + r * width] : 0.0f;
         }
     };
     read(first - 1);
@@ -263,15 +262,6 @@ __device__ static void go_twice(const Problem& p) {
             }
             qa[r] = fmaf(rate, da, a0[r]), qb[r] = fmaf(rate, db, b0[r]), qd[r] = fmaf(rate, dd, d0[r]);
             shorten(p.isotropic, qa[r], qb[r], qd[r]);
-            if constexpr (MOVED) {
-                const long long at = (m - 1) * plane + corner + r * width;
-                const bool inside = m > 0 && m <= depth && there[r];
-                if (written[r] && m > first && m <= end)
-                    p.between[at] = qa[r], p.between[voxels + at] = qb[r], p.between[2 * voxels + at] = qd[r];
-                qa[r] = fmaf(p.beta_after, qa[r] - dual<1, false>(p, at, inside && above).at[0], qa[r]);
-                qb[r] = fmaf(p.beta_after, qb[r] - dual<1, false>(p, voxels + at, inside && below_there[r]).at[0], qb[r]);
-                qd[r] = fmaf(p.beta_after, qd[r] - dual<1, false>(p, 2 * voxels + at, inside && right_there).at[0], qd[r]);
-            }
         }
         gap += part;
         last_b[1][warp][lane] = qb[R - 1];
@@ -338,6 +328,5 @@ KERNEL(begin, BEGIN)            // a step from the dual p, and the gap there
 KERNEL(descend, DESCEND)        // a step
 KERNEL(accelerate, ACCELERATE)  // a step with momentum
 KERNEL(look, LOOK)              // x and the gap
-extern "C" __global__ void __launch_bounds__(256, 2) begin_twice(Problem p, const float*, float*) { go_twice<false, true>(p); }
-extern "C" __global__ void __launch_bounds__(256, 2) descend_twice(Problem p, const float*, float*) { go_twice<false, false>(p); }
-extern "C" __global__ void __launch_bounds__(256, 2) accelerate_twice(Problem p, const float*, float*) { go_twice<true, false>(p); }
+extern "C" __global__ void __launch_bounds__(256, 2) begin_twice(Problem p, const float*, float*) { go_twice<true>(p); }
+extern "C" __global__ void __launch_bounds__(256, 2) descend_twice(Problem p, const float*, float*) { go_twice<false>(p); }

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream import _native
-from plugstream.denoisers import tv_cuda
 from plugstream.denoisers.forms import native_serves
-from plugstream.denoisers.tv_problem import Problem
+from plugstream.denoisers.tv_problem import Penalty, Problem
 
 
-class Variation(tv_cuda.Variation, Protocol):
+class Variation(Penalty, Protocol):
     """What the kernel asks of a `TV`; it can be hashed."""
 
     @property

@@ -1,4 +1,4 @@
-"""BM3D in three forms: torch (the specification), native C++ for the CPU, Triton for CUDA.
+"""BM3D in three forms: torch (the specification), native C++ for the CPU, CUDA C++ for GPUs.
 
 The names are imported when first used: `plugstream.bm3d`, which takes NumPy arrays, does not wait for torch.
 """

@@ -10,7 +10,7 @@ from torch import Tensor
 from plugstream.base.cuda_graphs import filled
 from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
-from plugstream.denoisers.bm3d import native, reference, triton_form
+from plugstream.denoisers.bm3d import cuda_form, native, reference
 from plugstream.denoisers.bm3d.profile import BLOCK, PROFILES, Profile
 
 
@@ -31,7 +31,6 @@ class BM3D(Denoiser):
     Arguments:
         profile: "normal" (the reference's parameters), "fast", or a `Profile` with any of them changed.
         stages: 2, or 1 for the basic estimate alone.
-        deterministic: on a GPU, give the same bits every time, as the CPU always does, for a little time and memory.
         channels: whether images are (..., C, H, W) whose channels share the groups that are found on the first, and are
             filtered each on its own; on the CPU.
     Images are (..., H, W) with H, W >= 8, in float32 or float64 (computed in float32); sigma a number or one for each.
@@ -41,7 +40,6 @@ class BM3D(Denoiser):
 
     profile: str | Profile = "normal"
     stages: int = 2
-    deterministic: bool = True
     channels: bool = field(default=False, kw_only=True)
 
     min_size = BLOCK
@@ -61,8 +59,10 @@ class BM3D(Denoiser):
     def parameters(self) -> Profile:
         return PROFILES[self.profile] if isinstance(self.profile, str) else self.profile
 
-    @torch.no_grad()
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
+        # Not torch.no_grad, which takes longer than all that follows until a GPU has its work.
+        image = image.detach() if image.requires_grad else image
+        sigma = sigma.detach() if isinstance(sigma, Tensor) else sigma
         if image.ndim < 2 or min(image.shape[-2:]) < BLOCK:
             raise InputError(f"BM3D needs images of at least {BLOCK} x {BLOCK} pixels, not {tuple(image.shape)}")
         require_real(image, "BM3D")
@@ -70,7 +70,7 @@ class BM3D(Denoiser):
             raise InputError(f"BM3D needs an image of floating point numbers, not {image.dtype}")
         if image.device.type == "cpu" and not bool(torch.isfinite(image).all()):
             raise InputError("the image holds NaN or infinity, which BM3D would spread; fix it first")
-        stack = image.reshape(-1, *image.shape[-2:]).float().contiguous()
+        stack = (image if image.ndim == 3 else image.reshape(-1, *image.shape[-2:])).float().contiguous()
         level = per_image(sigma, image, self.axes)
         if isinstance(level, Tensor):
             levels = level.expand(*image.shape[:-2], 1, 1).reshape(-1).float()
@@ -80,8 +80,8 @@ class BM3D(Denoiser):
             return self._jointly(image, stack, levels), None
         if native.serves(stack):
             out = native.bm3d(stack, levels, self.parameters, stages=self.stages)
-        elif triton_form.serves(stack):
-            out = triton_form.bm3d(stack, levels, self.parameters, stages=self.stages, deterministic=self.deterministic)
+        elif cuda_form.serves(stack):
+            out = cuda_form.bm3d(stack, levels, self.parameters, stages=self.stages)
         else:
             out = reference.bm3d(stack, levels, self.parameters, stages=self.stages)
         return out.reshape(image.shape).to(image.dtype), None

@@ -82,7 +82,7 @@ template <typename T, bool PARALLEL> __device__ static void gather_slices(const 
         if (x + n < p.width) to[n * lanes] = sums[n];
 }
 
-extern "C" __global__ void gather_four_parallel(Problem p, const float* data, float* out) {
+extern "C" __global__ void __launch_bounds__(256, 5) gather_four_parallel(Problem p, const float* data, float* out) {
     gather_slices<float4, true>(p, (const float4*)data, (float4*)out);
 }
 

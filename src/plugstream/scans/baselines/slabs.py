@@ -178,17 +178,18 @@ class _Arrivals:
         self.device, self._turn = device, 0
         if device.type != "cuda":
             return
-        self._stream = torch.cuda.Stream(device)
-        self._here = [torch.empty(size, device=device) for _ in range(2)]
+        self._stream, self._size = torch.cuda.Stream(device), size
+        self._here: list[Tensor] = []
         self._locked: list[Tensor | None] = [None, None]
-        self._size = size
-        self._stream.wait_stream(torch.cuda.current_stream(device))  # what the buffers' memory was used for before
         self._come, self._used = ([torch.cuda.Event() for _ in range(2)] for _ in range(2))
 
     def load(self, data: Tensor) -> Tensor:
         """Data on the device, in single precision; valid until two more have been asked for."""
         if data.device == self.device:
             return data.to(torch.float32)
+        if not self._here:
+            self._here = [torch.empty(self._size, device=self.device) for _ in range(2)]
+            self._stream.wait_stream(torch.cuda.current_stream(self.device))  # what their memory was used for before
         turn = self._turn = 1 - self._turn
         here = self._here[turn][: data.numel()].view(data.shape)
         if data.is_pinned() and data.dtype == torch.float32:

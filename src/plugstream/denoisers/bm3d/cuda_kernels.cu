@@ -1,0 +1,581 @@
+// Parts of BM3D for CUDA: block transforms, the selection of groups, and how filtered blocks become an image again.
+// cuda_kernels.py starts them; reference.py specifies them. Before this text are defined: STEP and
+// RADIUS of the profile; FIRST and SECOND, the blocks of a group of stage 1 and 2; REFS and SIDE, references below and
+// beside each other that are measured together; DOWN and LANES, the keys of a reference.
+
+#ifndef ON_CPU
+#define SHARED(type, name, count) __shared__ type name[count]
+// Without a branch, into which the compiler would move what leads to the value.
+__device__ static void store_if(bool really, int* to, int value) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.s32 [%1], %2; }" ::"r"((int)really), "l"(to), "r"(value));
+}
+#else
+static void store_if(bool really, int* to, int value) {
+    if (really) *to = value;
+}
+#endif
+
+constexpr int BLOCK = 8, NUMBERS = 64;              // of a block
+constexpr int NEVER = 0x7FFFFFFF, NUMBER = 0x7FF;   // the key that is never chosen; the bits of a candidate's number
+constexpr unsigned ALL = 0xFFFFFFFF;
+
+struct Problem {
+    int height, width, across, positions;           // pixels of an image; block positions in a row, and in all
+    int references, columns;                        // reference blocks, and how many in a row
+    int size;                                       // blocks of a group
+    float matrix[NUMBERS];                          // the analysis, or the synthesis times the window
+    float window[BLOCK];
+    const float *images, *sigma, *largest;          // (N, height, width); (N,); (N,): the largest absolute value
+    float* spectra;                                 // (N, positions, 64)
+    int* measured;                                  // (N, references, DOWN, LANES): keys
+    int *groups, *heads, *next;                     // (N, references, size); (N, positions); like groups
+    const float *noisy, *guide, *common;            // spectra, (N, positions, 64); what two blocks share, (65, 64)
+    float factor;                                   // the threshold in sigmas, or of sigma^2 in the Wiener filter
+    float *blocks, *shares;                         // (N, references, size, 64); (N, references)
+    float *numerator, *denominator;                 // (N, rows of positions, width, 8); the same without 8
+    float* result;                                  // (N, height, width)
+};
+
+// The spectrum A b A^T of the block at every position. A thread has one column of it, and goes down a strip, in which
+// each row of pixels is transformed across once. Grid: (strips of 32 columns, strips of TALL rows, N).
+constexpr int TALL = 4;
+
+extern "C" __global__ void __launch_bounds__(256) transform(Problem p, const float*, float*) {
+    const int v = threadIdx.x % 8, x = blockIdx.x * 32 + threadIdx.x / 8, top = blockIdx.y * TALL;
+    const int rows = p.height - BLOCK + 1;
+    if (x >= p.across) return;
+    const float* pixels = p.images + ((long long)blockIdx.z * p.height + top) * p.width + x;
+    float* to = p.spectra + ((long long)blockIdx.z * p.positions + (long long)top * p.across + x) * NUMBERS + v;
+    float mine[BLOCK], row[BLOCK];
+#pragma unroll
+    for (int j = 0; j < BLOCK; ++j) mine[j] = p.matrix[v * BLOCK + j];
+#pragma unroll
+    for (int s = 0; s < TALL + BLOCK - 1; ++s) {
+        if (top + s >= p.height) return;
+        float sum = pixels[0] * mine[0];
+#pragma unroll
+        for (int j = 1; j < BLOCK; ++j) sum = fmaf(pixels[j], mine[j], sum);
+        row[s % BLOCK] = sum;
+        pixels += p.width;
+        if (s >= BLOCK - 1 && top + s - (BLOCK - 1) < rows) {
+#pragma unroll
+            for (int u = 0; u < BLOCK; ++u) {
+                float all = row[(s + 1) % BLOCK] * p.matrix[u * BLOCK];
+#pragma unroll
+                for (int i = 1; i < BLOCK; ++i) all = fmaf(row[(s + 1 + i) % BLOCK], p.matrix[u * BLOCK + i], all);
+                to[u * BLOCK] = all;
+            }
+            to += (long long)p.across * NUMBERS;
+        }
+    }
+}
+
+// The keys of all candidates of REFS x SIDE references. A lane has DOWN candidates below each other for each reference.
+// Pixel row s of its strip meets pixel row s - e of the references' strip for candidate e. The sums of that row serve
+// every reference whose block has the row, and references beside each other share squares and parts of their sums: with
+// the usual numbers, 19 rows of 14 pixels are read and 51 rows of 14 differences squared for 36 distances of 64.
+// Nothing is fused that reference.py does not fuse, so that distances are those to the bit. Grid: (groups of columns,
+// groups of rows, parts of the lanes and N); the last group of either axis is for a reference that breaks the step.
+constexpr int SPAN = 2 * RADIUS + 1, ROWS = STEP * (REFS - 1) + BLOCK, COLUMNS = STEP * (SIDE - 1) + BLOCK;
+constexpr int TEAM = LANES < 32 ? 32 : LANES < 256 ? LANES : 256;  // threads
+constexpr int STRIPS = (TEAM + SPAN - 2) / SPAN + 1;               // of lanes, that a block may have
+constexpr int SEEN_ROWS = DOWN * (STRIPS - 1) + ROWS + DOWN - 1, SEEN = SPAN - 1 + COLUMNS, PADDED = (COLUMNS + 3) / 4 * 4;
+
+// Whether a sum of 2 or 4 rows from `row` on is part of a reference's.
+__device__ static constexpr bool is_part(int row, int rows) {
+    for (int first = 0; first <= STEP * (REFS - 1); first += STEP)
+        if (row >= first && row - first < BLOCK && (row - first) % rows == 0) return true;
+    return false;
+}
+
+struct Match {                                      // of a candidate and a column of references
+    float row, pairs[ROWS], fours[ROWS];            // the last row's sum, and sums of rows from here on
+};
+
+template <int R>
+__device__ static float add_row(Match& m, float sum) {
+    if constexpr (R >= 1) {
+        if constexpr (is_part(R - 1, 2)) m.pairs[R - 1] = m.row + sum;
+    }
+    if constexpr (R >= 3) {
+        if constexpr (is_part(R - 3, 4)) m.fours[R - 3] = m.pairs[R - 3] + m.pairs[R - 1];
+    }
+    m.row = sum;
+    if constexpr (R >= 7) {
+        if constexpr ((R - 7) % STEP == 0) return m.fours[R - 7] + m.fours[R - 3];
+    }
+    return 0;
+}
+
+struct Lane {
+    const float *references, *candidates;           // (ROWS, PADDED); (.., SEEN), from this lane's first on
+    int* keys;
+    int top, down, over, number;                    // of the references; from a reference to the lane's first candidate
+    int beside[SIDE];                               // NEVER for candidates beside the image, else 0
+    bool real[SIDE];                                // whether there is a reference, and this lane has candidates
+};
+
+// Row S of a lane's strip and candidate E.
+template <int S, int E>
+__device__ static void measure_row(const Problem& p, const Lane& lane, const float (&candidate)[COLUMNS],
+                                   Match (&match)[DOWN][SIDE]) {
+    constexpr int R = S - E;
+    if constexpr (R >= 0 && R < ROWS) {
+        float square[COLUMNS];
+#pragma unroll
+        for (int j = 0; j < COLUMNS; ++j) {
+            const float d = lane.references[R * PADDED + j] - candidate[j];
+            square[j] = d * d;
+        }
+#pragma unroll
+        for (int c = 0; c < SIDE; ++c) {
+            const float* const q = square + STEP * c;
+            const float sum = ((q[0] + q[1]) + (q[2] + q[3])) + ((q[4] + q[5]) + (q[6] + q[7]));
+            const float distance = add_row<R>(match[E][c], sum);
+            if constexpr (R >= 7 && (R - 7) % STEP == 0) {
+                const int y = lane.top + (R - 7), dy = lane.down + E;
+                const bool valid = (unsigned)(y + dy) <= (unsigned)(p.height - BLOCK) && dy <= RADIUS;
+                const int number = valid && (dy != 0 || lane.over != 0) ? lane.number + E * SPAN : NEVER;
+                const int key = (__float_as_int(distance) & ~NUMBER) | number | lane.beside[c];
+                store_if(lane.real[c] && y <= p.height - BLOCK,
+                         lane.keys + ((R - 7) / STEP * p.columns + c) * (DOWN * LANES) + E * LANES, key);
+            }
+        }
+    }
+    if constexpr (E + 1 < DOWN) measure_row<S, E + 1>(p, lane, candidate, match);
+}
+
+template <int S>
+__device__ static void measure_rows(const Problem& p, const Lane& lane, Match (&match)[DOWN][SIDE]) {
+    float candidate[COLUMNS];
+#pragma unroll
+    for (int j = 0; j < COLUMNS; ++j) candidate[j] = lane.candidates[S * SEEN + j];
+    measure_row<S, 0>(p, lane, candidate, match);
+    if constexpr (S + 1 < ROWS + DOWN - 1) measure_rows<S + 1>(p, lane, match);
+}
+
+extern "C" __global__ void __launch_bounds__(TEAM, 512 / TEAM) measure(Problem p, const float*, float*) {
+    SHARED(float, seen, SEEN_ROWS * SEEN);
+    SHARED(float4, references, ROWS * PADDED / 4);
+    const int parts = (LANES + TEAM - 1) / TEAM, image = blockIdx.z / parts;
+    const int begin = blockIdx.z % parts * TEAM, number = begin + threadIdx.x, from = begin / SPAN;
+    const float* const pixels = p.images + (long long)image * p.height * p.width;
+    // As many groups as references are STEP apart; one more may follow for the last one.
+    const bool regular = blockIdx.y < (p.height - BLOCK) / STEP / REFS + 1;
+    const bool regular_across = blockIdx.x < (p.width - BLOCK) / STEP / SIDE + 1;
+    Lane lane;
+    lane.top = regular ? blockIdx.y * (STEP * REFS) : p.height - BLOCK;
+    const int left = regular_across ? blockIdx.x * (STEP * SIDE) : p.width - BLOCK;
+    for (int k = threadIdx.x; k < SEEN_ROWS * SEEN; k += TEAM) {
+        const int y = lane.top - RADIUS + from * DOWN + k / SEEN, x = left - RADIUS + k % SEEN;
+        seen[k] = pixels[(long long)max(0, min(y, p.height - 1)) * p.width + max(0, min(x, p.width - 1))];
+    }
+    for (int k = threadIdx.x; k < ROWS * PADDED; k += TEAM) {
+        const int y = lane.top + k / PADDED, x = left + k % PADDED;
+        ((float*)references)[k] = pixels[(long long)min(y, p.height - 1) * p.width + min(x, p.width - 1)];
+    }
+    __syncthreads();
+    const int strip = number / SPAN, row = regular ? blockIdx.y * REFS : p.references / p.columns - 1;
+    lane.down = strip * DOWN - RADIUS;
+    lane.over = number % SPAN - RADIUS;
+    lane.number = strip * DOWN * SPAN + number % SPAN;
+#pragma unroll
+    for (int c = 0; c < SIDE; ++c) {
+        const int x = left + STEP * c;
+        lane.beside[c] = x + lane.over >= 0 && x + lane.over <= p.width - BLOCK ? 0 : NEVER;
+        lane.real[c] = x <= p.width - BLOCK && number < LANES;
+    }
+    lane.references = (const float*)references;
+    lane.candidates = seen + (strip - from) * DOWN * SEEN + number % SPAN;
+    const long long first = (long long)image * p.references + row * p.columns;
+    lane.keys = p.measured + (first + (regular_across ? blockIdx.x * SIDE : p.columns - 1)) * (DOWN * LANES) + number;
+    Match match[DOWN][SIDE];
+    measure_rows<0>(p, lane, match);
+}
+
+// Sort 64 numbers, of which a lane has those at `lane` and `lane + 32`.
+__device__ static void sort(int (&value)[2], int lane) {
+#pragma unroll
+    for (int run = 2; run <= 64; run *= 2)
+#pragma unroll
+        for (int apart = run / 2; apart > 0; apart /= 2) {
+            int other[2];
+#pragma unroll
+            for (int h = 0; h < 2; ++h) other[h] = apart == 32 ? value[1 - h] : __shfl_xor_sync(ALL, value[h], apart);
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int at = 32 * h + lane;
+                value[h] = ((at & run) == 0) == ((at & apart) == 0) ? min(value[h], other[h]) : max(value[h], other[h]);
+            }
+        }
+}
+
+// The blocks of the size - 1 smallest keys, ascending, after the reference; and for each position a chain of the blocks
+// that groups have there. A warp has a reference. Grid: (eights of references, 1, N).
+//
+// Of the least keys of 64 parts, that many are at most the last of them: so are the keys that are looked for, and few
+// others, which are sorted. If they are more than 64, the next larger key is looked for again and again.
+constexpr int KEYS = DOWN * LANES, PARTS = (KEYS + 31) / 32;  // of a lane
+
+extern "C" __global__ void __launch_bounds__(256) choose(Problem p, const float*, float*) {
+    SHARED(int, close, 8 * 64);
+    const int lane = threadIdx.x % 32, reference = blockIdx.x * 8 + threadIdx.x / 32;
+    if (reference >= p.references) return;
+    const long long entry = (long long)blockIdx.z * p.references + reference;
+    const int* const keys = p.measured + entry * KEYS;
+    int* const mine = close + threadIdx.x / 32 * 64;
+    const int wanted = p.size - 1;
+    int key[PARTS], found[2] = {NEVER, NEVER};
+#pragma unroll
+    for (int k = 0; k < PARTS; ++k) {
+        // Candidates below each other are often alike: no lane is to have all of them.
+        key[k] = 32 * k + 32 <= KEYS   ? keys[32 * k + ((lane + 11 * (k * 32 / LANES)) & 31)]
+                 : 32 * k + lane < KEYS ? keys[32 * k + lane]
+                                        : NEVER;
+        found[k % 2] = min(found[k % 2], key[k]);
+    }
+    sort(found, lane);
+    const int limit = __shfl_sync(ALL, found[0], max(wanted - 1, 0));
+    int count = 0;
+#pragma unroll
+    for (int k = 0; k < PARTS; ++k) count += key[k] <= limit;
+    int before = count;
+#pragma unroll
+    for (int apart = 1; apart < 32; apart *= 2) {
+        const int other = __shfl_up_sync(ALL, before, apart);
+        if (lane >= apart) before += other;
+    }
+    const int all = __shfl_sync(ALL, before, 31);
+    int least = NEVER;
+    if (all <= 64) {
+        before -= count;
+#pragma unroll
+        for (int k = 0; k < PARTS; ++k)
+            if (key[k] <= limit) mine[before++] = key[k];
+        __syncwarp();
+        for (int h = 0; h < 2; ++h) found[h] = 32 * h + lane < all ? mine[32 * h + lane] : NEVER;
+        sort(found, lane);
+        least = found[0];
+    } else {
+        int last = -1;
+        for (int round = 0; round < wanted; ++round) {
+            int next = NEVER;
+#pragma unroll
+            for (int k = 0; k < PARTS; ++k) next = min(next, key[k] > last ? key[k] : NEVER);
+            last = __reduce_min_sync(ALL, next);
+            if (lane == round) least = last;
+        }
+    }
+    const int y = min(reference / p.columns * STEP, p.height - BLOCK);
+    const int x = min(reference % p.columns * STEP, p.width - BLOCK);
+    const int place = (lane + 1) % 32, number = least & NUMBER;  // the last lane's is 0
+    if (place >= p.size) return;
+    const int dy = place == 0 ? 0 : number / SPAN - RADIUS, dx = place == 0 ? 0 : number % SPAN - RADIUS;
+    const int position = (y + dy) * p.across + x + dx, at = (int)(entry * p.size) + place;
+    p.groups[at] = position;
+    p.next[at] = atomicExch(p.heads + (long long)blockIdx.z * p.positions + position, at);
+}
+
+// Filtering. A thread has one coefficient of all K blocks of a group, in registers, so that the Haar transform along them
+// costs additions only. Its coefficients stay unscaled (sums and differences): one of level l is 2^(l/2) times the
+// orthonormal one, as is its noise, and the way back needs a factor 2^-l, which is exact. Their order: the sum, the
+// difference of the highest level, two of the next, ..., K/2 of level 1.
+template <int K>
+struct Tree {                                       // whose lowest level is 1
+    static constexpr int LEVELS = K == 1 ? 0 : K == 2 ? 1 : K == 4 ? 2 : K == 8 ? 3 : K == 16 ? 4 : 5;
+    static constexpr int COUNTED = K == 32 ? 2 : 0;  // levels whose pairs are counted: they have 16 and 8 blocks a half
+    // Where the differences of a level begin, and its pairs: K / 2, K, 2 K ... of them, in fours.
+    __device__ static constexpr int first(int level) { return K >> level; }
+    __device__ static constexpr int pairs(int level) {
+        return level == 1 ? 0 : K < 8 ? 4 : K / 2 * ((1 << (level - 1)) - 1);
+    }
+    __device__ static int level(int k) { return k == 0 ? LEVELS : LEVELS - 31 + __clz(k); }
+};
+
+template <int K, int N = K>
+__device__ static void haar(float (&value)[K]) {
+    if constexpr (N > 1) {                          // the first N are sums; their differences follow their sums
+        float details[N / 2];
+#pragma unroll
+        for (int m = 0; m < N / 2; ++m) {
+            const float a = value[2 * m], b = value[2 * m + 1];
+            details[m] = a - b;
+            value[m] = a + b;
+        }
+#pragma unroll
+        for (int m = 0; m < N / 2; ++m) value[N / 2 + m] = details[m];
+        haar<K, N / 2>(value);
+    }
+}
+
+// Undo `haar`, for coefficients of level l times 2^-l.
+template <int K, int N = 2>
+__device__ static void haar_back(float (&value)[K]) {
+    if constexpr (N <= K) {
+        float sums[N];
+#pragma unroll
+        for (int m = 0; m < N / 2; ++m) {
+            sums[2 * m] = value[m] + value[N / 2 + m];
+            sums[2 * m + 1] = value[m] - value[N / 2 + m];
+        }
+#pragma unroll
+        for (int m = 0; m < N; ++m) value[m] = sums[m];
+        haar_back<K, 2 * N>(value);
+    }
+}
+
+// Where `common` has what two blocks share, whose codes are 64 y + x: in row 8 |dy| + |dx|, or 64 if they do not overlap.
+__device__ static int common_row(int one, int other) {
+    const int apart = one - other + 8 * 64 + 8, dy = abs((apart >> 6) - 8), dx = abs((apart & 63) - 8);
+    return NUMBERS * (dy < BLOCK && dx < BLOCK ? BLOCK * dy + dx : NUMBERS);
+}
+
+constexpr int GROUPS = 2;                           // of a block of threads
+
+template <int K>
+struct Shared {                                     // of a group, which 64 threads have
+    int places[K], codes[K];
+    alignas(16) int rows[K == 32 ? 112 : K * K / 2 + 4];  // of pairs
+    alignas(16) float counts[NUMBERS][4];
+    float masses[2];
+};
+
+// The variance that white noise of sigma 1 has in each output of `haar`. Over the pairs of blocks of a node of the
+// transform's tree, what they share adds up to S = S_left + S_right + X, with X over the pairs that have a block in
+// either half. Of n blocks, the difference of the halves has the variance n + 2 (S_left + S_right - X), and the sum of
+// all K has K + 2 S. In the upper levels of large groups many pairs have few distances between them: it is counted how
+// many lie |dy|, |dx| apart, for each node.
+template <int K>
+__device__ static void find_variances(const Problem& p, Shared<K>& s, int c, float (&variance)[K]) {
+    constexpr int COUNTED = Tree<K>::COUNTED, DIRECT = Tree<K>::LEVELS - COUNTED;
+#pragma unroll
+    for (int level = 1; level <= DIRECT; ++level) {
+        const int half = 1 << (level - 1);
+        for (int q = c; q < K / 2 * half; q += NUMBERS) {
+            const int start = q / (half * half) * 2 * half;
+            s.rows[Tree<K>::pairs(level) + q] = common_row(s.codes[start + q / half % half], s.codes[start + half + q % half]);
+        }
+    }
+    if (COUNTED) {
+        int* const counts = (int*)s.counts;
+        for (int k = c; k < 4 * NUMBERS; k += NUMBERS) counts[k] = 0;
+        __syncthreads();
+        for (int q = c; q < 384; q += NUMBERS) {
+            const int node = q < 256 ? 0 : 1 + (q - 256) / 64, half = q < 256 ? 16 : 8, pair = q < 256 ? q : q % 64;
+            const int start = node == 2 ? 16 : 0;
+            const int row = common_row(s.codes[start + pair / half], s.codes[start + half + pair % half]);
+            if (row < NUMBERS * NUMBERS) atomicAdd(counts + row / NUMBERS * 4 + node, 1);
+        }
+    }
+    __syncthreads();
+    const float* const common = p.common + c;
+    float within[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) within[k] = 0;
+#pragma unroll
+    for (int level = 1; level <= DIRECT; ++level) {
+        const int half = 1 << (level - 1);
+#pragma unroll
+        for (int m = 0; m < K >> level; ++m) {
+            float x = 0;
+            const int* const rows = s.rows + Tree<K>::pairs(level) + m * half * half;
+            if (half == 1) {
+                x = __ldg(common + rows[0]);
+            } else {
+#pragma unroll
+                for (int q = 0; q < half * half / 4; ++q) {
+                    const int4 four = ((const int4*)rows)[q];
+                    x += (__ldg(common + four.x) + __ldg(common + four.y)) + (__ldg(common + four.z) + __ldg(common + four.w));
+                }
+            }
+            const float halves = within[2 * m] + within[2 * m + 1];
+            variance[Tree<K>::first(level) + m] = fmaxf(2 * half + 2 * (halves - x), 2e-3f * half);
+            within[m] = halves + x;
+        }
+    }
+    if (COUNTED) {
+        float x[3] = {0, 0, 0};
+#pragma unroll 8
+        for (int d = 1; d < NUMBERS; ++d) {
+            const int4 count = *(const int4*)s.counts[d];
+            const float share = __ldg(common + d * NUMBERS);
+            x[0] = fmaf((float)count.x, share, x[0]);
+            x[1] = fmaf((float)count.y, share, x[1]);
+            x[2] = fmaf((float)count.z, share, x[2]);
+        }
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+            const float halves = within[2 * m] + within[2 * m + 1];
+            variance[2 + m] = fmaxf(K / 2 + 2 * (halves - x[1 + m]), 1e-3f * (K / 2));
+            within[m] = halves + x[1 + m];
+        }
+        const float halves = within[0] + within[1];
+        variance[1] = fmaxf(K + 2 * (halves - x[0]), 1e-3f * K);
+        within[0] = halves + x[0];
+    }
+    variance[0] = fmaxf(K + 2 * within[0], 1e-3f * K);
+}
+
+// Shrink a group, and write its blocks, weighted. Grid: (pairs of references, 1, N).
+template <int K, bool WIENER>
+__device__ static void filter(const Problem& p, Shared<K>* all) {
+    const int c = threadIdx.x % NUMBERS;
+    Shared<K>& s = all[threadIdx.x / NUMBERS];
+    // The last group may be done twice, for threads to meet.
+    const int reference = min((int)(blockIdx.x * GROUPS + threadIdx.x / NUMBERS), p.references - 1);
+    const long long entry = (long long)blockIdx.z * p.references + reference;
+    const long long image = (long long)blockIdx.z * p.positions * NUMBERS + c;
+    if (c < K) {
+        const int place = p.groups[entry * K + c];
+        s.places[c] = place * NUMBERS;
+        s.codes[c] = place + place / p.across * (64 - p.across);
+    }
+    __syncthreads();
+    float variance[K], value[K];
+    find_variances<K>(p, s, c, variance);
+#pragma unroll
+    for (int k = 0; k < K; ++k) value[k] = __ldg((WIENER ? p.guide : p.noisy) + image + s.places[k]);
+    haar<K>(value);
+    const float sigma = p.sigma[blockIdx.z];
+    float mass = 0;
+    if (WIENER) {
+        const float noise = p.factor * (sigma * sigma);
+        float other[K];
+#pragma unroll
+        for (int k = 0; k < K; ++k) other[k] = __ldg(p.noisy + image + s.places[k]);
+#pragma unroll
+        for (int k = 0; k < K; ++k) {
+            const float energy = value[k] * value[k], scale = 1.0f / (1 << Tree<K>::level(k));
+            // The sum: at c = 0 it is the mean of the group, which stays as it is.
+            const float gain = k == 0 && c == 0 ? 1.0f : __fdividef(energy, fmaf(noise, variance[k], energy));
+            mass = fmaf(gain * gain, variance[k] * scale, mass);
+            value[k] = gain * scale;
+        }
+        haar<K>(other);
+#pragma unroll
+        for (int k = 0; k < K; ++k) value[k] *= other[k];
+    } else {
+        const float scale = 1 / (p.factor * sigma);
+#pragma unroll
+        for (int k = 0; k < K; ++k) {
+            const float ratio = value[k] * scale, part = 1.0f / (1 << Tree<K>::level(k));
+            const bool passes = ratio * ratio > variance[k] || (k == 0 && c == 0);
+            mass += passes ? variance[k] * part : 0.0f;
+            value[k] = passes ? value[k] * part : 0.0f;
+        }
+    }
+#pragma unroll
+    for (int apart = 16; apart > 0; apart /= 2) mass += __shfl_xor_sync(ALL, mass, apart);
+    if (c % 32 == 0) s.masses[c / 32] = mass;
+    haar_back<K>(value);
+    __syncthreads();
+    const float share = 1 / fmaxf(s.masses[0] + s.masses[1], WIENER ? 1.1754943508222875e-38f : 1.0f);
+#pragma unroll
+    for (int k = 0; k < K; ++k) p.blocks[(entry * K + k) * NUMBERS + c] = value[k] * share;
+    if (c == 0) p.shares[entry] = share;
+}
+
+extern "C" __global__ void __launch_bounds__(GROUPS * NUMBERS) threshold(Problem p, const float*, float*) {
+    SHARED(Shared<FIRST>, all, GROUPS);
+    filter<FIRST, false>(p, all);
+}
+
+extern "C" __global__ void __launch_bounds__(GROUPS * NUMBERS, 5) wiener(Problem p, const float*, float*) {
+    SHARED(Shared<SECOND>, all, GROUPS);
+    filter<SECOND, true>(p, all);
+}
+
+// The power of two at or below a number >= 0; infinity where it is that, or NaN. Not below 2^-80.
+__device__ static float power_below(float largest) {
+    return fmaxf(__int_as_float(__float_as_int(largest) & 0x7F800000), 8.271806125530277e-25f);
+}
+
+// The sum of the weighted blocks at each position, its transform undone across, and added up over a row of positions:
+// sum over j, v of S[j, v] T(y, x - j)[u, v]. Half a warp has a position. Blocks are added as whole numbers of 64 bits,
+// multiples of 2^-42 of the power of two at or below the largest pixel, so that the order of a chain does not matter. A
+// weighted block is below 2^9 times that power, and a position has fewer than 2^11 of them, so that no sum reaches 2^63;
+// the least weight of a group is 2^-11, which leaves 31 bits of 24. Grid: (tiles of 57 columns, rows of positions, N).
+constexpr int WIDE = 64, GIVES = WIDE - BLOCK + 1, APART = WIDE * BLOCK + 4;
+constexpr float ONE = 4398046511104.0f;             // 2^42
+
+extern "C" __global__ void __launch_bounds__(256) gather(Problem p, const float*, float*) {
+    SHARED(float, sums, 8 * APART);
+    SHARED(float, weights, WIDE);
+    const int lane = threadIdx.x % 32, part = lane % 16, left = blockIdx.x * GIVES - (BLOCK - 1), y = blockIdx.y;
+    const int rows = p.height - BLOCK + 1, half = part % 2;
+    const float power = power_below(p.largest[blockIdx.z]), units = ONE / power, unit = power / ONE;
+    const long long image = (long long)blockIdx.z * p.positions;
+    float matrix[2][4][4];                          // S[4 (0 or 1) + j, 4 half + v]
+#pragma unroll
+    for (int m = 0; m < 32; ++m)
+        matrix[m / 16][m / 4 % 4][m % 4] = half ? p.matrix[m / 4 * BLOCK + 4 + m % 4] : p.matrix[m / 4 * BLOCK + m % 4];
+    for (int k = threadIdx.x / 16; k < WIDE; k += 16) {
+        const int x = left + k;
+        int at = x >= 0 && x < p.across ? p.heads[image + (long long)y * p.across + x] : -1;
+        long long total[4] = {0, 0, 0, 0}, weight = 0;
+        while (at >= 0) {
+            const int now = at;
+            at = p.next[now];
+            const float4 block = *(const float4*)(p.blocks + (long long)now * NUMBERS + 4 * part);
+            weight += (long long)(p.shares[now / p.size] * ONE);
+            total[0] += (long long)(block.x * units);
+            total[1] += (long long)(block.y * units);
+            total[2] += (long long)(block.z * units);
+            total[3] += (long long)(block.w * units);
+        }
+        if (part == 0) weights[k] = (float)weight / ONE;
+        float value[4], across[2][4];
+#pragma unroll
+        for (int v = 0; v < 4; ++v) value[v] = (float)total[v] * unit;
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                float sum = value[0] * matrix[h][j][0];
+#pragma unroll
+                for (int v = 1; v < 4; ++v) sum = fmaf(value[v], matrix[h][j][v], sum);
+                across[h][j] = sum;
+            }
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {               // of j below 4 the even lane gets the sum, of the others the odd one
+            const float other = __shfl_xor_sync(ALL, half ? across[0][j] : across[1][j], 1);
+            sums[(4 * half + j) * APART + k * BLOCK + part / 2] = (half ? across[1][j] : across[0][j]) + other;
+        }
+    }
+    __syncthreads();
+    const long long row = ((long long)blockIdx.z * rows + y) * p.width;
+    for (int k = threadIdx.x; k < GIVES * BLOCK; k += 256) {
+        const int x = k / BLOCK, u = k % BLOCK, column = blockIdx.x * GIVES + x;
+        if (column >= p.width) break;
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < BLOCK; ++j) sum += sums[j * APART + (x + BLOCK - 1 - j) * BLOCK + u];
+        p.numerator[(row + column) * BLOCK + u] = sum;
+        if (u == 0) {
+            float share = 0;
+#pragma unroll
+            for (int j = 0; j < BLOCK; ++j) share = fmaf(weights[x + BLOCK - 1 - j], p.window[j], share);
+            p.denominator[row + column] = share;
+        }
+    }
+}
+
+// The same down the columns, and the quotient. Grid: (eights of 32 columns, rows, N).
+extern "C" __global__ void __launch_bounds__(256) fold_rows(Problem p, const float*, float*) {
+    const int x = blockIdx.x * 256 + threadIdx.x, y = blockIdx.y, rows = p.height - BLOCK + 1;
+    if (x >= p.width) return;
+    float sum = 0, share = 0;
+#pragma unroll
+    for (int i = 0; i < BLOCK; ++i) {
+        if (y - i < 0 || y - i >= rows) continue;
+        const long long at = ((long long)blockIdx.z * rows + y - i) * p.width + x;
+        const float4 *const from = (const float4*)(p.numerator + at * BLOCK), a = from[0], b = from[1];
+        const float* const s = p.matrix + i * BLOCK;
+        sum = fmaf(a.x, s[0], fmaf(a.y, s[1], fmaf(a.z, s[2], fmaf(a.w, s[3], sum))));
+        sum = fmaf(b.x, s[4], fmaf(b.y, s[5], fmaf(b.z, s[6], fmaf(b.w, s[7], sum))));
+        share = fmaf(p.denominator[at], p.window[i], share);
+    }
+    const long long at = ((long long)blockIdx.z * p.height + y) * p.width + x;
+    p.result[at] = p.sigma[blockIdx.z] == 0 ? p.images[at] : sum / share;
+}

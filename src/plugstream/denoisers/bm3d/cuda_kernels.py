@@ -1,0 +1,183 @@
+"""The launches of BM3D's kernels in CUDA C++ (`cuda_kernels.cu`): transforms, groups, and the image from blocks."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plugstream.base.cuda_source import Kernels, compile_kernels
+from plugstream.denoisers import forms
+from plugstream.denoisers.bm3d.profile import BLOCK, Profile
+from plugstream.denoisers.bm3d.reference import group_size
+
+_STRIP, _TALL, _TILE = 32, 4, 57  # columns and rows of a block of `transform`, columns of one of `gather`
+_THREADS = 256
+# Measured on an H200 at 256 x 256 and 512 x 512.
+_REFERENCES = 4  # references below each other in one block of the matching,
+_SIDE = 3  # as many side by side, and
+_DOWN = 3  # candidates below each other in one lane: 39 x 13 lanes fill 512
+
+
+class Problem(ctypes.Structure):
+    """What every kernel is given; `cuda_kernels.cu` has the meaning of each field."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("height", "width", "across", "positions")),
+        *((name, ctypes.c_int) for name in ("references", "columns", "size")),
+        ("matrix", ctypes.c_float * 64),
+        ("window", ctypes.c_float * 8),
+        *((name, ctypes.c_void_p) for name in ("images", "sigma", "largest", "spectra", "measured", "groups", "heads")),
+        *((name, ctypes.c_void_p) for name in ("next", "noisy", "guide", "common")),
+        ("factor", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in ("blocks", "shares", "numerator", "denominator", "result")),
+    )
+
+
+def read_source(profile: Profile, shape: tuple[int, int]) -> str:
+    """The text of the kernels for a profile and the groups of images of this shape."""
+    text = Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")
+    first, second = (group_size(shape, profile.radius, most) for most in (profile.group1, profile.group2))
+    sizes = {"STEP": profile.step, "RADIUS": profile.radius, "REFS": _REFERENCES, "SIDE": _SIDE, "DOWN": _DOWN}
+    sizes |= {"LANES": count_lanes(profile.radius), "FIRST": first, "SECOND": second}
+    return "".join(f"#define {name} {size}\n" for name, size in sizes.items()) + text
+
+
+def count_lanes(radius: int) -> int:
+    """How many lanes the matching takes, a power of two."""
+    span = 2 * radius + 1
+    return 1 << (forms.cover(span, _DOWN) * span - 1).bit_length()
+
+
+def find_kernels(profile: Profile, images: Tensor) -> Kernels | None:
+    """The kernels for a CUDA device; None where torch has no compiler for them."""
+    height, width = (
+        min(size, 2 * BLOCK + profile.radius) for size in images.shape[-2:]
+    )  # as far as groups depend on it
+    return _find_kernels(profile, (height, width), images.device)
+
+
+@cache
+def _find_kernels(profile: Profile, shape: tuple[int, int], device: torch.device) -> Kernels | None:
+    return compile_kernels(read_source(profile, shape), device)
+
+
+class Launches:
+    """The kernels on a stack of images (N, H, W), float32 and contiguous, with a noise level each, (N,).
+
+    Arguments: kernels: those of a CPU, in tests.
+    """
+
+    def __init__(self, images: Tensor, sigma: Tensor, profile: Profile, kernels: Kernels | None = None) -> None:
+        found = kernels or find_kernels(profile, images)
+        assert found is not None, "`has_compiler` says whether there are kernels"
+        self.kernels, self.images, self.sigma, self.profile = found, images, sigma, profile
+        self.count, self.height, self.width = images.shape
+        self.down, self.across = self.height - BLOCK + 1, self.width - BLOCK + 1
+        # As many as `reference_positions` has: every `step` pixels, and one at the very end.
+        self.rows, self.columns = (forms.cover(s - BLOCK, profile.step) + 1 for s in (self.height, self.width))
+
+    def _launch(
+        self, name: str, across: int, down: int, *, threads: int = _THREADS, parts: int = 1, **fields: Any
+    ) -> None:
+        values = {k: v.data_ptr() if isinstance(v, Tensor) else v for k, v in fields.items()}
+        problem = Problem(
+            self.height, self.width, self.across, self.down * self.across, self.rows * self.columns, self.columns,
+            **values,
+        )  # fmt: skip
+        self.kernels.launch(name, (across, down, self.count * parts), (threads, 1, 1), problem, None, None)
+
+    def transform(self, images: Tensor, analysis: Any) -> Tensor:
+        """The spectrum of the block at every position, (N * positions, 64)."""
+        out = torch.empty((self.count * self.down * self.across, 64), device=images.device)
+        across, down = forms.cover(self.across, _STRIP), forms.cover(self.down, _TALL)
+        self._launch("transform", across, down, matrix=analysis, images=images, spectra=out)
+        return out
+
+    def measure(self, guides: Tensor) -> Tensor:
+        """The keys of each reference's candidates, int32 (N, references, 3, lanes): 6 KB for a reference."""
+        step, lanes = self.profile.step, count_lanes(self.profile.radius)
+        keys = torch.empty(
+            (self.count, self.rows * self.columns, _DOWN, lanes), dtype=torch.int32, device=guides.device
+        )
+        # The last row or column may break the step, and has programs of its own.
+        down, across = (
+            (size - BLOCK) // step // at_once + 1 + int((size - BLOCK) % step != 0)
+            for size, at_once in ((self.height, _REFERENCES), (self.width, _SIDE))
+        )
+        threads = min(max(lanes, 32), _THREADS)
+        parts = forms.cover(lanes, threads)
+        self._launch("measure", across, down, threads=threads, parts=parts, images=guides, measured=keys)
+        return keys
+
+    def empty_chains(self) -> Tensor:
+        """The heads of chains without blocks, (N, positions)."""
+        shape = self.count, self.down * self.across
+        return torch.full(shape, -1, dtype=torch.int32, device=self.images.device)
+
+    def choose(self, keys: Tensor, size: int, heads: Tensor) -> tuple[Tensor, Tensor]:
+        """The block positions of each group, int32 (N, references, size), and the next of each position's chain.
+
+        Arguments: keys of each reference; size of a group; heads, `empty_chains()`, changed.
+        """
+        references = self.rows * self.columns
+        groups, chains = torch.empty((2, self.count, references, size), dtype=torch.int32, device=keys.device)
+        across = forms.cover(references, _THREADS // 32)
+        self._launch("choose", across, 1, size=size, measured=keys, groups=groups, heads=heads, next=chains)
+        return groups, chains
+
+    def filter(
+        self, groups: Tensor, noisy: Tensor, guide: Tensor | None, common: Tensor, factor: float
+    ) -> tuple[Tensor, Tensor]:
+        """The filtered blocks of each group times its weight, (N, references, size, 64), and the weights.
+
+        Arguments: groups of `choose`; spectra of the noisy images, and of the guides in stage 2; common, (65, 64), what
+        two blocks share that lie |dy|, |dx| apart, at 8 |dy| + |dx|, and nothing; factor, the threshold in sigmas, or
+        that of sigma^2 in the Wiener filter.
+        """
+        blocks = torch.empty((*groups.shape, 64), device=noisy.device)
+        shares = torch.empty(groups.shape[:2], device=noisy.device)
+        given: dict[str, Any] = {"groups": groups, "noisy": noisy, "common": common, "blocks": blocks, "shares": shares}
+        given |= {"sigma": self.sigma} | ({} if guide is None else {"guide": guide})
+        name = "threshold" if guide is None else "wiener"
+        self._launch(name, forms.cover(groups.shape[1], 2), 1, threads=128, factor=factor, **given)
+        return blocks, shares
+
+    def assemble(
+        self,
+        blocks: Tensor,
+        shares: Tensor,
+        heads: Tensor,
+        chains: Tensor,
+        largest: Tensor,
+        synthesis: Any,
+        window: Any,
+    ) -> Tensor:
+        """The images from the weighted blocks of all groups, (N, references, size, 64), and their weights.
+
+        Arguments: shares, (N, references); heads and chains of `choose`; largest pixel of each image; synthesis, with
+        row i times the window's i-th number; window.
+        """
+        device = blocks.device
+        numerator = torch.empty((self.count, self.down, self.width, BLOCK), device=device)
+        denominator = torch.empty((self.count, self.down, self.width), device=device)
+        result = torch.empty_like(self.images)
+        given: dict[str, Any] = {
+            "matrix": synthesis,
+            "window": window,
+            "numerator": numerator,
+            "denominator": denominator,
+        }
+        self._launch(
+            "gather", forms.cover(self.width, _TILE), self.down, size=blocks.shape[2], heads=heads, next=chains,
+            blocks=blocks, shares=shares, largest=largest, **given,
+        )  # fmt: skip
+        self._launch(
+            "fold_rows", forms.cover(self.width, _THREADS), self.height, images=self.images, sigma=self.sigma,
+            result=result, **given,
+        )  # fmt: skip
+        return result

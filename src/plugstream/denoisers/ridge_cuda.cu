@@ -1,0 +1,431 @@
+// The prox of a ridge prior for CUDA: all iterations of the heavy ball in one launch, by the blocks of a team that share
+// an image. ridge_cuda.py has the tables and starts it; ridge_prior.py specifies it.
+//
+// A block has tiles of 16 x 32 pixels. Tensor cores multiply the pixels around 16 pixels in a row (81 taps) by all
+// filters, and the slopes that come of it, which are already where the second product wants them, by the same filters
+// again. Numbers are pairs of half precision, front and rest, of which three products are taken: 22 bits. What pixels
+// give to each other is added up in whole numbers, whose sum does not depend on the order of its terms, so that a result
+// has the same bits every time. FILTERS (a multiple of 16), RATIOS and RUNS, 2 or 4, are defined before this text.
+
+constexpr int TALL = 16, WIDE = 32, BY = 4;         // a tile, and how far a filter reaches
+constexpr int ROWS = TALL + 2 * BY, COLUMNS = WIDE + 2 * BY, REGION = ROWS * COLUMNS;
+constexpr int PITCH = 28, COPY = ROWS * PITCH + 16;  // of pairs of pixels; odd pixels are elsewhere than even ones
+constexpr int THREADS = 1024 / RUNS, ALONG = 6, TILES = FILTERS / 8, TAPS = 11;  // steps of 16 taps; eights of filters, of taps
+constexpr int STEP = (2 * RATIOS + 1) * FILTERS, ROW = STEP + 5;
+constexpr float WHOLE = 12582912.0f;                // 1.5 2^23: added to a number, it leaves a whole one in the last bits
+
+struct Problem {
+    int count, height, width, down, across;         // images; pixels; tiles
+    int team, limit;                                // blocks that share an image; iterations
+    double goal;                                    // tol^2
+    const float *z, *start;                         // (count, height, width)
+    const float* rows;                              // (count, ROW): see ridge_cuda.py
+    const uint4 *forward, *backward;                // filters as a warp reads them
+    float* x;                                       // (3, count, height, width): the last three images, without means
+    int* sums;                                      // the same: gradients in units; the first third is 0
+    double* parts;                                  // (teams, 5, team): what each block adds to a sum
+    unsigned* arrived;                              // (teams,), 0
+    float* out;                                     // (count, height, width)
+    int* near;                                      // (count,): whether the tolerance is reached
+};
+
+#ifndef ON_CPU
+#define SHARED(type, name, count) __shared__ type name[count]
+__device__ static void relax() {}
+__device__ static unsigned pack(float low, float high) {
+    unsigned both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+}
+__device__ static float unpack(unsigned both, bool high) {
+    float value;
+    asm("{ .reg .f16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, a; }" : "=f"(value) : "r"(high ? both >> 16 : both));
+    return value;
+}
+// c += a b for 16 x 16 and 16 x 8 numbers, spread over a warp.
+__device__ static void multiply(float* c, const unsigned* a, unsigned b0, unsigned b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#endif
+
+struct Scratch {                                    // of a block
+    unsigned pixels[4 * COPY];                      // front, front from the next pixel on, rest, rest from the next on
+    int sums[REGION];                               // what the pixels of a tile give to those around
+    float row[ROW];
+    double each[THREADS / 32];
+};
+
+struct Block {
+    int team, rank, image;
+    unsigned round;
+    float mean, scale;                              // scale: of pixels in half precision
+};
+
+// A pixel of the image beyond the borders of which it is its own mirror image.
+__device__ static int mirrored(int place, int size) {
+    if (place < 0) place = -1 - place;
+    if (place >= size) place = 2 * size - 1 - place;
+    return max(0, min(place, size - 1));            // only pixels that nobody uses are farther away
+}
+
+enum Join { SUM, LARGEST };
+
+template <Join JOIN>
+__device__ static double join(double a, double b) { return JOIN == SUM ? a + b : fmax(a, b); }
+
+template <Join JOIN>
+__device__ static double over_warp(double value) {
+#pragma unroll
+    for (int apart = 16; apart > 0; apart /= 2) value = join<JOIN>(value, __shfl_xor_sync(0xFFFFFFFF, value, apart));
+    return value;
+}
+
+// The sum over a block's threads, in a fixed order, or the largest of numbers >= 0, for all of them.
+template <Join JOIN>
+__device__ static double over_block(Scratch& s, double value) {
+    value = over_warp<JOIN>(value);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) s.each[threadIdx.x / 32] = value;
+    __syncthreads();
+    double all = 0;
+#pragma unroll
+    for (int k = 0; k < THREADS / 32; ++k) all = join<JOIN>(all, s.each[k]);
+    return all;
+}
+
+__device__ static double& part_of(const Problem& p, const Block& b, int kind, int rank) {
+    return p.parts[((long long)b.team * 5 + kind) * p.team + rank];
+}
+
+// The same over a team, of what each block gave before the team last met.
+template <Join JOIN>
+__device__ static double over_team(const Problem& p, Scratch& s, const Block& b, int kind) {
+    double all = 0;
+    for (int rank = threadIdx.x; rank < p.team; rank += THREADS)
+        all = join<JOIN>(all, __ldcg(&part_of(p, b, kind, rank)));
+    return over_block<JOIN>(s, all);
+}
+
+// Wait until all blocks of the team are here; then each sees what the others wrote.
+__device__ static void meet(const Problem& p, Block& b) {
+    ++b.round;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(p.arrived + b.team, 1u);
+        while (*(volatile unsigned*)(p.arrived + b.team) < b.round * p.team) relax();
+        __threadfence();
+    }
+    __syncthreads();
+}
+
+// Apply a function to each pixel of the block's tiles.
+template <class Function>
+__device__ static void for_own_pixels(const Problem& p, const Block& b, Function function) {
+    for (int tile = b.rank; tile < p.down * p.across; tile += p.team)
+        for (int k = threadIdx.x; k < TALL * WIDE; k += THREADS) {
+            const int y = tile / p.across * TALL + k / WIDE, x = tile % p.across * WIDE + k % WIDE;
+            if (y < p.height && x < p.width) function(((long long)b.image * p.height + y) * p.width + x);
+        }
+}
+
+// Iterate k of a tile and around it, into shared memory; of the tile also into memory. Returns the squares of the tile's
+// share of the last residual, r = x - z + grad R(x).
+__device__ static double step(const Problem& p, Scratch& s, const Block& b, int k, int top, int left) {
+    constexpr int EACH = (REGION + THREADS - 1) / THREADS;
+    const long long numbers = (long long)p.count * p.height * p.width;
+    float* const next = p.x + k % 3 * numbers;
+    const float *const now = p.x + (k + 2) % 3 * numbers, *const before = p.x + (k + 1) % 3 * numbers;
+    const int* const sums = p.sums + (k + 2) % 3 * numbers;
+    int* const zero = p.sums + (k + 1) % 3 * numbers;
+    const float length = s.row[STEP], momentum = s.row[STEP + 1], unit = s.row[STEP + 2];
+    unsigned short* const halves = (unsigned short*)s.pixels;
+    long long at[EACH];
+    float here[EACH], last[EACH], z[EACH], given[EACH];
+    // All that is read first, so that no read waits for another.
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) {
+        const int place = min((int)threadIdx.x + e * THREADS, REGION - 1);
+        const int y = top - BY + place / COLUMNS, x = left - BY + place % COLUMNS;
+        at[e] = ((long long)b.image * p.height + mirrored(y, p.height)) * p.width + mirrored(x, p.width);
+        z[e] = __ldg(p.z + at[e]);
+        if (k == 0) {
+            here[e] = p.start ? __ldg(p.start + at[e]) : z[e];
+        } else {
+            here[e] = __ldcg(now + at[e]);
+            last[e] = k == 1 ? here[e] : __ldcg(before + at[e]);
+            given[e] = (float)__ldcg(sums + at[e]);
+        }
+    }
+    double squares = 0;
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) {
+        const int place = threadIdx.x + e * THREADS, i = place / COLUMNS, j = place % COLUMNS;
+        if (place >= REGION) break;
+        const bool own = i >= BY && i < BY + TALL && j >= BY && j < BY + WIDE && top - BY + i < p.height &&
+                         left - BY + j < p.width;
+        float value = here[e] - b.mean;
+        if (k > 0) {
+            const float r = fmaf(given[e], unit, here[e] - (z[e] - b.mean));
+            value = fmaf(momentum, here[e] - last[e], fmaf(-length, r, here[e]));
+            if (own) squares += (double)r * r;
+        }
+        if (own) {
+            next[at[e]] = value;
+            zero[at[e]] = 0;
+        }
+        s.sums[place] = 0;
+        const float scaled = value * b.scale;
+        const unsigned front = pack(scaled, 0.0f), rest = pack(scaled - unpack(front, false), 0.0f);
+        const int to = i * 2 * PITCH + j;
+        halves[to] = (unsigned short)front;
+        halves[4 * COPY + to] = (unsigned short)rest;
+        if (j > 0) {
+            halves[2 * COPY + to - 1] = (unsigned short)front;
+            halves[6 * COPY + to - 1] = (unsigned short)rest;
+        }
+    }
+    return squares;
+}
+
+// Adds what rows of pixels give, in units, to s.sums.
+template <int COUNT>
+struct Row {
+    int* sums;                                      // where the first row of pixels gives to by its first tap
+    float to_units;
+    __device__ void add(int row, int down, int over, float value) const {
+        const float units = fmaf(value, to_units, WHOLE);
+        atomicAdd(sums + (row + down) * COLUMNS + over, __float_as_int(units) - __float_as_int(WHOLE));
+    }
+};
+
+// Move sums along a row of 40 pixels, of which a lane 4 g + t has 8 k + g, by so many pixels.
+template <int BY_PIXELS>
+__device__ static void shift(float (&sums)[5][2], int e, int lane) {
+    float before = 0;
+#pragma unroll
+    for (int k = 0; k < 5; ++k) {
+        const float turned = __shfl_sync(0xFFFFFFFF, sums[k][e], (lane - 4 * BY_PIXELS) & 31);
+        sums[k][e] = lane < 4 * BY_PIXELS ? before : turned;
+        before = turned;
+    }
+}
+
+// What runs of pixels give by eight taps: two columns of four rows, or the bottom row.
+__device__ static void multiply_taps(const Problem& p, int eight, int lane, const unsigned (&front)[RUNS][TILES][2],
+                                     const unsigned (&rest)[RUNS][TILES][2], float (&gives)[RUNS][4]) {
+#pragma unroll
+    for (int k = 0; k < RUNS * 4; ++k) gives[k / 4][k % 4] = 0;
+#pragma unroll
+    for (int k = 0; k < TILES / 2; ++k) {
+        const uint4 w = __ldg(p.backward + (eight * (TILES / 2) + k) * 32 + lane);
+#pragma unroll
+        for (int m = 0; m < RUNS; ++m) multiply(gives[m], &rest[m][2 * k][0], w.x, w.y);
+#pragma unroll
+        for (int m = 0; m < RUNS; ++m) multiply(gives[m], &front[m][2 * k][0], w.z, w.w);
+#pragma unroll
+        for (int m = 0; m < RUNS; ++m) multiply(gives[m], &front[m][2 * k][0], w.x, w.y);
+    }
+}
+
+// What the pixels of a tile give to those around, into s.sums. Shares of one row of taps are first added up along a row
+// of pixels, from the last column of taps to the first, moving along with each. A warp has RUNS runs of 16 pixels, two a row.
+__device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const unsigned* const pixels = s.pixels + (g & 1) * COPY + RUNS / 2 * warp * PITCH + g / 2;
+    float sums[RUNS][TILES][4];
+#pragma unroll
+    for (int m = 0; m < RUNS; ++m)
+#pragma unroll
+        for (int n = 0; n < TILES; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sums[m][n][i] = 0;
+#pragma unroll
+    for (int step = 0; step < ALONG; ++step) {
+        int from[2];                                // pairs of taps, five a row
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int pair = 8 * step + 4 * h + t;
+            from[h] = pair < 45 ? pair / 5 * PITCH + pair % 5 : 0;
+        }
+        unsigned front[RUNS][4], rest[RUNS][4];
+#pragma unroll
+        for (int m = 0; m < RUNS; ++m)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const unsigned* at = pixels + (m / 2 * PITCH + m % 2 * 8 + i % 2 * 4) + from[i / 2];
+                front[m][i] = at[0];
+                rest[m][i] = at[2 * COPY];
+            }
+#pragma unroll
+        for (int n = 0; n < TILES; ++n) {
+            const uint4 w = __ldg(p.forward + (step * TILES + n) * 32 + lane);
+#pragma unroll
+            for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], rest[m], w.x, w.y);
+#pragma unroll
+            for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], front[m], w.z, w.w);
+#pragma unroll
+            for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], front[m], w.x, w.y);
+        }
+    }
+    bool inside[RUNS][2];
+#pragma unroll
+    for (int m = 0; m < RUNS; ++m)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+            inside[m][h] = top + RUNS / 2 * warp + m / 2 < p.height && left + m % 2 * 16 + h * 8 + g < p.width;
+    // The slopes of filters 2 t and 2 t + 1 of each eight, where the next product wants them.
+    unsigned front[RUNS][TILES][2], rest[RUNS][TILES][2];
+#pragma unroll
+    for (int n = 0; n < TILES; ++n)
+#pragma unroll
+        for (int m = 0; m < RUNS; ++m)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                float slope[2];
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const float* const row = s.row + 8 * n + 2 * t + e;
+                    float sum = row[2 * RATIOS * FILTERS];
+#pragma unroll
+                    for (int r = 0; r < RATIOS; ++r) {
+                        const float u = __saturatef(fmaf(sums[m][n][2 * h + e], row[2 * r * FILTERS], 0.5f));
+                        sum = fmaf(row[(2 * r + 1) * FILTERS], u, sum);
+                    }
+                    slope[e] = inside[m][h] ? sum : 0.0f;
+                }
+                const unsigned both = pack(slope[0], slope[1]);
+                front[m][n][h] = both;
+                rest[m][n][h] = pack(slope[0] - unpack(both, false), slope[1] - unpack(both, true));
+            }
+    Row<RUNS / 2> row = {s.sums + RUNS / 2 * warp * COLUMNS, s.row[STEP + 3]};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {          // four rows of taps each
+        float sums[RUNS / 2][5][2];                 // of 8 pixels, and of even and odd columns of taps
+#pragma unroll
+        for (int k = 0; k < RUNS / 2 * 10; ++k) sums[k / 10][k / 2 % 5][k % 2] = 0;
+#pragma unroll
+        for (int pair = 4; pair >= 0; --pair) {     // of columns
+            float gives[RUNS][4];
+            multiply_taps(p, 5 * half + pair, lane, front, rest, gives);
+#pragma unroll
+            for (int r = 0; r < RUNS / 2; ++r)
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    if (pair == 4 && e == 1) continue;
+                    if (pair < 4) shift<2>(sums[r], e, lane);
+#pragma unroll
+                    for (int k = 0; k < 4; ++k) sums[r][k][e] += gives[2 * r + k / 2][2 * (k % 2) + e];
+                }
+            if (pair == 4 && half == 0) {           // the last tap of all has a place that is free, in the first row
+#pragma unroll
+                for (int k = 0; k < 4 * (RUNS / 2); ++k)
+                    if (t == 0) row.add(k / 4, 8, 8 * (k % 4) + g + 8, gives[k / 2][2 * (k % 2) + 1]);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < RUNS / 2; ++r) {
+            shift<1>(sums[r], 1, lane);
+#pragma unroll
+            for (int k = 0; k < 5; ++k) row.add(r, 4 * half + t, 8 * k + g, sums[r][k][0] + sums[r][k][1]);
+        }
+    }
+    float gives[RUNS][4];                           // the bottom row
+    multiply_taps(p, 10, lane, front, rest, gives);
+#pragma unroll
+    for (int m = 0; m < RUNS; ++m)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) row.add(m / 2, 8, 16 * (m % 2) + 8 * (i / 2) + g + 2 * t + i % 2, gives[m][i]);
+}
+
+// Add what a tile gave to the image; what lies beyond a border goes to the pixel that it mirrors.
+__device__ static void give(const Problem& p, const Scratch& s, const Block& b, int k, int top, int left) {
+    int* const sums = p.sums + k % 3 * ((long long)p.count * p.height * p.width);
+    for (int place = threadIdx.x; place < REGION; place += THREADS) {
+        const int y = mirrored(top - BY + place / COLUMNS, p.height), x = mirrored(left - BY + place % COLUMNS, p.width);
+        if (s.sums[place]) atomicAdd(sums + ((long long)b.image * p.height + y) * p.width + x, s.sums[place]);
+    }
+}
+
+// The image whose squares of the residual are at most the goal, and whether there is one; else the last.
+__device__ static int iterate(const Problem& p, Scratch& s, Block& b, double goal, bool& near) {
+    for (int k = 0;; ++k) {
+        // The residual of x_(k-2) was found with x_(k-1). A NaN counts as near, which no iteration would cure.
+        double residual = 0, squares = 0;
+        if (k >= 2)
+            for (int rank = threadIdx.x; rank < p.team; rank += THREADS) residual += __ldcg(&part_of(p, b, (k - 1) % 2, rank));
+        for (int tile = b.rank; tile < p.down * p.across; tile += p.team) {
+            const int top = tile / p.across * TALL, left = tile % p.across * WIDE;
+            squares += step(p, s, b, k, top, left);
+            if (tile == b.rank) {
+                near = !(over_block<SUM>(s, residual) > goal) && k >= 2;
+                if (near) return k - 2;
+                if (k == p.limit + 2) return k - 1;
+            } else {
+                __syncthreads();
+            }
+            spread(p, s, top, left);
+            __syncthreads();
+            give(p, s, b, k, top, left);
+            __syncthreads();
+        }
+        squares = over_block<SUM>(s, squares);
+        if (threadIdx.x == 0) part_of(p, b, k % 2, b.rank) = squares;
+        meet(p, b);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) solve(Problem p, const float*, float*) {
+    SHARED(Scratch, scratch, 1);
+    Scratch& s = scratch[0];
+    Block b;
+    b.team = blockIdx.x / p.team;
+    b.rank = blockIdx.x % p.team;
+    b.round = 0;
+    const int teams = gridDim.x / p.team;
+    const long long pixels = (long long)p.height * p.width;
+    for (int k = threadIdx.x; k < 4 * COPY; k += THREADS) s.pixels[k] = 0;
+    for (b.image = b.team; b.image < p.count; b.image += teams) {
+        __syncthreads();
+        for (int k = threadIdx.x; k < ROW; k += THREADS) s.row[k] = p.rows[(long long)b.image * ROW + k];
+        // The mean from the first pixel on, so that a constant image becomes exactly 0.
+        const double first = p.z[b.image * pixels];
+        double sum = 0, squares = 0, largest = 0;
+        for_own_pixels(p, b, [&](long long at) { sum += p.z[at] - first; });
+        sum = over_block<SUM>(s, sum);
+        if (threadIdx.x == 0) part_of(p, b, 2, b.rank) = sum;
+        meet(p, b);
+        b.mean = (float)(first + over_team<SUM>(p, s, b, 2) / (double)pixels);
+        for_own_pixels(p, b, [&](long long at) {
+            const double away = p.z[at] - b.mean;
+            squares += away * away;
+            largest = fmax(largest, fabs(away));
+        });
+        squares = over_block<SUM>(s, squares);
+        largest = over_block<LARGEST>(s, largest);
+        if (threadIdx.x == 0) {
+            part_of(p, b, 3, b.rank) = squares;
+            part_of(p, b, 4, b.rank) = largest;
+        }
+        meet(p, b);
+        const double goal = p.goal * over_team<SUM>(p, s, b, 3);
+        const float most = fmaxf((float)over_team<LARGEST>(p, s, b, 4), 1e-30f);
+        // In half precision, pixels are below 64 of 65504, and multiples of 2^-30 of that.
+        const float power = __int_as_float(__float_as_int(most) & 0x7F800000);
+        b.scale = 32.0f / power;
+        for (int k = threadIdx.x; k < RATIOS * FILTERS; k += THREADS)
+            s.row[k + k / FILTERS * FILTERS] *= power / 32.0f;
+        bool near = true;
+        if (goal == 0 || s.row[STEP + 4] <= 0) {
+            for_own_pixels(p, b, [&](long long at) { p.out[at] = p.z[at]; });
+        } else {
+            const float* const x = p.x + iterate(p, s, b, goal, near) % 3 * (p.count * pixels);
+            for_own_pixels(p, b, [&](long long at) { p.out[at] = __ldcg(x + at) + b.mean; });
+        }
+        if (b.rank == 0 && threadIdx.x == 0) p.near[b.image] = near;
+    }
+}

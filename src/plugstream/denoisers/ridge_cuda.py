@@ -1,0 +1,212 @@
+"""The prox of a ridge prior on CUDA, all iterations in one launch (`ridge_cuda.cu`); `ridge_prior.py` specifies it.
+
+At 256 x 256, with 48 filters of 9 x 9, an iteration is 1.6 G multiplications of tensor cores, three for each product in
+single precision; 128 blocks, one a multiprocessor, keep the filters in their caches, and meet once an iteration.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import OrderedDict
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plugstream.base.cuda_graphs import stream_handle
+from plugstream.base.cuda_source import Kernels, compile_kernels
+from plugstream.denoisers import forms
+
+if TYPE_CHECKING:
+    from plugstream.denoisers.ridge_prior import RidgePotential, Ridges
+
+Numbers = NDArray[np.float64]
+
+_SIZE, _TALL, _WIDE = 9, 16, 32  # of filters, with zeros around smaller ones, and of a tile
+_RUNS = 4  # of 16 pixels, which a warp has
+_MOST_FILTERS = 64
+_MOST_LEVELS = 16  # noise levels whose tables are remembered
+_LARGEST = 64.0  # slope in half precision, whose largest number is 65504
+_UNITS = 2.0**21  # of the largest share that a pixel may give another: 4 x 81 of them are below 2^31
+
+
+class Problem(ctypes.Structure):
+    """What the kernel is given; `ridge_cuda.cu` has the meaning of each field."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("count", "height", "width", "down", "across", "team", "limit")),
+        ("goal", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("z", "start", "rows", "forward", "backward")),
+        *((name, ctypes.c_void_p) for name in ("x", "sums", "parts", "arrived", "out", "near")),
+    )
+
+
+def read_source(filters: int, ratios: int) -> str:
+    """The text of the kernel for so many filters, a multiple of 16, and ratios."""
+    text = Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")
+    return f"#define FILTERS {filters}\n#define RATIOS {ratios}\n#define RUNS {_RUNS}\n{text}"
+
+
+def serves(ridges: Ridges, z: Tensor) -> bool:
+    """Whether the kernel takes these: float32 on CUDA, at most 64 filters of up to 9 x 9, images of 8 x 8 or more."""
+    return (
+        z.is_cuda
+        and z.dtype == torch.float32
+        and min(z.shape[-2:]) >= _SIZE - 1
+        and len(z) > 0
+        and ridges.size <= _SIZE
+        and 2 * len(ridges.filters) <= _MOST_FILTERS
+        and not forms.differentiated(z)
+        and torch.cuda.get_device_capability(z.device) >= (8, 0)
+        and _find_kernels(2 * len(ridges.filters), len(ridges.ratios), z.device) is not None
+    )
+
+
+@cache
+def _find_kernels(filters: int, ratios: int, device: torch.device) -> Kernels | None:
+    return compile_kernels(read_source(_padded(filters), ratios), device)
+
+
+def _padded(filters: int) -> int:
+    return 16 * forms.cover(filters, 16)
+
+
+class Filters:
+    """Filters as the tensor cores read them, front and rest of each number in half precision.
+
+    forward: (6 steps of 16 taps, eights of filters, 32 lanes, 4 words); backward: (11 eights of taps, steps of 16
+    filters, 32 lanes, 4 words). Both are times `power`, a power of two that makes the largest 8 to 16.
+    """
+
+    def __init__(self, kernels: Tensor) -> None:
+        weights = kernels[:, 0].double().cpu().numpy()
+        by = (_SIZE - weights.shape[-1]) // 2
+        weights = np.pad(weights, ((0, _padded(len(weights)) - len(weights)), (by, by), (by, by)))
+        self.count = len(weights)
+        self.power = float(2.0 ** (3 - np.floor(np.log2(max(np.abs(weights).max(), 1e-30)))))
+        weights = weights * self.power
+        self.forward = _fragments(_forward_matrix(weights)).to(kernels.device)
+        self.backward = _fragments(_backward_matrix(weights)).transpose(0, 1).contiguous().to(kernels.device)
+
+
+def _forward_matrix(weights: Numbers) -> Numbers:
+    """(96, filters): the taps in pairs, five a row, of which the last of a row and the last six are 0."""
+    taps = np.zeros((len(weights), _SIZE, _SIZE + 1))
+    taps[..., :_SIZE] = weights
+    flat = taps.reshape(len(weights), -1)
+    return np.pad(flat, ((0, 0), (0, 96 - flat.shape[1]))).T
+
+
+def _backward_matrix(weights: Numbers) -> Numbers:
+    """(filters, 88): ten times two columns of four rows, and the bottom row, whose last tap is with the fifth."""
+    columns = np.zeros((len(weights), 11, 8))
+    for j in range(10):
+        for n in range(8):
+            row, column = 4 * (j // 5) + n // 2, 2 * (j % 5) + n % 2
+            if column < _SIZE:
+                columns[:, j, n] = weights[:, row, column]
+    columns[:, 4, 1] = weights[:, 8, 8]
+    columns[:, 10] = weights[:, 8, :8]
+    return columns.reshape(len(weights), -1)
+
+
+def _fragments(matrix: Numbers) -> Tensor:
+    """A matrix (16 steps, 8 parts) as a warp reads it: (steps, parts, 32, 4) words, two of fronts and two of rests.
+
+    Lane 4 g + t has, of column g, the rows 2 t and 2 t + 1 in its first word, and those and 8 in its second.
+    """
+    steps, parts = matrix.shape[0] // 16, matrix.shape[1] // 8
+    front = matrix.astype(np.float16)
+    rest = (matrix - front).astype(np.float16)
+    # (front or rest, step, half, t, pair, part, g) to (step, part, g, t, front or rest, half, pair)
+    both = np.stack([front, rest]).reshape(2, steps, 2, 4, 2, parts, 8).transpose(1, 5, 6, 3, 0, 2, 4)
+    words = np.ascontiguousarray(both).view(np.int32).reshape(steps, parts, 32, 4)
+    return torch.from_numpy(words)
+
+
+def prior_rows(potential: RidgePotential, level: Tensor, filters: Filters) -> Tensor:
+    """What the kernel reads of each image's prior, on the device, (N, (2 ratios + 1) filters + 5).
+
+    sigma psi'(u / sigma) = sum_j h_j clip(u / d_j, -1, 1) = sum_j 2 h_j sat(u / (2 d_j) + 1/2) - h_j, where sat clips
+    to [0, 1]: for each ratio 1 / (2 d) and 2 h, then - sum_j h, of each filter; the step, the momentum, the unit of
+    gradients, units of a product, and the noise level. Slopes are times a power of two.
+    """
+    height, reach = (torch.stack(part, 1)[..., 0, 0] for part in zip(*potential.profiles, strict=True))
+    most = height.sum(1)  # of each filter's slope, (N, filters)
+    power = torch.exp2(torch.floor(torch.log2(_LARGEST / most.amax(1))))
+    share = (most @ potential.kernels[:, 0].flatten(1).abs()).amax(1)
+    unit = share / _UNITS
+    parts = torch.stack([0.5 / (reach * filters.power), 2 * power[:, None, None] * height], 2).flatten(1, 2)
+    parts = torch.cat([parts, -(power[:, None] * most)[:, None]], 1)
+    parts = torch.nn.functional.pad(parts, (0, filters.count - parts.shape[-1])).flatten(1)
+    to_units = 1 / (power * filters.power * unit)
+    return torch.cat([parts, torch.stack([*potential.heavy_ball(), unit, to_units, level], 1)], 1)
+
+
+class Solver:
+    """D(z, sigma) on CUDA by the heavy ball.
+
+    Arguments: ridges: on the device, float32. tol, limit: as of `prox` in `ridge_prior.py`. kernels: those of a CPU, in
+    tests.
+    """
+
+    def __init__(self, ridges: Ridges, tol: float, limit: int, kernels: Kernels | None = None) -> None:
+        self.ridges, self.tol, self.limit = ridges, tol, limit
+        self._parts = ridges.parts()
+        self._filters = Filters(self._parts[0])
+        self._kernels = kernels
+        self._last_rows: OrderedDict[tuple[float, int, int], Tensor] = OrderedDict()
+
+    def __call__(self, z: Tensor, level: float | Tensor, start: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The last image of each, (N, 1, H, W), and which reached the tolerance within `limit`, (N,); None if all did.
+
+        Images with a level of 0 come out as they are.
+
+        Arguments: z (N, 1, H, W); level, a number or (N,); start, from where to begin if not from z, (N, 1, H, W).
+        """
+        z = z.contiguous()
+        start = None if start is None else start.contiguous()
+        rows = self._level_rows(level) if isinstance(level, Tensor) else self._rows_of(level, len(z), z.device)
+        kernels = self._kernels or _find_kernels(len(self._parts[0]), len(self.ridges.ratios), z.device)
+        assert kernels is not None
+        count, (height, width) = len(z), z.shape[-2:]
+        down, across = forms.cover(height, _TALL), forms.cover(width, _WIDE)
+        blocks = _processors(z.device)
+        team = min(blocks, down * across)
+        teams = min(count, blocks // team)
+        out = torch.empty_like(z)
+        parts = torch.empty(5 * team * teams, dtype=torch.float64, device=z.device)
+        x = torch.empty((3, *z.shape), device=z.device)
+        sums = torch.zeros(z.numel() * 3 + teams + count, dtype=torch.int32, device=z.device)
+        p = Problem(count, height, width, down, across, team, self.limit, self.tol**2)
+        p.z, p.start, p.rows = z.data_ptr(), 0 if start is None else start.data_ptr(), rows.data_ptr()
+        p.forward, p.backward = self._filters.forward.data_ptr(), self._filters.backward.data_ptr()
+        p.x, p.sums, p.parts, p.out = x.data_ptr(), sums.data_ptr(), parts.data_ptr(), out.data_ptr()
+        p.arrived = sums.data_ptr() + 4 * 3 * z.numel()
+        p.near = p.arrived + 4 * teams
+        kernels.launch("solve", (team * teams, 1, 1), (1024 // _RUNS, 1, 1), p, None, None, together=True)
+        near = sums[-count:]
+        return out, None if all(near.tolist()) else near > 0
+
+    def _rows_of(self, level: float, count: int, device: torch.device) -> Tensor:
+        """The rows of images with one level, remembered for each stream, since most runs repeat it."""
+        key = level, count, stream_handle(device)
+        rows = self._last_rows.get(key)
+        if rows is None:
+            rows = self._level_rows(torch.full((count,), level, device=device))
+            if len(self._last_rows) >= _MOST_LEVELS:
+                self._last_rows.popitem(last=False)
+            self._last_rows[key] = rows
+        return rows
+
+    def _level_rows(self, level: Tensor) -> Tensor:
+        return prior_rows(self.ridges.at(level.clamp_min(1e-9), self._parts), level, self._filters).contiguous()
+
+
+@cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
