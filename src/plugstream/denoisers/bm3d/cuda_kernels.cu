@@ -333,17 +333,24 @@ __device__ static void haar_back(float (&value)[K]) {
     }
 }
 
-// Where `common` has what two blocks share, whose codes are 64 y + x: in row 8 |dy| + |dx|, or 64 if they do not overlap.
+// A number so many bytes after an address that all threads have: a sum of 32 bits.
+__device__ static float read(const float* from, unsigned bytes) {
+    return __ldg((const float*)((const char*)from + bytes));
+}
+
+// Where `common` has what two blocks share, whose codes are 64 y + x: in row 8 |dy| + |dx|, or 64 if they do not overlap;
+// in bytes.
 __device__ static int common_row(int one, int other) {
     const int apart = one - other + 8 * 64 + 8, dy = abs((apart >> 6) - 8), dx = abs((apart & 63) - 8);
-    return NUMBERS * (dy < BLOCK && dx < BLOCK ? BLOCK * dy + dx : NUMBERS);
+    return 4 * NUMBERS * (dy < BLOCK && dx < BLOCK ? BLOCK * dy + dx : NUMBERS);
 }
 
 constexpr int GROUPS = 2;                           // of a block of threads
 
 template <int K>
 struct Shared {                                     // of a group, which 64 threads have
-    int places[K], codes[K];
+    unsigned places[K];
+    int codes[K];
     alignas(16) int rows[K == 32 ? 112 : K * K / 2 + 4];  // of pairs
     alignas(16) float counts[NUMBERS][4];
     float masses[2];
@@ -373,11 +380,11 @@ __device__ static void find_variances(const Problem& p, Shared<K>& s, int c, flo
             const int node = q < 256 ? 0 : 1 + (q - 256) / 64, half = q < 256 ? 16 : 8, pair = q < 256 ? q : q % 64;
             const int start = node == 2 ? 16 : 0;
             const int row = common_row(s.codes[start + pair / half], s.codes[start + half + pair % half]);
-            if (row < NUMBERS * NUMBERS) atomicAdd(counts + row / NUMBERS * 4 + node, 1);
+            if (row < 4 * NUMBERS * NUMBERS) atomicAdd(counts + row / NUMBERS + node, 1);
         }
     }
     __syncthreads();
-    const float* const common = p.common + c;
+    const unsigned mine = 4 * c;
     float within[K];
 #pragma unroll
     for (int k = 0; k < K; ++k) within[k] = 0;
@@ -389,12 +396,13 @@ __device__ static void find_variances(const Problem& p, Shared<K>& s, int c, flo
             float x = 0;
             const int* const rows = s.rows + Tree<K>::pairs(level) + m * half * half;
             if (half == 1) {
-                x = __ldg(common + rows[0]);
+                x = read(p.common, mine + rows[0]);
             } else {
 #pragma unroll
                 for (int q = 0; q < half * half / 4; ++q) {
                     const int4 four = ((const int4*)rows)[q];
-                    x += (__ldg(common + four.x) + __ldg(common + four.y)) + (__ldg(common + four.z) + __ldg(common + four.w));
+                    x += (read(p.common, mine + four.x) + read(p.common, mine + four.y)) +
+                         (read(p.common, mine + four.z) + read(p.common, mine + four.w));
                 }
             }
             const float halves = within[2 * m] + within[2 * m + 1];
@@ -407,7 +415,7 @@ __device__ static void find_variances(const Problem& p, Shared<K>& s, int c, flo
 #pragma unroll 8
         for (int d = 1; d < NUMBERS; ++d) {
             const int4 count = *(const int4*)s.counts[d];
-            const float share = __ldg(common + d * NUMBERS);
+            const float share = read(p.common, mine + d * (4 * NUMBERS));
             x[0] = fmaf((float)count.x, share, x[0]);
             x[1] = fmaf((float)count.y, share, x[1]);
             x[2] = fmaf((float)count.z, share, x[2]);
@@ -433,17 +441,19 @@ __device__ static void filter(const Problem& p, Shared<K>* all) {
     // The last group may be done twice, for threads to meet.
     const int reference = min((int)(blockIdx.x * GROUPS + threadIdx.x / NUMBERS), p.references - 1);
     const long long entry = (long long)blockIdx.z * p.references + reference;
-    const long long image = (long long)blockIdx.z * p.positions * NUMBERS + c;
+    const long long image = (long long)blockIdx.z * p.positions * NUMBERS;
+    const float *const noisy = p.noisy + image, *const guide = (WIENER ? p.guide : p.noisy) + image;
+    const unsigned mine = 4 * c;
     if (c < K) {
         const int place = p.groups[entry * K + c];
-        s.places[c] = place * NUMBERS;
+        s.places[c] = place * (4 * NUMBERS);        // in bytes, of which there are 2^32
         s.codes[c] = place + place / p.across * (64 - p.across);
     }
     __syncthreads();
     float variance[K], value[K];
     find_variances<K>(p, s, c, variance);
 #pragma unroll
-    for (int k = 0; k < K; ++k) value[k] = __ldg((WIENER ? p.guide : p.noisy) + image + s.places[k]);
+    for (int k = 0; k < K; ++k) value[k] = read(guide, mine + s.places[k]);
     haar<K>(value);
     const float sigma = p.sigma[blockIdx.z];
     float mass = 0;
@@ -451,7 +461,7 @@ __device__ static void filter(const Problem& p, Shared<K>* all) {
         const float noise = p.factor * (sigma * sigma);
         float other[K];
 #pragma unroll
-        for (int k = 0; k < K; ++k) other[k] = __ldg(p.noisy + image + s.places[k]);
+        for (int k = 0; k < K; ++k) other[k] = read(noisy, mine + s.places[k]);
 #pragma unroll
         for (int k = 0; k < K; ++k) {
             const float energy = value[k] * value[k], scale = 1.0f / (1 << Tree<K>::level(k));
