@@ -9,7 +9,11 @@
 __device__ static void store_if(bool really, int* to, int value) {
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.s32 [%1], %2; }" ::"r"((int)really), "l"(to), "r"(value));
 }
+__device__ static void prefetch(const float* from, unsigned bytes) {
+    asm volatile("prefetch.global.L1 [%0];" ::"l"((const char*)from + bytes));
+}
 #else
+static void prefetch(const float*, unsigned) {}
 static void store_if(bool really, int* to, int value) {
     if (really) *to = value;
 }
@@ -214,15 +218,15 @@ __device__ static void sort(int (&value)[2], int lane) {
 
 // The blocks of the size - 1 smallest keys, ascending, after the reference; and for each position the blocks that groups
 // have there: how many, the first eight in any order, and a chain of the others, whose head and links are a block's number
-// and 1, or 0 at its end. A warp has a reference. Grid: (eights of references, 1, N).
+// and 1, or 0 at its end. A warp has a reference. Grid: (fours of references, 1, N).
 //
 // Of the least keys of 64 parts, that many are at most the last of them: so are the keys that are looked for, and few
 // others, which are sorted. If they are more than 64, the next larger key is looked for again and again.
 constexpr int KEYS = DOWN * LANES, PARTS = (KEYS + 31) / 32;  // of a lane
 
-extern "C" __global__ void __launch_bounds__(256) choose(Problem p, const float*, float*) {
-    SHARED(int, close, 8 * 64);
-    const int lane = threadIdx.x % 32, reference = blockIdx.x * 8 + threadIdx.x / 32;
+extern "C" __global__ void __launch_bounds__(128, 7) choose(Problem p, const float*, float*) {
+    SHARED(int, close, 4 * 64);
+    const int lane = threadIdx.x % 32, reference = blockIdx.x * 4 + threadIdx.x / 32;
     if (reference >= p.references) return;
     const long long entry = (long long)blockIdx.z * p.references + reference;
     const int* const keys = p.measured + entry * KEYS;
@@ -450,6 +454,10 @@ __device__ static void filter(const Problem& p, Shared<K>* all) {
         s.codes[c] = place + place / p.across * (64 - p.across);
     }
     __syncthreads();
+    if (c < 2 * K) {                                // half a block each, while variances are found
+        prefetch(guide, s.places[c / 2] + c % 2 * (2 * NUMBERS));
+        if (WIENER) prefetch(noisy, s.places[c / 2] + c % 2 * (2 * NUMBERS));
+    }
     float variance[K], value[K];
     find_variances<K>(p, s, c, variance);
 #pragma unroll

@@ -133,8 +133,8 @@ class Launches:
         groups, following = torch.empty((2, self.count, references, size), **options)
         lists = torch.empty((self.count, positions, _LISTED), **options)
         chains = Chains(torch.zeros((self.count, positions, 2), **options), lists, following)
-        across = forms.cover(references, _THREADS // 32)
-        self._launch("choose", across, 1, size=size, measured=keys, groups=groups, **chains._asdict())
+        across = forms.cover(references, 4)
+        self._launch("choose", across, 1, threads=128, size=size, measured=keys, groups=groups, **chains._asdict())
         return groups, chains
 
     def filter(
