@@ -38,7 +38,7 @@ test-slow: $(STAMP)
 # the environment and without their torch. Of torchvision only the wheel for CUDA is on PyPI; what its import misses
 # without one is added to the copy here.
 BRIDGES := build/bridges
-BRIDGE_PEERS := deepinv==0.5.0 pylops==2.8.0 torchvision==0.28.0 torchmetrics==1.9.0 lightning-utilities==0.15.3 \
+BRIDGE_PEERS := deepinv==0.5.0 pylops==2.8.0 pyproximal==0.13.0 torchvision==0.28.0 torchmetrics==1.9.0 lightning-utilities==0.15.3 \
   einops==0.8.2 natsort==8.4.0 tqdm==4.70.1 requests==2.34.2 urllib3==2.8.0 idna==3.20 certifi==2026.10.18 \
   charset-normalizer==3.5.2 ismrmrd==1.15.0 xsdata==26.10
 
@@ -106,7 +106,7 @@ FLAGS_avx2 := -mavx2 -mfma
 FLAGS_avx512 := -mavx512f -mavx512vl -mavx512bw -mavx512dq
 LOOPS := tv_rows bm3d_match bm3d_filter tnrd_rows ridge_rows nlm_rows joseph_rows joseph_columns joseph_crossings joseph_pairs gather_rows nufft_rows
 OBJECTS := $(foreach level,$(LEVELS),$(LOOPS:%=$(ASAN)/%-$(level).o)) \
-  $(patsubst %,$(ASAN)/%.o,level memory tv bm3d bm3d_tiles tnrd ridge nlm joseph joseph_plan joseph_volume joseph_oblique joseph_overlaps gather nufft reader)
+  $(patsubst %,$(ASAN)/%.o,level memory tv bm3d bm3d_tiles tnrd ridge nlm joseph joseph_plan joseph_volume joseph_oblique joseph_overlaps gather nufft nufft_table reader)
 # How many of each: all is done in two minutes on two cores.
 CALLS := bm3d-500 gather-500 joseph-1000 nlm-300 nufft-1000 reader-1000 ridge-100 tnrd-150 tv-1000
 

@@ -93,10 +93,8 @@ def ct(picture: Path | None) -> None:
         row = []
         for clean in (counts, one_sigma(counts), algebraic(counts), CLEAN(counts, 1.0)):
             data = torch.log(photons / clean.clamp_min(0.5))
-            images = [
-                filtered_back_projection(data, rays, voxels, filter=name, cutoff=cut)
-                for name, cut in (("ram-lak", 1.0), ("hann", 1.0), ("hann", 0.6), ("hann", 0.4))
-            ]
+            images = [filtered_back_projection(data, rays, voxels)]
+            images += [filtered_back_projection(data, rays, voxels, filter="hann", cutoff=c) for c in (1.0, 0.6, 0.4)]
             best = max(images, key=lambda image: float(snr(image, truth)))  # as good as a filter can make it
             row.append(float(snr(best, truth)))
             if photons == 30:

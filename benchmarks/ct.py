@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from plugstream import TV, All, LeastSquares, ProximalGradient, Uniform
 from plugstream.models import CTModel
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
@@ -42,6 +43,7 @@ BARS = {
     "cone forward": ("diffct", 100.0, None),
     "cone adjoint": ("diffct", 100.0, None),
 }
+STEP_BAR = 4.0  # how many times cheaper a step with ten views is than one with all
 GPU_BARS = {
     "parallel 512^3, 180 views forward": 2.5,
     "parallel 512^3, 180 views adjoint": 3.5,
@@ -110,6 +112,34 @@ def compare_gather() -> None:
         print(f"  {name + ' by voxels':<26}{each:>22.3f} ns a voxel and view, {took[False] / took[True]:.1f} x torch")
 
 
+def compare_step(threads: int) -> bool:
+    """A step of PnP-SGD with TV by ten views beside one by all; whether it is as much cheaper as promised."""
+    rays, voxels = cases()["parallel"]
+    model = CTModel(rays, voxels)
+    disc = np.hypot(*np.mgrid[-1 : 1 : SIZE * 1j, -1 : 1 : SIZE * 1j]) < 0.8
+    stripes = np.sign(np.sin(np.arange(SIZE) / 25))
+    truth = torch.from_numpy((disc * (0.02 + 0.005 * stripes)).astype(np.float32))
+    clean = model.forward(truth)
+    noise = torch.randn(clean.shape, generator=torch.Generator().manual_seed(0))
+    fidelity = LeastSquares(model, clean + 0.01 * clean.max() * noise)
+    took = {}
+    for name, sampler, steps in (("all", All(), 20), ("ten", Uniform(10), 60)):
+        algorithm = ProximalGradient(fidelity, TV(low=0.0), sigma=0.002, sampler=sampler)
+        state, times = algorithm.init(), []
+        for _ in range(steps):
+            begin = time.perf_counter()
+            state = algorithm.step(state)
+            times.append(time.perf_counter() - begin)
+        took[name] = statistics.median(times[steps // 4 :])
+    ratio = took["all"] / took["ten"]
+    ten, whole = (f"{1e3 * took[name]:.1f} ms" for name in ("ten", "all"))
+    print(
+        f"  {'pass' if ratio >= STEP_BAR else 'FAIL'}: a step with ten of {VIEWS} views takes {ten}, with all {whole}: "
+        f"{ratio:.1f} x on {threads} thread{'s' * (threads > 1)}, promised {STEP_BAR:g} x"
+    )
+    return ratio >= STEP_BAR
+
+
 def ask_peers(threads: int, python: Path) -> dict[str, dict[str, float]]:
     """What the peers take, {peer: {"beam direction": seconds}}; empty where there are none."""
     if not python.exists():
@@ -143,6 +173,7 @@ def compare_cpu(threads: int, python: Path) -> bool:
             each = 1e9 * took / len(rays) / np.prod(voxels.shape)
             print(f"  {name + ' ' + way:<26}{1e3 * took:>10.2f} ms{each:>9.3f} ns a voxel and view")
     compare_gather()
+    good = compare_step(threads)
     found = ask_peers(threads, python)
     for peer, times in found.items():
         for what, took in times.items():
@@ -150,7 +181,6 @@ def compare_cpu(threads: int, python: Path) -> bool:
     alone = {name for name, (_, _, count) in BARS.items() if count == 1}
     torch.set_num_threads(1)
     single = {f"fan {way}": took for way, took in measure(*cases()["fan"]).items()} if alone and found else {}
-    good = True
     for what, (peer, least, count) in BARS.items():
         if what not in found.get(peer, {}):
             print(f"  not looked at: {what}, since {peer} is not there")

@@ -60,7 +60,8 @@ def error_of(image: torch.Tensor, voxels: Voxels, half: float) -> tuple[float, f
         torch.as_tensor(o + s * np.arange(n), dtype=torch.float32, device=image.device)
         for o, n, s in zip(voxels.origin, voxels.shape, voxels.spacing, strict=True)
     )
-    truth, inside = torch.zeros_like(image), torch.ones_like(image, dtype=torch.bool)
+    truth = torch.zeros_like(image)
+    inside = (y[:, None] ** 2 + x**2 < (0.95 * half) ** 2).expand(image.shape).clone()  # what all views see
     for x0, y0, z0, radius, value in BALLS:
         squares = (z - half * z0)[:, None, None] ** 2 + (y - half * y0)[:, None] ** 2 + (x - half * x0) ** 2
         distance = squares.sqrt()

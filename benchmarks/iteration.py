@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 import plugstream as ps
+from plugstream.algorithms.pgm import GradientState
 from plugstream.denoisers import tv_cuda, tv_triton
 from plugstream.denoisers.base import Sigma
 from plugstream.images.simulated import ELLIPSOIDS
@@ -128,7 +129,7 @@ def head(size: int) -> Tensor:
 
 
 def time_volume(name: str, model: ModelBase, volume: Tensor, largest: float, steps: int) -> tuple[float, float, float]:
-    """Milliseconds of a step, of its gradient and of its prox, by medians.
+    """Milliseconds of a step, of its gradient and of its prox, by medians, after as many steps that are not timed.
 
     Arguments: name, to print; model; volume, the truth; largest of the L_i; steps that are timed.
     """
@@ -136,19 +137,19 @@ def time_volume(name: str, model: ModelBase, volume: Tensor, largest: float, ste
     noise = torch.randn(data.shape, generator=torch.Generator("cuda").manual_seed(0), device="cuda")
     data.add_(noise, alpha=0.01 * float(data.max()))
     del noise
-    fidelity = WatchedFidelity(model, data)
-    denoiser = WatchedDenoiser(ps.TV(ndim=3, low=0.0))
+    fidelity, denoiser = WatchedFidelity(model, data), WatchedDenoiser(ps.TV(ndim=3, low=0.0))
     make = functools.partial(
         ps.ProximalGradient, sigma=0.02, step_size=1 / largest, sampler=ps.Epochs(10), momentum="tapered"
     )
     algorithm, plain = make(fidelity, denoiser), make(ps.LeastSquares(model, data), denoiser.inner)
-    state = functools.reduce(lambda state, _: algorithm.step(state), range(3), algorithm.init())
+    zero = torch.zeros_like(volume)
+    state = functools.reduce(lambda state, _: algorithm.step(state), range(steps), GradientState(0, zero, zero))
     rows = []
     for _ in range(steps):
         fidelity.watch.seconds = denoiser.watch.seconds = 0.0
         state = algorithm.step(state)
-        rows.append((fidelity.watch.seconds, denoiser.watch.seconds))
-    gradient, prox = (1e3 * statistics.median(column) for column in zip(*rows, strict=True))
+        rows.append((1e3 * fidelity.watch.seconds, 1e3 * denoiser.watch.seconds))
+    gradient, prox = (statistics.median(column) for column in zip(*rows, strict=True))
     torch.cuda.reset_peak_memory_stats()
     times = []
     for _ in range(steps):
@@ -156,18 +157,33 @@ def time_volume(name: str, model: ModelBase, volume: Tensor, largest: float, ste
         with whole:
             state = plain.step(state)
         times.append(1e3 * whole.seconds)
-    peak = torch.cuda.max_memory_allocated() / 1e9
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        state = plain.step(state)
-        _wait()
-    busy = sum(event.device_time_total for event in profile.events()) / 1e3
+    took, peak = statistics.median(times), torch.cuda.max_memory_allocated() / 1e9
     error = float((state.image - volume).norm() / volume.norm())
-    took = statistics.median(times)
     print(
-        f"{name:16}{took:8.2f} ms a step: gradient {gradient:.2f}, TV {prox:.2f}, rest {took - gradient - prox:.2f}; "
-        f"the device works {busy:.2f} ms; at most {peak:.1f} GB; error {error:.3f} after {state.k} steps"
+        f"{name:14}{took:8.2f} ms a step (gradient {gradient:.2f}; TV {prox:.2f}, {min(row[1] for row in rows):.2f} to "
+        f"{max(row[1] for row in rows):.2f}); at most {peak:.1f} GB of memory; error {error:.3f} after {state.k} steps",
+        flush=True,
     )
+    if isinstance(model, CTModel) and model.rays.parallel:
+        _profile(plain, state)
     return took, gradient, prox
+
+
+def _profile(algorithm: ps.ProximalGradient, state: GradientState) -> None:
+    """Print for how much of three steps the device works, and what a step of `solve` takes, its checks included."""
+    _wait()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        state = functools.reduce(lambda state, _: algorithm.step(state), range(3), state)
+        _wait()
+    ranges = [event.time_range for event in profile.events() if str(event.device_type).endswith("CUDA")]
+    span = max(r.end for r in ranges) - min(r.start for r in ranges)
+    busy = sum(r.elapsed_us() for r in ranges)
+    print(f"  the device works for {busy / 3e3:.2f} ms a step, {100 * busy / span:.0f} % of the time in a profile")
+    ps.solve(algorithm, state=state, iterations=1)
+    whole = Watch()
+    with whole:
+        ps.solve(algorithm, state=state, iterations=20)
+    print(f"  in `solve`: {1e3 * whole.seconds / 20:.2f} ms a step")
 
 
 def compare_volume(size: int, steps: int) -> bool:
@@ -182,7 +198,7 @@ def compare_volume(size: int, steps: int) -> bool:
     good, own = True, {}
     for name, rays in beams.items():
         model = CTModel(rays, voxels, device="cuda")
-        largest = float(model.squared_norm_bounds(torch.arange(180)).max())
+        largest = 1.02 * float(model.squared_norm_bounds(torch.arange(0, 180, 9)).max())
         own[name], gradient, prox = time_volume(name, model, volume, largest, steps)
         good &= prox <= 2 * gradient
         print(f"  {'pass' if prox <= 2 * gradient else 'FAIL'}: TV takes {prox / gradient:.2f} x the gradient, bar 2 x")

@@ -30,7 +30,7 @@ bool try_one(fuzz::Random& random) {
     static const Matrices matrices;
     const long count = random.between(1, 3), height = random.between(8, 70);
     const long width = random() % 16 == 0 ? random.between(300, 420) : random.between(8, 70);  // at times several tiles
-    const bm3d::Settings settings{random.one_of({3, 3, 3, random.between(1, 8)}),
+    bm3d::Settings settings{random.one_of({3, 3, 3, random.between(1, 8)}),
                                   random.one_of({19, 12, random.between(1, 22)}),
                                   {1 << random.between(0, 5), 1 << random.between(0, 5)},
                                   random.between(0, 40) / 10.0,
@@ -39,7 +39,21 @@ bool try_one(fuzz::Random& random) {
                                   {matrices.synthesis.data(), matrices.synthesis.data()},
                                   {matrices.correlations.data(), matrices.correlations.data()},
                                   matrices.kaiser.data()};
-    const int stages = random.between(1, 2), threads = random.between(1, 5);
+    settings.channels = random() % 2 == 0 ? 1 : static_cast<int>(count);
+    std::vector<float> shared[2], offsets;
+    if (random() % 3 == 0) {
+        settings.reach = random.between(1, 12);
+        settings.tables = random() % 2 == 0 ? 1 : settings.channels;
+        const long span = 2 * settings.reach + 1, window = (2 * settings.radius + 1) * (2 * settings.radius + 1);
+        offsets = random.numbers(window, 1.0f);
+        for (float& value : offsets) value = std::abs(value);
+        for (int stage : {0, 1}) {
+            shared[stage] = random.numbers(settings.tables * (settings.reach + 1) * span * block * block, 0.1f);
+            settings.shared[stage] = shared[stage].data();
+            settings.offsets[stage] = offsets.data();
+        }
+    }
+    const int stages = random.between(1, 3), threads = random.between(1, 5);
     const Level level = random.one_of(fuzz::levels());
     std::vector<float> images = random.numbers(count * height * width, 1.0f), sigma(count), out(images), again(images);
     if (random() % 3 == 0)

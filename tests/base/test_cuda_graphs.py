@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import threading
 
 import pytest
@@ -178,6 +179,25 @@ class TestOnAGpu:
                 assert torch.equal(model.adjoint(z, views), want[1])
         graphs = model.engine._graphs
         assert {len(graphs[name]._graphs) for name in ("forward", "adjoint")} == {2}  # of all views, and of five
+
+    def test_garbage_waits_for_a_capture_to_end(self):
+        """Graphs in a circle of references, which a collection would end, and the capture that it is in with them."""
+        x = torch.rand(4, device="cuda")
+        for _ in range(3):
+            circle = GraphCall(CountingModel())
+            circle.function.owner = circle
+            for _ in range(3):
+                circle(x)
+        del circle
+
+        def allocates(x):
+            for _ in range(3000):  # containers enough for collections, in Python
+                [[] for _ in range(10)]
+            return x + 1
+
+        g = GraphCall(allocates)
+        assert all(torch.equal(g(x), x + 1) for _ in range(4))
+        assert gc.isenabled()
 
     def test_where_memory_is_short_calls_are_eager(self, monkeypatch):
         monkeypatch.setattr(module, "_FREE", 1)  # all of it must be free

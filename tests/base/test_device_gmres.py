@@ -14,15 +14,16 @@ import plugstream.base.device_gmres as module
 from cuda_on_cpu import CpuKernels
 from plugstream.base.block_gmres import KrylovSpace
 from plugstream.base.device_gmres import DeviceSpace, Problem, Rooms, find_kernels, read_source
+from plugstream.base.errors import InputError
 
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
-    """Of either precision; one thread does what all of a block do."""
+    """Of either precision."""
     if shutil.which("g++") is None:
         pytest.skip("no g++ to compile CUDA kernels for the CPU")
-    folder, one_thread = tmp_path_factory.mktemp("kernels"), "#define __shared__ static\n#define __syncthreads()\n"
-    return {dtype: CpuKernels(one_thread + read_source(dtype), folder) for dtype in (torch.complex64, torch.complex128)}
+    folder, together = tmp_path_factory.mktemp("kernels"), ("orthonormalize",)
+    return {dtype: CpuKernels(read_source(dtype), folder, together) for dtype in (torch.complex64, torch.complex128)}
 
 
 class Matrix:
@@ -128,6 +129,15 @@ def test_what_has_not_converged_says_so(kernels):
         assert not found.values.any()
 
 
+def test_what_autograd_would_follow_is_refused(kernels):
+    matrix, b = _system(20, 2)
+    space, rows = _space(kernels, matrix), torch.from_numpy(b).requires_grad_()
+    with pytest.raises(InputError, match="autograd"):
+        space.solve(rows, tol=1e-6)
+    with torch.no_grad():
+        assert (space.solve(rows, tol=1e-6).residuals <= 1e-6).all()
+
+
 @pytest.mark.parametrize("tol", [1e-3, 1e-5])
 def test_single_precision_reaches_its_tolerance(kernels, tol):
     matrix, b = _system(300, 10, seed=4, spread=0.8)
@@ -158,8 +168,9 @@ def test_rooms_are_used_again_and_few_are_kept(kernels):
     assert copy.deepcopy(rooms)._idle == []
 
 
+@pytest.mark.parametrize("threads", [1, 7, 256])
 @pytest.mark.parametrize("earlier", [0, 6])
-def test_the_kernel_makes_products_orthonormal(kernels, earlier):
+def test_the_kernel_makes_products_orthonormal(kernels, earlier, threads):
     """Turned products are orthonormal, rows of zeros but for their rank; the triangle gives the products back."""
     rng = np.random.default_rng(5)
     rows, size = 6, 40
@@ -187,7 +198,7 @@ def test_the_kernel_makes_products_orthonormal(kernels, earlier):
         rows, earlier, stride, 0, 1e-10, tensors[0].data_ptr() if earlier else None, None,
         *(x.data_ptr() for x in (*tensors[1:], *out)),
     )  # fmt: skip
-    kernels[torch.complex128].launch("orthonormalize", (1, 1, 1), (1, 1, 1), problem, None, None)
+    kernels[torch.complex128].launch("orthonormalize", (1, 1, 1), (threads, 1, 1), problem, None, None)
     assert rank.item() == rows - 2
     new = turn.numpy() @ rest
     kept = np.diag([1.0] * (rows - 2) + [0.0] * 2)

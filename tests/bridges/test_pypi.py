@@ -12,6 +12,7 @@ import torch
 import plugstream
 from native_build import LEVELS, needs_native
 from plugstream import BM3D, BM3DProfile, BM3DStages, InputError, _native, bm3d, bm3d_rgb
+from plugstream.bridges.pypi import _principal
 from plugstream.denoisers.bm3d import reference
 from plugstream.denoisers.bm3d.spectrum import coloured_noise
 from plugstream.denoisers.bm3d.transforms import dct, haar, native_matrices, transform
@@ -98,6 +99,34 @@ def test_the_space_of_colours_is_the_opponent_one_and_of_others_the_dct():
     series = alike + SIGMA * np.random.default_rng(2).standard_normal(alike.shape)
     alone = np.stack([bm3d(series[..., c], SIGMA) for c in range(5)], -1)
     assert ((bm3d_rgb(series, SIGMA) - alike) ** 2).mean() < 0.4 * ((alone - alike) ** 2).mean()
+
+
+def test_principal_components_are_a_rotation_with_the_strongest_first():
+    coils = noisy(30, 26)[..., None] * np.array([0.2, 1j, -0.7, 0.1 + 0.1j])
+    rng = np.random.default_rng(5)
+    z = coils + SIGMA * (rng.standard_normal(coils.shape) + 1j * rng.standard_normal(coils.shape))
+    turn = _principal(z)
+    assert np.allclose(turn @ turn.conj().T, np.eye(4))
+    parts = z @ turn.T
+    power = (np.abs(parts) ** 2).sum((0, 1))
+    assert (np.diff(power) < 0).all()
+    assert (parts[..., 0].real ** 2).sum() > 10 * (parts[..., 0].imag ** 2).sum()
+    assert np.array_equal(bm3d_rgb(z, 0, colorspace="principal").shape, z.shape)
+    assert np.abs(bm3d_rgb(z, 0, colorspace="principal") - z).max() < 1e-6
+    alone = np.stack([bm3d(z[..., c], SIGMA) for c in range(4)], -1)
+    jointly = bm3d_rgb(z, SIGMA, colorspace="principal")
+    assert (np.abs(jointly - coils) ** 2).mean() < 0.7 * (np.abs(alone - coils) ** 2).mean()
+    real = noisy(28, 25, 3)
+    assert _principal(real).dtype == np.float64
+    assert bm3d_rgb(real.astype(np.float32), SIGMA, colorspace="principal").dtype == np.float32
+
+
+def test_noise_that_differs_among_colours_is_mixed():
+    z, levels = noisy(28, 25, 3), np.array([0.05, 0.1, 0.2])
+    mixed = np.sqrt(OPPONENT**2 @ levels**2)
+    assert np.abs(bm3d_rgb(z, levels) - bm3d(z @ OPPONENT.T, mixed) @ OPPONENT).max() < 1e-4
+    spectra = np.ones((28, 25, 1)) * levels**2 * 28 * 25
+    assert ((bm3d_rgb(z, spectra) - bm3d_rgb(z, levels)) ** 2).mean() < 1e-6
 
 
 def test_complex_images_are_two_parts_with_one_grouping():
@@ -210,8 +239,9 @@ def test_without_native_kernels_the_torch_form_serves(monkeypatch: pytest.Monkey
         (lambda: bm3d(np.zeros((9, 9)), 0.1, stage_arg=np.zeros((9, 8))), "the estimate in stage_arg"),
         (lambda: bm3d(np.zeros((9, 9)), 0.1, stage_arg=BM3DStages.WIENER_FILTERING), "stage_arg is ALL_STAGES"),
         (lambda: bm3d_rgb(np.zeros((9, 9)), 0.1), r"\(H, W, C\)"),
-        (lambda: bm3d_rgb(np.zeros((9, 9, 3)), 0.1, colorspace="YCbCr"), "opp"),
-        (lambda: bm3d_rgb(np.zeros((9, 9, 3)), [0.1, 0.1, 0.2]), "the same in every channel"),
+        (lambda: bm3d_rgb(np.zeros((9, 9, 3)), 0.1, colorspace="YCbCr"), "opp or principal"),
+        (lambda: bm3d_rgb(np.zeros((9, 9, 3)), [0.1, 0.1]), "one for each of 3 channels"),
+        (lambda: bm3d(np.zeros((9, 9)), 0.1, blockmatches=(True, True)), "blockmatches are neither"),
     ],
 )
 def test_mistakes(call, message):

@@ -221,3 +221,17 @@ def test_scaling_bm3d_is_exact_for_powers_of_two_only():
         other = BM3D()(z * factor, 0.125 * factor) / factor
         assert float((other - out).norm() / out.norm()) < 5e-3
     assert "power of two" in " ".join((BM3D.__doc__ or "").split())
+
+
+def test_channels_share_groups_and_keep_batches_and_sigmas_apart():
+    z = torch.rand(2, 3, 20, 17, generator=torch.Generator().manual_seed(0))
+    joint = BM3D(SMALL, channels=True)
+    got = joint(z, torch.tensor([0.1, 0.0]))
+    assert torch.equal(got[1], z[1])
+    assert torch.equal(got[0], joint(z[0], 0.1))
+    assert torch.equal(got[0, 0], BM3D(SMALL)(z[0, 0], 0.1))  # which is their guide
+    assert not torch.equal(got[0, 1], BM3D(SMALL)(z[0, 1], 0.1))
+    alike = z[0, :1].expand(3, -1, -1)
+    assert torch.equal(joint(alike, 0.1), BM3D(SMALL)(alike, 0.1))
+    with pytest.raises(InputError, match="channels x H x W"):
+        joint(z[0, 0], 0.1)

@@ -12,7 +12,7 @@ import torch
 
 from ct_scans import FLAT, SOLID, mismatch, random
 from cuda_on_cpu import CpuKernels, needs_compiler
-from plugstream.models import CTModel, ct_cuda, ct_joseph
+from plugstream.models import CTModel, ct_cells, ct_cuda, ct_joseph
 from plugstream.models.ct_beams import cone_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_maps import map_detector
@@ -105,7 +105,12 @@ def test_rows_beyond_the_data_are_zeros(kernels: CpuKernels, depth: int, source:
 @needs_compiler
 def test_launches_of_few_views_add_up(kernels: CpuKernels, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ct_cuda, "_AT_ONCE", 1)  # a view a launch
-    for rays in (parallel_beam(np.arange(6.0), (5, 9), 1.0), SOLID["helical"](1.0, (5, 9))):
+    monkeypatch.setattr(ct_cells, "_AT_ONCE", 1)
+    for rays in (
+        parallel_beam(np.arange(6.0), (5, 9), 1.0),
+        SOLID["helical"](1.0, (5, 9)),
+        SOLID["steep"](1.0, (5, 9)),
+    ):
         projector = ct_cuda.CudaProjector(rays, Voxels((5, 6, 7), 1.0), torch.device("cpu"), kernels)
         assert compare(projector, (), [0, 1, 2, 3, 4]) <= 1e-5
 

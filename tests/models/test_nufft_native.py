@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import random_array
 
 from native_build import LEVELS, needs_native
 from plugstream import _native
-from plugstream.models import nufft_native
+from plugstream.models import nufft_native, nufft_table
 from plugstream.models.nufft_points import read_cells, write_cells
 from plugstream.models.nufft_spread import Axis, SpreadNufft
 
@@ -101,3 +102,33 @@ def test_cells_that_are_not_there_are_refused():
         odd = type(points)(points.first, points.offset, points.flipped, widths, points.kernel)
         with pytest.raises(ValueError, match=said):
             nufft_native.read(grid, odd)
+
+
+@pytest.mark.skipif(not hasattr(_native.load(), "nufft_multiply"), reason="the native extension was built before it")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("signs", [(False, False), (True, False), (False, True)])
+def test_products_with_tables_are_those_of_scipy(dtype, signs, one_thread):
+    rng = np.random.default_rng(0)
+    table = random_array((700, 90), density=0.05, format="csr", rng=rng, dtype=np.float64)
+    table[300:320] = 0  # rows that have nothing
+    table.eliminate_zeros()
+    arrays = (table.indptr.astype(np.int32), table.indices.astype(np.int32), table.data)
+    starts, columns, values = map(torch.from_numpy, arrays)
+    vectors = torch.from_numpy(rng.standard_normal((3, 90, 2))).to(dtype)
+    row_sign, column_sign = (
+        torch.from_numpy(rng.choice([-1.0, 1.0], size)).to(dtype) if given else None
+        for size, given in zip(table.shape, signs, strict=True)
+    )
+    found = []
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        given = {"row_sign": row_sign, "column_sign": column_sign}
+        found.append(nufft_table.product(starts, columns, values.to(dtype), vectors, **given))
+        assert torch.equal(found[0], found[-1])
+    expected = np.stack([table @ vector for vector in _signed(vectors.double().numpy(), column_sign)])
+    expected = _signed(expected, row_sign)
+    np.testing.assert_allclose(found[0].numpy(), expected, rtol=0, atol=1e-5 if dtype == torch.float32 else 1e-13)
+
+
+def _signed(pairs, sign):
+    return pairs if sign is None else pairs * np.stack([np.ones(len(sign)), sign.double().numpy()], -1)

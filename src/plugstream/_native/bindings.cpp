@@ -102,6 +102,7 @@ NB_MODULE(_kernels, m) {
     bind_tv<float>(m);
     bind_tv<double>(m);
     plugstream::bm3d::bind(m);
+    plugstream::bm4d::bind(m);
     plugstream::tnrd::bind(m);
     plugstream::ridge::bind(m);
     plugstream::nlm::bind(m);

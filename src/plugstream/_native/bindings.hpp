@@ -31,6 +31,9 @@ Level find_level(const std::string& name);
 namespace bm3d {
 void bind(nanobind::module_& m);
 }
+namespace bm4d {
+void bind(nanobind::module_& m);
+}
 namespace gather {
 void bind(nanobind::module_& m);
 }

@@ -187,7 +187,7 @@ class Job {
             for (int r = 0; r < row_count; ++r) {
                 const Groups groups = {work.found.as<int32_t>() + (long{r} * column_count + c) * group,
                                        std::min(columns_of_strip, column_count - c), group, across,
-                                       shared, reach};
+                                       shared, 0, nullptr, reach};
                 if (stage == 0)
                     filter.threshold(spectra, groups, threshold, total, weights);
                 else

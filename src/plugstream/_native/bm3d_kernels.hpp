@@ -51,7 +51,10 @@ struct Groups {
     int size;
     long across;                // positions in a row
     const float* correlations;  // (8, 8, 64): what blocks share that are |dy| and |dx| apart
-    int reach;                  // if not 0, `correlations` is (reach + 1, 2 reach + 1, 64), of dy >= 0 and dx
+    // Of volumes only, whose correlations are (4, 4, 4, 64): positions in a plane, and each group's share of the noise.
+    long plane = 0;
+    const float* levels = nullptr;
+    int reach = 0;              // if not 0, `correlations` is (reach + 1, 2 reach + 1, 64), of dy >= 0 and dx
 };
 
 struct FilterKernels {

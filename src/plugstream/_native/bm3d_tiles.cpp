@@ -11,7 +11,7 @@ constexpr int rows_of_tile = 21, columns_of_tile = 96;
 
 }  // namespace
 
-Axis::Axis(long size, int step, int radius, int at_most) : positions(size - block + 1) {
+Axis::Axis(long size, int step, int radius, int at_most, int side) : positions(size - side + 1) {
     for (long at = 0; at < positions; at += step) references.push_back(static_cast<int>(at));
     if (references.back() != positions - 1) references.push_back(static_cast<int>(positions - 1));
     const int count = static_cast<int>(references.size()), parts = (count + at_most - 1) / at_most;
@@ -56,7 +56,7 @@ void Workspace::reserve(const Tiling& tiling, const Settings& settings, int stag
     const long positions = tiling.down.most_positions * tiling.across.most_positions;
     reserve_matching(tiling, settings);
     noisy_spectra.reserve(positions * coefficients * number);
-    if (stages == 2) guide_spectra.reserve(positions * coefficients * number);
+    if (stages >= 2) guide_spectra.reserve(positions * coefficients * number);
     total.reserve(positions * coefficients * number);
     weights.reserve(positions * number);
     row.reserve(width * number);

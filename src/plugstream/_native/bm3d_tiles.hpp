@@ -15,7 +15,7 @@ struct Range {
     long from, to;
 };
 
-// One axis of the image: where reference blocks begin, and how they are cut. Nothing here depends on the number of
+// One axis of the image, or volume: where reference blocks of this side begin, and how they are cut. Nothing here depends on the number of
 // threads, so that the result does not.
 struct Axis {
     long positions;
@@ -24,7 +24,7 @@ struct Axis {
     long most_positions = 0;
     int most_references = 0;
 
-    Axis(long size, int step, int radius, int at_most);
+    Axis(long size, int step, int radius, int at_most, int side = block);
 };
 
 struct Tiling {

@@ -38,4 +38,21 @@ void read(const Grid& grid, const Points& points, const Taps& taps, const float*
 void write(const Grid& grid, const Points& points, const Taps& taps, const float* values, float* cells, int threads,
            Level level);
 
+// A sparse matrix in rows, of real numbers, with which complex vectors are multiplied; their imaginary parts times
+// column_sign before that and row_sign after it, where these are not null. Every index must be that of a column.
+template <class T>
+struct Table {
+    long images, rows, columns;
+    const int *starts, *index;  // (rows + 1), (entries)
+    const T *values, *row_sign, *column_sign;
+};
+
+// What is wrong with where rows start, or null.
+template <class T>
+const char* fault(const Table<T>& table, long entries);
+
+// (images, columns, 2) to (images, rows, 2). The number of threads changes no bit.
+template <class T>
+void multiply(const Table<T>& table, const T* vectors, T* out, int threads);
+
 }  // namespace plugstream::nufft

@@ -9,7 +9,7 @@ namespace {
 
 // Sums that fit the registers: of filters in `respond`; in `scatter` of taps beside each other, of which those in the
 // middle column have one sum for each vector and the others two.
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__aarch64__)  // 32 registers
 constexpr int most_filters = 12, first_taps = 6, more_taps = 5;
 #else
 constexpr int most_filters = 6, first_taps = 3, more_taps = 3;

@@ -70,6 +70,10 @@ void influence(float* responses, long pitch, long width, const float* table) {
             low[m.value] = load(table + m.value * cells + from);
             high[m.value] = load(table + m.value * cells + from + 16);
         });
+#elif defined(__aarch64__)
+        constexpr int from = cells / 2 - 8;  // and 16 here
+        uint8x16x4_t middle[degree + 1];
+        repeat<degree + 1>([&](auto m) { middle[m.value] = vld1q_u8_x4((const uint8_t*)(table + m.value * cells + from)); });
 #endif
         for (long x = 0; x < width; x += lanes) {
             const Floats response = load(responses + x);
@@ -85,6 +89,17 @@ void influence(float* responses, long pitch, long width, const float* table) {
                 const __m512i place = (__m512i)(cell - from);
                 auto pick = [&](auto m) __attribute__((always_inline)) {
                     return (Floats)_mm512_permutex2var_ps((__m512)low[m.value], place, (__m512)high[m.value]);
+                };
+                value = pick(Index<degree>{});
+                repeat<degree>([&](auto m) { value = value * t + pick(Index<degree - 1 - m.value>{}); });
+                store(responses + x, value);
+                continue;
+            }
+#elif defined(__aarch64__)
+            if (vmaxvq_f32(vabsq_f32((float32x4_t)response)) < 79.9f) {  // not for a NaN
+                const uint8x16_t place = (uint8x16_t)((cell - from) * 0x04040404 + 0x03020100);
+                auto pick = [&](auto m) __attribute__((always_inline)) {
+                    return (Floats)vqtbl4q_u8(middle[m.value], place);
                 };
                 value = pick(Index<degree>{});
                 repeat<degree>([&](auto m) { value = value * t + pick(Index<degree - 1 - m.value>{}); });

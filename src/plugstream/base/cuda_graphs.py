@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections import OrderedDict
@@ -82,9 +83,15 @@ class GraphStore(Generic[_Captured]):
 def capture_work(work: Callable[[], object], pool: Any = None) -> torch.cuda.CUDAGraph:
     """A graph of work on memory that stays where it is; what the work allocates is taken from a pool."""
     graph = torch.cuda.CUDAGraph()
-    # Other threads, such as those that read views ahead, may allocate while this one captures.
-    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-        work()
+    collects = gc.isenabled()
+    gc.disable()  # it may find graphs that nobody has any more, whose end would be the end of this capture
+    try:
+        # Other threads, such as those that read views ahead, may allocate while this one captures.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            work()
+    finally:
+        if collects:
+            gc.enable()
     return graph
 
 

@@ -1,7 +1,6 @@
 // The small matrices of a step of device_gmres.py, which compiles this at run time for either precision (REAL).
 //
-// One block of threads; loops go over entries, so that a single thread does the same, and tests run this text on the
-// CPU. Sums are taken in a fixed order, in double precision.
+// One block of threads. Sums are taken in a fixed order, in double precision.
 
 #define MOST 16                             // rows of a block
 struct Complex { REAL x, y; };

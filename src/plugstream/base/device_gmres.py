@@ -18,6 +18,7 @@ from torch import Tensor
 from plugstream.base.block_gmres import ONCE, SHARE, Solutions, take_away
 from plugstream.base.cuda_graphs import GraphStore, capture_work, on_device, stream_handle
 from plugstream.base.cuda_source import Kernels, compile_kernels
+from plugstream.base.errors import InputError
 
 Norms = NDArray[np.float64]
 
@@ -103,6 +104,8 @@ class DeviceSpace:
 
     def solve(self, b: Tensor, *, tol: float, max_iterations: int = 200) -> Solutions:
         """As `KrylovSpace.solve`, some rows after the others if they are more than a block."""
+        if torch.is_grad_enabled() and (b.requires_grad or self._values.requires_grad):
+            raise InputError("autograd does not go through GMRES; use the gradient of the model, or torch.no_grad()")
         with on_device(b):
             room = self._enter(b)
             parts = [self._solve(room, part, tol, max_iterations) for part in b.split(room.rows)]
@@ -283,8 +286,7 @@ class _Room:
             self.tolerance.data_ptr(), self.turn.data_ptr(), self.new_shares.data_ptr(), self.triangle.data_ptr(),
             self.shares.data_ptr(), self.order.data_ptr(), report[-1:].data_ptr(),
         )  # fmt: skip
-        threads = _THREADS if overlaps.is_cuda else 1
-        self._kernels.launch("orthonormalize", (1, 1, 1), (threads, 1, 1), problem, None, None)
+        self._kernels.launch("orthonormalize", (1, 1, 1), (_THREADS, 1, 1), problem, None, None)
 
     def _measure(self, place: int) -> None:
         _norms(self.residual, out=self.report[place, : self.rows])

@@ -30,6 +30,7 @@ def bm3d(
     sigma_psd: ArrayLike,
     profile: str | Profile = "np",
     stage_arg: BM3DStages | ArrayLike = BM3DStages.ALL_STAGES,
+    blockmatches: tuple[bool, bool] = (False, False),
 ) -> NDArray[Any]:
     """Remove Gaussian noise from an image by BM3D; the call is that of PyPI's `bm3d`.
 
@@ -47,40 +48,52 @@ def bm3d(
         profile: "np" or "normal", "fast", or a `BM3DProfile`.
         stage_arg: both stages, the first alone (HARD_THRESHOLDING), or an estimate of the image, shaped like it, for
             the second alone.
+        blockmatches: as it is; groups are neither returned nor taken.
     Returns an array shaped like z, in its precision; integers become float64.
 
     References: Dabov, Foi, Katkovnik and Egiazarian, IEEE Trans. Image Process. 16(8), 2007; Makinen, Azzari and Foi,
     IEEE Trans. Image Process. 29, 2020.
     """
+    if tuple(blockmatches) != (False, False):
+        raise InputError("blockmatches are neither returned nor taken; channels (H, W, C) share their groups")
     image, pilot = _images(z, stage_arg)
-    channels = image.shape[2] if image.ndim == 3 else 1
-    levels, noise = _noise(sigma_psd, image.shape[:2], channels, _parameters(profile).radius)
-    return _denoise(image, levels, noise, _parameters(profile), pilot, np.eye(channels), stage_arg)
+    parameters, turn = _parameters(profile), np.eye(image.shape[2] if image.ndim == 3 else 1)
+    levels, noise = _noise(sigma_psd, image.shape[:2], turn, parameters.radius)
+    return _denoise(image, levels, noise, parameters, pilot, turn, stage_arg)
 
 
 def bm3d_rgb(
     z: ArrayLike, sigma_psd: ArrayLike, profile: str | Profile = "np", colorspace: str = "opp"
 ) -> NDArray[Any]:
-    """Remove Gaussian noise, the same and independent in every channel, from an image in colour or a series by BM3D.
+    """Remove Gaussian noise, independent in every channel, from an image in colour or a series of images by BM3D.
 
-    Channels are rotated by the orthonormal DCT along them, which for three is the opponent space of the papers, and go
-    through `bm3d`: groups are found on their mean, the brightness. So for energies or times that lie close together.
+    Channels are rotated, which leaves white noise as it is, and go through `bm3d`: groups are found on the first of
+    the new ones. "opp" is the orthonormal DCT along channels: the opponent space of the papers for three, and the mean
+    first, for times or energies that lie close together. "principal" are principal components of the image, the
+    strongest first, for what has no order: coils, or energies that differ in contrast.
 
-    Arguments: z, (H, W, C), real or complex; sigma_psd, a number or a power spectrum (H, W); profile, as of `bm3d`;
-    colorspace, "opp".
+    Arguments: z, (H, W, C), real or complex; sigma_psd and profile, as of `bm3d`; colorspace, "opp" or "principal".
     Reference: Dabov, Foi, Katkovnik and Egiazarian, Color image denoising via sparse 3D collaborative filtering with
     grouping constraint in luminance-chrominance space, ICIP 2007.
     """
-    if colorspace != "opp":
-        raise InputError(f"the colour space is opp, not {colorspace!r}")
+    if colorspace not in ("opp", "principal"):
+        raise InputError(f"the colour space is opp or principal, not {colorspace!r}")
     image, _ = _images(z, BM3DStages.ALL_STAGES)
     if image.ndim != 3:
         raise InputError(f"an image in colour has the shape (H, W, C), not {image.shape}; bm3d takes others")
-    parameters, turn = _parameters(profile), dct(image.shape[2])
-    if np.ndim(sigma_psd) not in (0, 2):
-        raise InputError("noise must be the same in every channel: give a number, or a power spectrum (H, W)")
-    levels, noise = _noise(sigma_psd, image.shape[:2], image.shape[2], parameters.radius)
+    parameters = _parameters(profile)
+    turn = dct(image.shape[2]) if colorspace == "opp" else _principal(image)
+    levels, noise = _noise(sigma_psd, image.shape[:2], turn, parameters.radius)
     return _denoise(image, levels, noise, parameters, None, turn, BM3DStages.ALL_STAGES)
+
+
+def _principal(image: NDArray[Any]) -> NDArray[Any]:
+    """The unitary matrix to principal components, (C, C), the strongest first, its phase such that most is real."""
+    pixels = image.reshape(-1, image.shape[2]).astype(np.result_type(image.dtype, np.float64))
+    turn: NDArray[Any] = np.linalg.eigh(pixels.T @ pixels.conj())[1].T.conj()[::-1]
+    if np.iscomplexobj(turn):
+        turn = turn * np.exp(-0.5j * np.angle(((pixels @ turn.T) ** 2).sum(0)))[:, None]
+    return turn
 
 
 def _parameters(profile: str | Profile) -> Profile:
@@ -113,9 +126,10 @@ def _images(z: ArrayLike, stage_arg: Any) -> tuple[NDArray[Any], NDArray[Any] | 
 
 
 def _noise(
-    sigma_psd: ArrayLike, shape: tuple[int, ...], channels: int, radius: int
+    sigma_psd: ArrayLike, shape: tuple[int, ...], turn: NDArray[Any], radius: int
 ) -> tuple[NDArray[Any], Coloured | None]:
-    """sigma of each channel, and how its noise is coloured; None for white noise."""
+    """sigma of each channel after its rotation, and how its noise is coloured; None for white noise."""
+    channels = len(turn)
     given = np.asarray(sigma_psd)
     if given.dtype.kind not in "fbiu":
         raise InputError(f"sigma_psd must be a number or an array of them, not {given.dtype}")
@@ -123,13 +137,15 @@ def _noise(
     if given.ndim <= 1:
         if given.size not in (1, channels) or not (np.isfinite(given).all() and (given >= 0).all()):
             raise InputError(f"sigma must be a number >= 0, or one for each of {channels} channels, not {sigma_psd!r}")
-        return np.broadcast_to(given.ravel(), channels), None
+        levels = given.ravel() if given.size == 1 else np.linalg.norm(np.abs(turn) * given, axis=1)
+        return np.broadcast_to(levels, channels), None
     if given.shape not in (shape, (*shape, 1), (*shape, channels)):
         raise InputError(
             f"a power spectrum is shaped like the image, {tuple(shape)}, with channels after that if they differ, not "
             f"{given.shape}; for one standard deviation a channel give {channels} numbers"
         )
-    noise = coloured_noise(np.moveaxis(given.reshape(*shape, -1), -1, 0), radius)
+    spectra = np.moveaxis(given.reshape(*shape, -1), -1, 0)
+    noise = coloured_noise(spectra if len(spectra) == 1 else np.tensordot(np.abs(turn) ** 2, spectra, 1), radius)
     return np.broadcast_to(noise.sigma, channels), noise
 
 
@@ -162,7 +178,7 @@ def _denoise(
     clean = out.astype(np.float64 if image.dtype.kind not in "fc" else image.real.dtype)
     if parts == 2:
         clean = clean[: len(turn)] + 1j * clean[len(turn) :]
-    turned: NDArray[Any] = np.moveaxis(clean, 0, -1) @ turn
+    turned: NDArray[Any] = np.moveaxis(clean, 0, -1) @ turn.conj()
     return turned.reshape(image.shape).astype(clean.dtype, copy=False)
 
 

@@ -10,6 +10,7 @@ from plugstream.base.lazy import lazy_names
 if TYPE_CHECKING:
     from plugstream.denoisers.base import Denoiser as Denoiser
     from plugstream.denoisers.bm3d import BM3D as BM3D, BM3DProfile as BM3DProfile
+    from plugstream.denoisers.bm4d import BM4D as BM4D, BM4DProfile as BM4DProfile
     from plugstream.denoisers.counts import anscombe as anscombe, inverse_anscombe as inverse_anscombe
     from plugstream.denoisers.equivariant import Equivariant as Equivariant
     from plugstream.denoisers.nlm import NLM as NLM

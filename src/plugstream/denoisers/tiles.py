@@ -139,6 +139,8 @@ class Tiles(Wrapper):
         self, tile: _Tile, image: Tensor, sigma: Sigma, warm: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         begin = None if warm is None else _part(warm, tile.outer).contiguous()
+        if isinstance(sigma, Tensor) and sigma.shape[-self.ndim :] == image.shape[-self.ndim :]:  # a map
+            sigma = _part(sigma, tile.outer)
         out, after = self.denoiser.window(tile.outer).denoise(_part(image, tile.outer).contiguous(), sigma, begin)
         if after is not None and (
             after.shape[-self.ndim :] != out.shape[-self.ndim :]

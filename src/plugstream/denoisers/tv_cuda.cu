@@ -215,21 +215,24 @@ __device__ static void go_twice(const Problem& p) {
     }
     double gap = 0;
     int beyond = 0;
-    float a[R], b[R], d[R], z[R];
+    float a[R], b[R], d[R], z[R], next_a[R], next_b[R], next_d[R], next_z[R];
     const auto read = [&](int m) {
         const long long place = m * plane + corner;
         const bool inside = m >= 0 && m < depth, above_there = m >= 0 && m + 1 < depth;
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             const float* from = p.p + place + r * width;
-            a[r] = above_there && there[r] ? from[0] : 0.0f;
-            b[r] = inside && there[r] && below_there[r] ? from[voxels] : 0.0f;
-            d[r] = inside && there[r] && right_there ? from[2 * voxels] : 0.0f;
-            z[r] = inside && there[r] ? p.z[place + r * width] : 0.0f;
+            next_a[r] = above_there && there[r] ? from[0] : 0.0f;
+            next_b[r] = inside && there[r] && below_there[r] ? from[voxels] : 0.0f;
+            next_d[r] = inside && there[r] && right_there ? from[2 * voxels] : 0.0f;
+            next_z[r] = inside && there[r] ? p.z[place + r * width] : 0.0f;
         }
     };
+    read(first - 1);
     for (int m = first - 1; m < end + 2; ++m) {
-        read(m);
+#pragma unroll
+        for (int r = 0; r < R; ++r) a[r] = next_a[r], b[r] = next_b[r], d[r] = next_d[r], z[r] = next_z[r];
+        if (m <= end) read(m + 1);  // early, as it takes a while
         last_b[0][warp][lane] = b[R - 1], first_x[0][warp][lane] = x0[0], first_x[1][warp][lane] = x1[0];
         __syncthreads();
         float up = warp > 0 ? last_b[0][warp - 1][lane] : 0.0f;
@@ -248,12 +251,14 @@ __device__ static void go_twice(const Problem& p) {
             const float db = below_there[r] ? (r + 1 < R ? x0[r + 1 < R ? r + 1 : r] : below) - here : 0.0f;
             const float dd = right_there ? right - here : 0.0f;
             if constexpr (LOOK) {
-                const float pa = a0[r], pb = b0[r], pd = d0[r];
-                const float length = p.isotropic ? sqrtf(da * da + db * db + dd * dd) : fabsf(da) + fabsf(db) + fabsf(dd);
-                const float size = p.isotropic ? pa * pa + pb * pb + pd * pd : fmaxf(fmaxf(fabsf(pa), fabsf(pb)), fabsf(pd));
-                const bool counts = written[r] && m > first && m <= end;
-                part += counts ? fmaxf(length - (da * pa + db * pb + dd * pd), 0.0f) : 0.0f;
-                beyond += counts && size > 1.00001f;
+                const float pa = a0[r], pb = b0[r], pd = d0[r], square = fmaf(da, da, fmaf(db, db, dd * dd));
+                // To a few roundings, as `look` is asked before anything ends.
+                const float length = p.isotropic ? square * rsqrtf(fmaxf(square, 1e-30f)) : fabsf(da) + fabsf(db) + fabsf(dd);
+                const float size = p.isotropic ? fmaf(pa, pa, fmaf(pb, pb, pd * pd)) : fmaxf(fmaxf(fabsf(pa), fabsf(pb)), fabsf(pd));
+                if (written[r] && m > first && m <= end) {
+                    part += fmaxf(length - fmaf(da, pa, fmaf(db, pb, dd * pd)), 0.0f);
+                    beyond += size > 1.00001f;
+                }
             }
             qa[r] = fmaf(rate, da, a0[r]), qb[r] = fmaf(rate, db, b0[r]), qd[r] = fmaf(rate, dd, d0[r]);
             shorten(p.isotropic, qa[r], qb[r], qd[r]);

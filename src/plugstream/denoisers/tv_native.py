@@ -14,23 +14,16 @@ from torch import Tensor
 
 from plugstream import _native
 from plugstream.denoisers.forms import native_serves
-from plugstream.denoisers.tv_problem import Problem
+from plugstream.denoisers.tv_problem import Penalty, Problem
 
 
-class Variation(Protocol):
+class Variation(Penalty, Protocol):
     """What the kernel asks of a `TV`; it can be hashed."""
 
     @property
-    def isotropic(self) -> bool: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-    @property
-    def tol(self) -> float: ...
-    @property
     def check(self) -> int: ...
     def _schedule(self) -> Iterator[list[float]]: ...
+    def __hash__(self) -> int: ...
 
 
 def serves(*tensors: Tensor | None) -> bool:
@@ -46,9 +39,7 @@ def solve(tv: Variation, problem: Problem, warm: Tensor | None, *, level: str = 
     z = problem.z.detach()
     x, dual = torch.empty_like(z), torch.empty(problem.dual_shape, dtype=z.dtype)
     strength, rate = (one.detach().flatten().contiguous().numpy() for one in (problem.strength, problem.rate))
-    maps = [None, None]
-    if problem.mapped:
-        maps = [_map(bound, problem) for bound in (problem.low, problem.high)]
+    maps = [_map(bound, problem) if problem.mapped else None for bound in (problem.low, problem.high)]
     within = _native.kernels().tv_solve(
         _image(z, problem),
         strength,

@@ -22,6 +22,19 @@ class Variation(Protocol):
     def _gap_at(self, x: Tensor, strength: Tensor | float, dual: Tensor, coupled: bool = False) -> Tensor: ...
 
 
+class Penalty(Protocol):
+    """What the forms that iterate by themselves ask of a `TV`."""
+
+    @property
+    def isotropic(self) -> bool: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
+    def tol(self) -> float: ...
+
+
 @dataclass(frozen=True)
 class Problem:
     """What stays the same while iterating: the images z, (N, *spatial), and sigma^2 w of each, (N, 1, ...).

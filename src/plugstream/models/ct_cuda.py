@@ -21,10 +21,8 @@ issuing three quarters of what it could (40 ms).
 from __future__ import annotations
 
 import ctypes
-import itertools
 import math
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -33,7 +31,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.base.cuda_source import Kernels, compile_kernels
-from plugstream.models.ct_forms import Forms, find_forms
+from plugstream.models.ct_cells import CELLS_HIGH, CellGather
+from plugstream.models.ct_forms import find_forms
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_maps import (
     centre_maps,
@@ -44,47 +43,15 @@ from plugstream.models.ct_maps import (
     solid_places,
     solid_shape,
 )
+from plugstream.models.ct_problem import Problem, choose_views, launch_move, read_source
 from plugstream.models.ct_stack import blend_slices, is_stack, small_part
 
 _MARGIN = 2  # voxels of zeros on either side, along x and y
 _Z_MARGIN = 4  # along z, for rays that cross slices: a whole number of 16 bytes
-_PACKED = 4  # numbers that a thread moves when axes change places
 _ACROSS = 4  # voxels that a thread of an adjoint adds up
 _BEYOND = _ACROSS + 1  # how far off the volume the last of them may be, and the rays next to it
 _DEEP = 128  # along z, that a warp of a cone's adjoint adds up
-_CELLS_HIGH, _CELLS_WIDE = 4, 2  # between voxels, that a thread of the adjoint of other rays adds up
-_ABREAST = 4  # groups of cells beside each other in a warp
-_ROW_ZEROS = 8  # on either side of a row of its data: more than cells of a thread have rows, and 32 bytes
-_CELL_SUMS = 1 << 26  # numbers of such threads before they are voxels
 _AT_ONCE = 1 << 24  # numbers of data of one launch, which the L2 cache can hold most of
-
-
-class Problem(ctypes.Structure):
-    """What every kernel is given; `ct_cuda.cu` has the meaning of each field."""
-
-    _fields_ = (
-        *((name, ctypes.c_int) for name in (
-            "views", "rows", "columns", "depth", "height", "width", "parallel", "axis", "margin", "z_margin", "z_size",
-            "row_margin", "row_size", "column_margin", "large", "batches", "lines", "length", "scaled", "sum",
-            "first_plane", "last_plane",
-        )),
-        ("uneven", ctypes.c_float),
-        *((name, ctypes.c_longlong) for name in (
-            "batch_stride", "line_stride", "packed_batch", "packed_place", "packed_line",
-        )),
-        ("spacing", ctypes.c_double * 3),
-        ("origin", ctypes.c_double * 3),
-        *((name, ctypes.c_void_p) for name in (
-            "vectors", "middles", "index", "maps", "spans", "forms", "table", "steps", "ranges",
-        )),
-    )  # fmt: skip
-
-
-@cache
-def read_source() -> str:
-    """The text of the kernels."""
-    folder = Path(__file__).parent
-    return "".join((folder / name).read_text(encoding="utf-8") for name in ("ct_cuda.cu", "ct_rays.cu"))
 
 
 def serves(values: Tensor) -> bool:
@@ -123,18 +90,15 @@ class CudaProjector:
         axes = column_axes(rays, voxels)
         upright = self.solid and not rays.parallel and small_part(rays.vectors[:, 3, :2], rays.vectors[:, 3])
         margin = self._find_margin(found[0]) if found is not None and upright and axes is not None else None
-        self._forms: Forms | None = None
-        if self.solid and not self.in_slices and margin is None:
-            self._forms = find_forms(rays, voxels, _CELLS_HIGH)
-        if self._forms is not None:
-            self._form_table = self._on_device(self._forms.table)
-        self.gathers = self._forms is not None or (found is not None and (self.in_slices or margin is not None))
+        forms = find_forms(rays, voxels, CELLS_HIGH) if self.solid and not self.in_slices and margin is None else None
+        self._cells = None if forms is None else CellGather(forms, kernels, device)
+        self.gathers = self._cells is not None or (found is not None and (self.in_slices or margin is not None))
         self._vectors = self._on_device(rays.vectors.reshape(len(rays), 12))
         curved = np.isfinite(rays.curvature)
         flat = Rays(rays.vectors, (1, self.columns) if self.solid else (self.columns,), rays.parallel, rays.curvature)
         self._middles = self._on_device(flat.pixels().reshape(len(rays), self.columns, 3)) if curved else None
         self._row_margin = self._column_margin = 0
-        if self.gathers and self._forms is None and found is not None and axes is not None:
+        if self.gathers and self._cells is None and found is not None and axes is not None:
             shares, _ = found
             self._maps = self._on_device(centre_maps(shares, voxels))
             self._spans = self._on_device(find_spans(axes))
@@ -164,8 +128,8 @@ class CudaProjector:
         """The adjoint: (..., views, *detector) to (..., *image_shape), summed over views."""
         lead = data.shape[: data.ndim - self.rays.ndim]
         flat = data.reshape(math.prod(lead), len(index), self.rows, self.columns)
-        if self._forms is not None:
-            volumes = [self._back_project_cells(part, index, self._forms) for part in flat]
+        if self._cells is not None:
+            volumes = [self._back_project_cells(part, index, self._cells) for part in flat]
         elif not self.in_slices:
             volumes = [self._back_project(part[None], index) for part in flat]
         else:
@@ -185,7 +149,7 @@ class CudaProjector:
         for first, chunk in self._chunks(p, index):
             lines = p.z_size if self.in_slices else self.rows
             values = torch.empty((len(chunk), self.columns, lines), dtype=torch.float32, device=self.device)
-            held = self._choose(p, chunk)
+            held = choose_views(p, chunk, self.device)
             if self.in_slices:
                 wide = min(32, 1 << (lanes - 1).bit_length())
                 grid = (-(-lanes // wide), -(-self.columns * wide // 256), len(chunk))
@@ -207,7 +171,7 @@ class CudaProjector:
         if not len(index):
             gathered.zero_()
         for first, chunk in self._chunks(p, index):
-            held = self._choose(p, chunk)
+            held = choose_views(p, chunk, self.device)
             if self.in_slices:
                 size, margin, p.scaled = p.z_size, 0, 1
             else:
@@ -246,73 +210,14 @@ class CudaProjector:
         self._move("unpack", p, gathered, out.movedim(1, 0))
         return out if self.in_slices else out[None]
 
-    def _back_project_cells(self, data: Tensor, index: NDArray[np.int64], forms: Forms) -> Tensor:
-        """(views, rows, columns) to a volume (1, D, H, W), by cells between voxels."""
+    def _back_project_cells(self, data: Tensor, index: NDArray[np.int64], cells: CellGather) -> Tensor:
+        """(views, rows, columns) to a volume (1, D, H, W)."""
         depth, height, width = shape = solid_shape(self.voxels)
         p = self._problem(shape)
-        gathered = torch.zeros((height, width, depth), device=self.device)
-        count = max(1, _AT_ONCE // (self.rows * self.columns))
-        for axis, turned, backward in itertools.product((1, 2, 0), (False, True), (False, True)):
-            own = forms.used[axis, index] & (forms.turned[axis, index] == turned)
-            chosen = np.flatnonzero(own & (forms.backward[axis, index] == backward))
-            for first in range(0, len(chosen), count):
-                places = chosen[first : first + count]
-                held = self._choose(p, index[places])
-                part = data if len(places) == len(data) else data.index_select(0, self._on_device(places))
-                p.axis, p.scaled = axis, 3
-                values = self._pack_cells(p, part.contiguous(), turned, backward)
-                table = self._form_table[axis].index_select(0, self._on_device(index[places]))
-                self._gather_cells(p, table, values, gathered, (depth, height, width), turned, forms.uneven)
-                del held
-        out = torch.empty(shape, dtype=torch.float32, device=self.device)
-        p.scaled = 0
+        gathered = cells.gather(p, data, index)
+        out = torch.empty((depth, height, width), dtype=torch.float32, device=self.device)
         self._move("unpack", p, gathered, out.movedim(1, 0))
         return out[None]
-
-    def _pack_cells(self, p: Problem, data: Tensor, turned: bool, backward: bool) -> Tensor:
-        """Values times the rays' steps: columns by rows, or the other way around, and maybe from the last row on."""
-        views, rows, columns = data.shape
-        many, long = (rows, columns) if turned else (columns, rows)
-        size = 4 * math.ceil(long / 4) + 2 * _ROW_ZEROS
-        values = torch.empty((views, many, size), device=self.device)
-        values[..., :_ROW_ZEROS], values[..., _ROW_ZEROS + long :] = 0, 0
-        p.batches, p.lines, p.length, p.packed_batch = views, rows, columns, many * size
-        p.batch_stride, p.line_stride = data.stride(0), data.stride(1)
-        step = -1 if backward else 1
-        p.packed_place, p.packed_line = (step, size) if turned else (size, step)
-        self._launch_move("pack", p, data, values[..., _ROW_ZEROS + (long - 1 if backward else 0) :])
-        return values
-
-    def _gather_cells(
-        self,
-        p: Problem,
-        table: Tensor,
-        values: Tensor,
-        gathered: Tensor,
-        shape: tuple[int, int, int],
-        turned: bool,
-        uneven: float,
-    ) -> None:
-        """Add what the rays of some views give, a few planes at a time."""
-        q = Problem.from_buffer_copy(p)
-        q.forms, q.sum, q.uneven = table.data_ptr(), 1, uneven
-        q.row_margin, q.row_size = _ROW_ZEROS, values.shape[2]
-        if turned:
-            q.rows, q.columns = p.columns, p.rows
-        depth, height, width = shape
-        planes, high, wide = ((depth, height, width), (height, depth, width), (width, depth, height))[p.axis]
-        tiles = (high - 1) // _CELLS_HIGH + 2
-        groups = wide // _CELLS_WIDE + 1
-        threads = tiles * groups
-        slots = (_CELLS_HIGH + 1) * (_CELLS_WIDE + 1)
-        some = min(max(4, _CELL_SUMS // (threads * slots)), 65535, planes)
-        blocks = -(-tiles * _ABREAST * math.ceil(groups / _ABREAST) // 32)
-        cells = torch.empty((some, slots, threads), device=self.device)
-        for first in range(0, planes, some):
-            q.first_plane, q.last_plane = first, min(first + some, planes)
-            count = q.last_plane - first
-            self.kernels.launch("gather_cells", (blocks, 1, -(-count // 4)), (32, 1, 4), q, values, cells)
-            self.kernels.launch("fold_cells", (-(-tiles // 32), -(-wide // 8), count), (32, 8, 1), q, cells, gathered)
 
     def _problem(self, shape: tuple[int, ...] | torch.Size) -> Problem:
         depth, height, width = shape
@@ -329,7 +234,7 @@ class CudaProjector:
             vectors=self._vectors.data_ptr(), middles=None if self._middles is None else self._middles.data_ptr(),
         )  # fmt: skip
         p.spacing, p.origin = (ctypes.c_double * 3)(*spacing), (ctypes.c_double * 3)(*origin)
-        if self.gathers and self._forms is None:
+        if self.gathers and self._cells is None:
             p.maps, p.spans = self._maps.data_ptr(), self._spans.data_ptr()
         return p
 
@@ -359,12 +264,6 @@ class CudaProjector:
         p.axis = axis
         grid = (-(-self.columns // 128), p.views, 1)
         self.kernels.launch("tabulate", grid, (128, 1, 1), p, None, None)
-
-    def _choose(self, p: Problem, index: NDArray[np.int64]) -> Tensor:
-        """Which views a launch is of; the tensor must live as long as the launches are being made."""
-        chosen = self._on_device(index.astype(np.int32))
-        p.views, p.index = len(index), chosen.data_ptr()
-        return chosen
 
     def _chunks(self, p: Problem, index: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
         """Views whose data are copied together, and the number of the first."""
@@ -400,11 +299,7 @@ class CudaProjector:
         p.batches, p.lines, p.length = own.shape
         p.batch_stride, p.line_stride = own.stride(0), own.stride(1)
         p.packed_batch, p.packed_place, p.packed_line = packed.stride()
-        self._launch_move(name, p, *((own, packed) if name == "pack" else (packed, own)))
-
-    def _launch_move(self, name: str, p: Problem, source: Tensor, target: Tensor) -> None:
-        grid = (-(-p.length // 16), -(-p.lines // (16 * _PACKED)), p.batches)
-        self.kernels.launch(name, grid, (16, 16, 1), p, source, target)
+        launch_move(self.kernels, name, p, *((own, packed) if name == "pack" else (packed, own)))
 
     def _on_device(self, values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)

@@ -65,11 +65,12 @@ def find_forms(rays: Rays, voxels: Voxels, high: int) -> Forms | None:
     count, sizes = len(rays), np.array(solid_shape(voxels))
     table, uneven = np.zeros((3, count, 28)), 0.0
     used, turned, backward = np.zeros((3, 3, count), bool)
+    gap = np.maximum(-views.place, views.place - (sizes - 1)).max(1)  # from the source to the voxels
     for axis in range(3):
         one, two = (1 if axis == 0 else 0), (1 if axis == 2 else 2)
         # The least distance of a place that threads look at.
-        margin = np.full(3, 2 * OFFSET)
-        margin[axis] = 0
+        margin = np.zeros(3, int)
+        margin[one], margin[two] = high, OFFSET
         corners = np.array(np.meshgrid(*np.stack([-margin, sizes - 1 + margin], 1), indexing="ij")).reshape(3, -1)
         nearest = (views.shares[:, 2, :3] @ corners + views.shares[:, 2, 3:]).min(1)
         boxes, sign = _find_boxes(views, axis)
@@ -82,7 +83,7 @@ def find_forms(rays: Rays, voxels: Voxels, high: int) -> Forms | None:
         turn = np.abs(forms[:, 1, 0] * forms[:, 5, 0]) < np.abs(forms[:, 2, 0] * forms[:, 4, 0])
         forms[turn] = forms[turn][:, [0, 2, 1, 3, 5, 4, 6, 8, 7]]
         boxes[turn] = boxes[turn][:, [2, 3, 0, 1]]
-        rise = _find_rise(forms, sign, sizes[[one, axis]], margin[one])
+        rise = _find_rise(forms, sign, sizes[[one, axis]], high, gap >= 3 * high)
         if (used[axis] & (rise == 0)).any():
             return None
         forms *= np.where(sign == 0, 1, sign)[:, None, None]
@@ -99,7 +100,7 @@ def find_forms(rays: Rays, voxels: Voxels, high: int) -> Forms | None:
             table[axis, :, offset + 1 : offset + 4] = share[:, [axis, two, one]]
         table[axis, :, 24:] = boxes + np.array([0, 0, WHOLE, WHOLE + 1])
         change = np.abs(forms[:, 7, 0]) / np.where(used[axis], _least_distance(forms, boxes), np.inf)
-        uneven = max(uneven, float(high**2 * change.max()) + 0.004)
+        uneven = max(uneven, float(high**2 * change.max()))
     return Forms(table.astype(np.float32), used, turned, backward, uneven)
 
 
@@ -146,17 +147,17 @@ def _find_quotients(views: _Views, place: Floats, axis: int, one: int, two: int)
     return forms
 
 
-def _find_rise(forms: Floats, sign: Floats, sizes: NDArray[np.int64], margin: int) -> Floats:
+def _find_rise(forms: Floats, sign: Floats, sizes: NDArray[np.int64], margin: int, far: Flags) -> Floats:
     """The sign of Z's change along rows less z times that of W: 0 where it is not the same wherever rays may be.
 
-    A ray that advances along an axis is no further from the source across than along it, so that the sign is certain if
-    a row's step is larger across.
+    A ray that advances along an axis is no further from the source across than along it, so that from a source which is
+    far the sign is certain if a row's step is twice as large across.
     """
     z, t = (np.array([-margin, size - 1 + margin]) - size // 2 for size in sizes)
     change = (forms[:, 1, :1] + forms[:, 1, 1:] * t)[:, :, None] - forms[:, 7, :1, None] * z
     change = change.reshape(len(forms), 4)
     constant = (change > 0).all(1) | (change < 0).all(1)
-    steady = np.abs(forms[:, 7, 0]) < np.abs(forms[:, 1, 1]) * (1 - 1e-6)
+    steady = far & (2 * np.abs(forms[:, 7, 0]) < np.abs(forms[:, 1, 1]))
     return np.where(constant, np.sign(change[:, 0]), np.where(steady, sign * np.sign(forms[:, 1, 1]), 0))
 
 

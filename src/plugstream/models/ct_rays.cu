@@ -1,15 +1,15 @@
 // The adjoint of any flat detector, which ct_cuda.py compiles together with ct_cuda.cu: rolled, tilted, steep.
 //
 // On a plane, a ray is in a cell between 2 x 2 voxels, and its weights are products of its place (x, z) in it. A thread
-// has HIGH x WIDE cells and adds up 1, x times 1, sat(z), sat(z - 1), ... over the rays of all views, each of which is in
-// one cell: four voxels share what is known of it. `fold_cells` makes voxels of these sums. Cells have rays by numbers
-// that are the same bits in every thread, so that no ray is lost or counted twice.
+// has HIGH x WIDE cells and adds up 1 and x times 1, sat(z), sat(z - 1), ... over the rays of all views, each of which is
+// in one cell: four voxels share what is known of it. `fold_cells` makes voxels of these sums. Threads side by side tell
+// whose ray one is by the same bits, so that none is lost or counted twice.
 
-constexpr int HIGH = 4, WIDE = 2;
-constexpr int ABREAST = 4;         // groups of cells beside each other in a warp, whose columns begin alike
+constexpr int HIGH = 6, WIDE = 1;
+constexpr int ABREAST = 1;         // groups of cells beside each other in a warp
 constexpr int SLOTS = (HIGH + 1) * (WIDE + 1);
 
-struct Sums {                      // with weights 1 and x: of those that count fully from cell n on, of others' sat(z - n)
+struct Sums {                      // with weights 1 and x: of rays beyond all of n cells, of sat(z - n) of others
     float all[2][HIGH], parts[2][HIGH];
 };
 
@@ -25,7 +25,7 @@ __device__ static Plane find_plane(const Problem& p) {
     return {p.width, p.depth, p.height, p.depth, 1, wide};
 }
 
-// max(0, min(1, a b + c)), which is one instruction.
+// max(0, min(1, a b + c)) and max(0, min(1, a + b)), each one instruction.
 __device__ static float multiply_add_clamped(float a, float b, float c) {
 #ifdef __CUDA_ARCH__
     float sum;
@@ -33,6 +33,16 @@ __device__ static float multiply_add_clamped(float a, float b, float c) {
     return sum;
 #else
     return fminf(fmaxf(fmaf(a, b, c), 0.0f), 1.0f);
+#endif
+}
+
+__device__ static float add_clamped(float a, float b) {
+#ifdef __CUDA_ARCH__
+    float sum;
+    asm("add.rn.ftz.sat.f32 %0, %1, %2;" : "=f"(sum) : "f"(a), "f"(b));
+    return sum;
+#else
+    return fminf(fmaxf(a + b, 0.0f), 1.0f);
 #endif
 }
 
@@ -44,90 +54,131 @@ __device__ static float hold(float number) {
     return number;
 }
 
-struct Column {                    // of a view on a plane: Z, X and W of its ray in the middle row, and for a row more
+// What `forms` are on each plane: (planes, views, 5).
+extern "C" __global__ void tabulate_planes(Problem p, const float*, float*) {
+    const int view = blockIdx.x * blockDim.x + threadIdx.x, plane = blockIdx.y;
+    if (view >= p.views) return;
+    const float t = (float)(plane - find_plane(p).planes / 2);
+    const float4 *form = p.forms + 7 * view, one = form[0], two = form[1], three = form[2], four = form[3];
+    const float4 column = form[4], distance = form[5], box = form[6];
+    float4* to = p.table + 5 * ((long long)plane * p.views + view);
+    to[0] = make_float4(fmaf(t, one.y, one.x), fmaf(t, one.w, one.z), fmaf(t, two.y, two.x), four.w);
+    to[1] = make_float4(fmaf(t, two.w, two.z), fmaf(t, three.y, three.x), fmaf(t, three.w, three.z), box.x);
+    to[2] = make_float4(four.x, four.y, four.z, box.y);
+    to[3] = make_float4(fmaf(column.y, t, column.x), column.z, column.w, box.z);
+    to[4] = make_float4(fmaf(distance.y, t, distance.x), distance.z, distance.w, box.w);
+}
+
+// Of a view and a column on a plane: Z, X and W of its ray in the middle row, and for a row more. Of a thread's rows, if
+// they are equally far apart: x and z in cells of the first, and for a row more.
+struct Column {
     float z, x, distance, z_row, x_row, d_row;
+    float first, first_x, first_z, each_x, each_z;
 };
 
-// A ray of row r, if it is in the cells from `cell` on across: with z the cells' height up to it, sat(z - n) is known to
-// be 1 for n < FROM, and 0 from n = TO on.
-template <int FROM, int TO>
-__device__ static void add_ray(const Column& at, float r, float value, bool valid, float cell, float low, Sums& sums) {
-    const float near = __fdividef(1.0f, fmaf(r, at.d_row, at.distance));
-    const float x = fmaf(r, at.x_row, at.x) * near - cell, z = fmaf(r, at.z_row, at.z);
+// With z the height above the thread's first cell, sat(z - n) is known to be 1 for n < FROM, and 0 from n = TO on.
+template <bool EVEN, int FROM, int TO>
+__device__ static void add_ray(float x, float z, float near, float low, float value, bool valid, Sums& sums) {
     const float v = valid && __float_as_uint(x) < 0x3F800000u ? value : 0.0f, moment = v * x;
     sums.all[0][FROM] += v;
     sums.all[1][FROM] += moment;
 #pragma unroll
     for (int n = FROM; n < TO; ++n) {
-        const float part = multiply_add_clamped(z, near, -(low + n));
+        const float part = EVEN ? add_clamped(z, (float)-n) : multiply_add_clamped(z, near, -(low + n));
         sums.parts[0][n] = fmaf(part, v, sums.parts[0][n]);
         sums.parts[1][n] = fmaf(part, moment, sums.parts[1][n]);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128, 6) gather_cells(Problem p, const float* data, float* out) {
+template <int FROM, int TO>
+__device__ static void add_exactly(const Column& at, float row, float value, bool valid, float cell, float low, Sums& sums) {
+    const float near = __fdividef(1.0f, fmaf(row, at.d_row, at.distance));
+    const float x = fmaf(row, at.x_row, at.x) * near - cell, z = fmaf(row, at.z_row, at.z);
+    add_ray<false, FROM, TO>(x, z, near, low, value, valid, sums);
+}
+
+// Row `ROW` of ROWS or ROWS - 1 that are in a thread's cells: they are HIGH / ROWS to HIGH / (ROWS - 1) apart.
+template <bool EVEN, int ROWS, int ROW>
+__device__ static void add_rows(const Column& at, const float* values, bool last, float cell, float low, Sums& sums) {
+    if constexpr (ROW < ROWS) {
+        constexpr int from = ROW * HIGH / ROWS, beyond = ((ROW + 1) * HIGH + ROWS - 2) / (ROWS - 1);
+        constexpr int to = beyond < HIGH ? beyond : HIGH;
+        const bool valid = ROW < ROWS - 1 || last;
+        if (EVEN)
+            add_ray<true, from, to>(fmaf((float)ROW, at.each_x, at.first_x) - cell, fmaf((float)ROW, at.each_z, at.first_z),
+                              1.0f, low, values[ROW], valid, sums);
+        else
+            add_exactly<from, to>(at, at.first + ROW, values[ROW], valid, cell, low, sums);
+        add_rows<EVEN, ROWS, ROW + 1>(at, values, last, cell, low, sums);
+    }
+}
+
+// By their number, or one by one if there are many or few: false for the latter.
+template <bool EVEN, int ROWS>
+__device__ static bool choose_rows(const Column& at, const float* from, float rows, float uneven, float begin, float stop,
+                                   float cell, float low, Sums& sums) {
+    if constexpr (ROWS <= HIGH * 5 / 4) {
+        if (rows >= ROWS - 1 + uneven && rows <= ROWS - uneven) {
+            float values[ROWS];
+            for (int n = 0; n < ROWS; ++n) values[n] = from[n];
+            add_rows<EVEN, ROWS, 0>(at, values, begin + (ROWS - 1) < stop, cell, low, sums);
+            return true;
+        }
+        return choose_rows<EVEN, ROWS + 1>(at, from, rows, uneven, begin, stop, cell, low, sums);
+    }
+    return false;
+}
+
+template <bool EVEN>
+__device__ static void gather_cells(const Problem& p, const float* data, float* out) {
     const Plane size = find_plane(p);
     const int tiles = (size.high - 1) / HIGH + 2, groups = (size.wide + WIDE) / WIDE;
     const int number = blockIdx.x * blockDim.x + threadIdx.x;
     const int tile = number / ABREAST % tiles, group = number / (ABREAST * tiles) * ABREAST + number % ABREAST;
     const int place = blockIdx.z * blockDim.z + threadIdx.z, plane = p.first_plane + place;
     if (group >= groups || plane >= p.last_plane) return;
-    const float t = (float)(plane - size.planes / 2);
     const float low = (float)((tile - 1) * HIGH - size.high / 2), top = low + HIGH, middle = low + 0.5f * HIGH;
-    const float left = (float)(group * WIDE + 1);
+    const float left = (float)(group * WIDE + 1), uneven = EVEN ? 0.0f : p.uneven + 0.004f;
     Sums sums[WIDE];
     for (int w = 0; w < WIDE; ++w)
         for (int n = 0; n < 2 * HIGH; ++n) sums[w].all[n / HIGH][n % HIGH] = sums[w].parts[n / HIGH][n % HIGH] = 0;
-    const float4* forms = p.forms;
+    const float4* table = p.table + 5ll * plane * p.views;
     unsigned corner = p.columns / 2 * p.row_size + p.row_margin + p.rows / 2 - WHOLE_BITS * (p.row_size + 1);
-    for (int view = 0; view < p.views; ++view, forms += 7, corner += p.columns * p.row_size) {
-        const float4 one = forms[0], two = forms[1], three = forms[2], four = forms[3];
-        const float4 column = forms[4], weight = forms[5], box = forms[6];
-        const float z_zero = fmaf(t, one.y, one.x), z_row = fmaf(t, one.w, one.z), z_column = fmaf(t, two.y, two.x);
-        const float below = fmaf(-low, four.y, z_row), above = fmaf(-top, four.y, z_row);
+    for (int view = 0; view < p.views; ++view, table += 5, corner += p.columns * p.row_size) {
+        const float4 z = table[0], x = table[1], d = table[2], hit = table[3], far = table[4];
+        const float middle_hit = fmaf(hit.z, middle, hit.x), middle_far = fmaf(far.z, middle, far.x);
+        const float below = fmaf(-low, d.y, z.y), above = fmaf(-top, d.y, z.y);
         if (!(fminf(below, above) > 0.0f)) continue;
-        const float x_zero = fmaf(t, two.w, two.z), x_row = fmaf(t, three.y, three.x);
-        const float x_column = fmaf(t, three.w, three.z);
         const float each_below = hold(__fdividef(1.0f, below)), each_above = hold(__fdividef(1.0f, above));
-        const float hit = fmaf(column.w, middle, fmaf(column.y, t, column.x));
-        const float far = fmaf(weight.w, middle, fmaf(weight.y, t, weight.x));
-        float edge = __fdividef(fmaf(column.z, left, hit), fmaf(weight.z, left, far));
+        float edge = __fdividef(fmaf(hit.y, left, middle_hit), fmaf(far.y, left, middle_far));
 #pragma unroll
         for (int w = 0; w < WIDE; ++w) {
             const float cell = left + w, before = edge;
-            edge = hold(__fdividef(fmaf(column.z, cell + 1.0f, hit), fmaf(weight.z, cell + 1.0f, far)));
-            const float from = fmaxf(ceilf(fminf(before, edge) - four.w), box.x);
-            const float to = hold(fminf(fmaxf(before, edge) + four.w, box.y));
+            edge = hold(__fdividef(fmaf(hit.y, cell + 1.0f, middle_hit), fmaf(far.y, cell + 1.0f, middle_far)));
+            const float from = fmaxf(ceilf(fminf(before, edge) - z.w), x.w);
+            const float to = hold(fminf(fmaxf(before, edge) + z.w, d.w));
             for (float c = from; c <= to; c += 1.0f) {
-                const Column at = {fmaf(c, z_column, z_zero), fmaf(c, x_column, x_zero), fmaf(c, four.z, four.x),
-                                   z_row, x_row, four.y};
+                Column at = {fmaf(c, z.z, z.x), fmaf(c, x.z, x.x), fmaf(c, d.z, d.x), z.y, x.y, d.y};
                 const float start = fmaf(low, at.distance, -at.z) * each_below;
                 const float end = fmaf(top, at.distance, -at.z) * each_above, rows = end - start;
                 const float begin = __fadd_ru(start, WHOLE), stop = __fadd_ru(end, WHOLE);
                 // Rows off the detector are zeros, as many as are read here.
-                if (!(begin < box.w && stop > box.z)) continue;
+                if (!(begin < far.w && stop > hit.w)) continue;
                 const unsigned side = corner + __float_as_uint(c + WHOLE) * p.row_size;
-                const float* value = data + (side + __float_as_uint(begin));
-                const float first = begin - WHOLE;
-                if (rows >= 3.0f && rows <= 4.0f - p.uneven) {
-                    const float one_value = value[0], two_value = value[1], three_value = value[2], four_value = value[3];
-                    add_ray<0, 2>(at, first, one_value, true, cell, low, sums[w]);
-                    add_ray<1, 3>(at, first + 1, two_value, true, cell, low, sums[w]);
-                    add_ray<2, 4>(at, first + 2, three_value, true, cell, low, sums[w]);
-                    add_ray<3, 4>(at, first + 3, four_value, begin + 3 < stop, cell, low, sums[w]);
-                } else if (rows >= 4.0f + p.uneven && rows <= 5.0f) {
-                    const float one_value = value[0], two_value = value[1], three_value = value[2], four_value = value[3];
-                    const float five_value = value[4];
-                    add_ray<0, 1>(at, first, one_value, true, cell, low, sums[w]);
-                    add_ray<0, 2>(at, first + 1, two_value, true, cell, low, sums[w]);
-                    add_ray<1, 3>(at, first + 2, three_value, true, cell, low, sums[w]);
-                    add_ray<2, 4>(at, first + 3, four_value, true, cell, low, sums[w]);
-                    add_ray<3, 4>(at, first + 4, five_value, begin + 4 < stop, cell, low, sums[w]);
-                } else {
-                    const float beyond = fminf(stop, box.w);
-                    for (float row = fmaxf(begin, box.z); row < beyond; row += 1.0f)
-                        add_ray<0, HIGH>(at, row - WHOLE, data[side + __float_as_uint(row)], true, cell, low, sums[w]);
+                at.first = begin - WHOLE;
+                if (EVEN) {
+                    const float near = __fdividef(1.0f, fmaf(at.first, at.d_row, at.distance));
+                    at.first_x = fmaf(at.first, at.x_row, at.x) * near;
+                    at.each_x = fmaf(-at.first_x, at.d_row, at.x_row) * near;
+                    at.each_z = __fdividef((float)HIGH, rows);
+                    at.first_z = (at.first - start) * at.each_z;
                 }
+                if (choose_rows<EVEN, HIGH * 3 / 4 + 1>(at, data + (side + __float_as_uint(begin)), rows, uneven, begin,
+                                                        stop, cell, low, sums[w]))
+                    continue;
+                const float beyond = fminf(stop, far.w);
+                for (float row = fmaxf(begin, hit.w); row < beyond; row += 1.0f)
+                    add_exactly<0, HIGH>(at, row - WHOLE, data[side + __float_as_uint(row)], true, cell, low, sums[w]);
             }
         }
     }
@@ -149,6 +200,15 @@ extern "C" __global__ void __launch_bounds__(128, 6) gather_cells(Problem p, con
         }
 }
 
+// Rows are equally far apart on all of a thread's cells, but for less than rounding.
+extern "C" __global__ void __launch_bounds__(128, 8) gather_even_cells(Problem p, const float* data, float* out) {
+    gather_cells<true>(p, data, out);
+}
+
+extern "C" __global__ void __launch_bounds__(128, 8) gather_uneven_cells(Problem p, const float* data, float* out) {
+    gather_cells<false>(p, data, out);
+}
+
 // A voxel is a corner of up to four threads' cells; a thread makes HIGH of them.
 extern "C" __global__ void fold_cells(Problem p, const float* cells, float* out) {
     const Plane size = find_plane(p);
@@ -166,9 +226,12 @@ extern "C" __global__ void fold_cells(Problem p, const float* cells, float* out)
         sums[0] += from[HIGH * threads - 1];
     }
     float* to = out + (p.first_plane + (int)blockIdx.z) * size.stride + first * size.next + wide * size.across;
-    if (size.next == 1 && size.high % 4 == 0) {
-        const float4 old = p.sum ? *(float4*)to : make_float4(0, 0, 0, 0);
-        *(float4*)to = make_float4(old.x + sums[0], old.y + sums[1], old.z + sums[2], old.w + sums[3]);
+    if (HIGH % 4 == 0 && size.next == 1 && size.high % HIGH == 0) {
+        for (int n = 0; n < HIGH; n += 4) {
+            const float4 old = p.sum ? *(float4*)(to + n) : make_float4(0, 0, 0, 0);
+            *(float4*)(to + n) =
+                make_float4(old.x + sums[n], old.y + sums[n + 1], old.z + sums[n + 2], old.w + sums[n + 3]);
+        }
     } else {
         for (int n = 0; n < HIGH && first + n < size.high; ++n, to += size.next) *to = p.sum ? *to + sums[n] : sums[n];
     }

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.base.errors import InputError
-from plugstream.models import nufft_triton
+from plugstream.models import nufft_table, nufft_triton
 
 Real = NDArray[np.float64]
 
@@ -253,18 +253,22 @@ class _Product:
         self.shape: tuple[int, int] = table.shape
         self.row_sign: Tensor | None = None
         self.column_sign: Tensor | None = None
-        triton = nufft_triton.serves(self.values)
-        self._sparse = None if triton else _sparse(self.starts, self.columns, self.values, self.shape)
+        forms = (
+            (nufft_table.product, nufft_table.serves(self.values, self.columns)),
+            (nufft_triton.product, nufft_triton.serves(self.values)),
+        )
+        self._fast = next((product for product, serves in forms if serves), None)
+        self._sparse = None if self._fast else _sparse(self.starts, self.columns, self.values, self.shape)
 
     @property
     def held(self) -> int:
         return sum(t.numel() * t.element_size() for t in (self.starts, self.columns, self.values))
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        if self._sparse is None:
-            return nufft_triton.product(
-                self.starts, self.columns, self.values, vectors, row_sign=self.row_sign, column_sign=self.column_sign
-            )
+        if self._fast is not None:
+            signs = {"row_sign": self.row_sign, "column_sign": self.column_sign}
+            return self._fast(self.starts, self.columns, self.values, vectors, **signs)
+        assert self._sparse is not None
         if self.column_sign is not None:
             vectors = torch.stack([vectors[..., 0], vectors[..., 1] * self.column_sign], -1)
         out = torch.empty((len(vectors), self.shape[0], 2), dtype=vectors.dtype, device=vectors.device)

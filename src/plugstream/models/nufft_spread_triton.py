@@ -13,7 +13,8 @@ from plugstream.models.nufft_points import Points
 from plugstream.models.nufft_triton import triton_is_here
 
 _READ_BLOCK = 32  # points that a program looks at together
-_WRITE_BLOCK = {False: 8, True: 64}  # the same for volumes, and for images, whose tiles are of one row
+_WRITE_BLOCK = {False: 8, True: 32}  # the same for volumes, and for images, whose tiles are of one row
+_TOGETHER = 4  # images that a program writes to, whose points have the same weights; of volumes, one
 _TILE = 16  # a kernel has at most 17 cells along an axis
 
 
@@ -51,10 +52,11 @@ def write(values: Tensor, points: Points, grid: Tensor) -> None:
     ordered, order = torch.sort(key, stable=True)
     starts = torch.searchsorted(ordered, torch.arange(size0 * bins1 * bins2 + 1, device=grid.device))
     w0, w1, w2 = points.widths
-    write_tiles[(size0 * bins1 * bins2, len(grid))](
+    together = min(_TOGETHER, 1 << (len(grid) - 1).bit_length()) if rows == 1 else 1
+    write_tiles[(size0 * bins1 * bins2, -(-len(grid) // together))](
         torch.view_as_real(values.resolve_conj().contiguous()), points.first, *points.weights, _flips(points),
-        order, starts, torch.view_as_real(grid), len(points), size0, size1, size2, bins1, bins2,
-        W0=w0, W1=w1, W2=w2, FLIP=points.flipped is not None, ROWS=rows, TILE=_TILE,
+        order, starts, torch.view_as_real(grid), len(points), len(grid), size0, size1, size2, bins1, bins2,
+        W0=w0, W1=w1, W2=w2, FLIP=points.flipped is not None, IMAGES=together, ROWS=rows, TILE=_TILE,
         BLOCK=_WRITE_BLOCK[rows == 1],
     )  # fmt: skip
 

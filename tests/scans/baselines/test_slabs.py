@@ -58,7 +58,7 @@ def check(name: str, device: str, folder: Path) -> None:
     if rays.ndim == 2:
         return
     data = chords(rays).float()
-    for number, memory in enumerate((260e3, 150e3)):
+    for number, memory in enumerate((150e3, 110e3)):
         asked: list[int] = []
 
         def read(views: torch.Tensor, asked: list[int] = asked) -> torch.Tensor:

@@ -52,22 +52,26 @@ def bior15(size: int) -> Matrix:
     return normal
 
 
-def transform(name: str) -> Matrix:
-    """The 8 x 8 transform "bior15" or "dct"."""
-    return {"bior15": bior15, "dct": dct}[name](8)
+def transform(name: str, size: int = 8) -> Matrix:
+    """The transform "bior15" or "dct", (size, size)."""
+    return {"bior15": bior15, "dct": dct}[name](size)
 
 
 @cache
-def correlations(name: str) -> Matrix:
-    """What two 8 x 8 spectra of white noise share where blocks overlap: (9, 9, 64), for |dy| and |dx| of 0 .. 8.
+def correlations(name: str, size: int = 8, axes: int = 2) -> Matrix:
+    """What two spectra of white noise share where blocks overlap: (size + 1, ..., size^axes), for distances 0 .. size.
 
     rho(dy, dx)[u, v] = r_u(dy) r_v(dx),  r_u(d) = sum_n a_u[n] a_u[n + d], with a_u the rows of the transform `name`
-    ("bior15" or "dct"). It is even in dy and dx, 1 for a block with itself, and 0 from a distance of 8 on.
+    ("bior15" or "dct"), and likewise for cubes. It is even in dy and dx, 1 for a block with itself, and 0 from a
+    distance of `size` on.
     """
-    rows = transform(name)
-    r = np.stack([np.einsum("un,un->u", rows[:, : 8 - d], rows[:, d:]) for d in range(9)])
-    table: Matrix = np.einsum("du,ev->deuv", r, r).reshape(9, 9, 64)
-    return table
+    rows = transform(name, size)
+    r = np.stack([np.einsum("un,un->u", rows[:, : size - d], rows[:, d:]) for d in range(size + 1)])
+    table = np.ones(())
+    for _ in range(axes):  # from (d ..., u ...) to (d ..., d', u ..., u')
+        table = np.multiply.outer(table, r)
+        table = np.moveaxis(table, -2, table.ndim // 2 - 1)
+    return table.reshape(*[size + 1] * axes, size**axes)
 
 
 @cache

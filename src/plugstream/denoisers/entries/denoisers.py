@@ -43,6 +43,12 @@ class BM3DOptions(Options):
     profile: Literal["normal", "fast"] = Field("normal", description="parameters of BM3D")
 
 
+class BM4DOptions(Options):
+    """Of BM4D."""
+
+    profile: Literal["normal", "fast"] = Field("normal", description="parameters of BM4D")
+
+
 class NLMOptions(Options):
     """Of non-local means."""
 
@@ -128,6 +134,14 @@ def _declare(name: str, text: str, place: str, **how: Any) -> None:
 
 
 _declare("bm3d", "self-similar images", "bm3d:BM3D", options=BM3DOptions, object="BM3D()", **_FAST)
+_declare(
+    "bm4d",
+    "self-similar volumes",
+    "bm4d:BM4D",
+    options=BM4DOptions,
+    object="BM4D()",
+    **{**_FAST, "cuda": "CUDA C++"},
+)
 
 
 @register(

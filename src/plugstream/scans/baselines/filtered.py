@@ -96,7 +96,7 @@ def filtered_back_projection(
         gather = voxel_views.prepare_cuda(beam.distance, kernels, 1 if rays.ndim == 3 else math.prod(lead))
         filter_rows = _prepare_filter(rays, beam, response, length)
         limit = _SHARE * free_on_device(where["device"]) if memory is None else memory
-        slabs = plan_slabs(gather, len(rays), length, limit)
+        slabs = plan_slabs(gather, len(rays), length, limit, stays=target is None)
         images = [
             form_slabs(gather, read, filter_rows, scales.contiguous(), slabs, target)
             for read in _split_rows(data, rays, slabs)

@@ -20,7 +20,7 @@ struct Problem {
 };
 
 constexpr int ACROSS = 4;    // voxels along x of a thread, where slices are summed
-constexpr int BESIDE = 1;    // and where rays cross slices
+constexpr int BESIDE = 2;    // and where rays cross slices
 constexpr int ALONG = 4;     // voxels along z of a thread where rays cross slices, a warp apart
 constexpr int WARP = 32;
 constexpr int PACKED = 4;    // lines that a thread moves
@@ -82,7 +82,7 @@ template <typename T, bool PARALLEL> __device__ static void gather_slices(const 
         if (x + n < p.width) to[n * lanes] = sums[n];
 }
 
-extern "C" __global__ void gather_four_parallel(Problem p, const float* data, float* out) {
+extern "C" __global__ void __launch_bounds__(256, 5) gather_four_parallel(Problem p, const float* data, float* out) {
     gather_slices<float4, true>(p, (const float4*)data, (float4*)out);
 }
 
@@ -157,9 +157,14 @@ template <bool UPRIGHT> __device__ static void gather_rows(const Problem& p, con
             if (x + n < p.width && z + t * WARP < p.depth) to[n * p.size + t * WARP] = sums[n][t];
 }
 
-extern "C" __global__ void gather_upright(Problem p, const float* data, float* out) { gather_rows<true>(p, data, out); }
+// With 64 registers a thread has all its loads under way at once, which is worth more than more threads.
+extern "C" __global__ void __launch_bounds__(256, 4) gather_upright(Problem p, const float* data, float* out) {
+    gather_rows<true>(p, data, out);
+}
 
-extern "C" __global__ void gather_any(Problem p, const float* data, float* out) { gather_rows<false>(p, data, out); }
+extern "C" __global__ void __launch_bounds__(256, 4) gather_any(Problem p, const float* data, float* out) {
+    gather_rows<false>(p, data, out);
+}
 
 // Rows of the detector, (views, rows, length), as [view][column][line] with zeros around, times the views' scales.
 extern "C" __global__ void pack(Problem p, const float* from, float* to) {

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from plugstream.base.cuda_source import Kernels, compile_kernels
 
-_ACROSS, _ALONG, _BESIDE, _PACKED, _AROUND = 4, 4, 1, 4, 3  # as in gather.cu
+_ACROSS, _ALONG, _BESIDE, _PACKED, _AROUND = 4, 4, 2, 4, 3  # as in gather.cu
 _WARP = 32
 
 
@@ -159,10 +159,9 @@ class CudaGather:
             name = f"gather_{'four' if four else 'one'}_{'parallel' if self.parallel else 'fan'}"
             self.kernels.launch(name, grid, (wide, beside, high), p, packed, sums)
         else:
-            grid = (-(-p.depth // (_WARP * _ALONG)), -(-width // (2 * _BESIDE)), -(-height // 4))
-            self.kernels.launch(
-                "gather_upright" if self.upright else "gather_any", grid, (_WARP, 2, 4), p, packed, sums
-            )
+            grid = (-(-p.depth // (_WARP * _ALONG)), -(-width // (8 * _BESIDE)), height)
+            name = "gather_upright" if self.upright else "gather_any"
+            self.kernels.launch(name, grid, (_WARP, 8, 1), p, packed, sums)
 
     def finish(self, sums: Tensor, out: Tensor) -> None:
         """Put sums where they belong: (H, W, Z) to out (slices, H, W)."""

@@ -27,8 +27,8 @@ Rows = Callable[[Tensor, slice], Tensor]
 """Views (B,), and rows of the detector, to their data (B, R, C), on any device."""
 
 # Numbers of filtered data that are gathered at a time, and how many times the padded rows are there while filtering.
-_AT_ONCE, _COPIES = 1 << 25, 6
-# Slices of a slab whose rows are its own, at most: reading the first and writing the last one hide behind nothing.
+_AT_ONCE, _COPIES = 1 << 24, 6
+# Slices of a slab, at most: reading the first and writing the last one hide behind nothing.
 _DEEP = 256
 # Bytes of a slab on its way back at a time.
 _PIECE = 128 << 20
@@ -55,13 +55,14 @@ class Slabs:
         return list(itertools.pairwise(self.edges))
 
 
-def plan_slabs(gather: CudaGather, views: int, length: int, memory: float) -> Slabs:
+def plan_slabs(gather: CudaGather, views: int, length: int, memory: float, *, stays: bool = True) -> Slabs:
     """The fewest slabs of a volume that need at most so much memory, which is refused if one slice needs more.
 
-    Arguments: gather, of the volume; views, how many there are; length of the rows while they are filtered; memory.
+    Arguments: gather, of the volume; views, how many there are; length of the rows while they are filtered; memory;
+    stays, whether a volume that fits stays on the device.
     """
     depth, height, width = gather.shape
-    most = depth
+    most = depth if stays else min(depth, _DEEP)
     while most:
         count = math.ceil(depth / most)
         edges = tuple(depth * number // count for number in range(count + 1))
@@ -72,7 +73,7 @@ def plan_slabs(gather: CudaGather, views: int, length: int, memory: float) -> Sl
         if sums + each <= memory:
             at_once = max(1, _AT_ONCE // (rows * gather.detector[1]))
             return Slabs(edges, min(views, at_once, int((memory - sums) // each)), rows)
-        most = min(most - 1, int(most * 0.8), _DEEP if gather.in_slices else depth)
+        most = min(most - 1, int(most * 0.8), _DEEP)
     raise InputError(
         f"one slice of {height} x {width} and the rows that see it take about {format_size(sums + each)} of the GPU's "
         f"memory, and {format_size(memory)} are to be had; use --device cpu, or larger voxels"
@@ -177,17 +178,18 @@ class _Arrivals:
         self.device, self._turn = device, 0
         if device.type != "cuda":
             return
-        self._stream = torch.cuda.Stream(device)
-        self._here = [torch.empty(size, device=device) for _ in range(2)]
+        self._stream, self._size = torch.cuda.Stream(device), size
+        self._here: list[Tensor] = []
         self._locked: list[Tensor | None] = [None, None]
-        self._size = size
-        self._stream.wait_stream(torch.cuda.current_stream(device))  # what the buffers' memory was used for before
         self._come, self._used = ([torch.cuda.Event() for _ in range(2)] for _ in range(2))
 
     def load(self, data: Tensor) -> Tensor:
         """Data on the device, in single precision; valid until two more have been asked for."""
         if data.device == self.device:
             return data.to(torch.float32)
+        if not self._here:
+            self._here = [torch.empty(self._size, device=self.device) for _ in range(2)]
+            self._stream.wait_stream(torch.cuda.current_stream(self.device))  # what their memory was used for before
         turn = self._turn = 1 - self._turn
         here = self._here[turn][: data.numel()].view(data.shape)
         if data.is_pinned() and data.dtype == torch.float32:

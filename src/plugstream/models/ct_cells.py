@@ -1,0 +1,90 @@
+"""The adjoint of Joseph's projector on CUDA for rays of any direction, by the cells between voxels (`ct_rays.cu`)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plugstream.base.cuda_source import Kernels
+from plugstream.models.ct_forms import Forms
+from plugstream.models.ct_problem import Problem, choose_views, launch_move
+
+CELLS_HIGH, CELLS_WIDE = 6, 1  # that a thread adds up
+_ABREAST = 1  # groups of cells beside each other in a warp
+_ROW_ZEROS = 12  # on either side of a row of data: more than a thread's cells have rows, in 16 bytes
+_EVEN = 4e-4  # rows, by which those of a thread may be uneven and taken as even: places are off by 5e-5 voxels at most
+_SUMS = 1 << 26  # numbers of threads before they are voxels
+_AT_ONCE = 1 << 24  # numbers of data of one launch
+
+
+class CellGather:
+    """Sums of views over the cells that their rays cross.
+
+    Arguments: forms of all views; kernels; device.
+    """
+
+    def __init__(self, forms: Forms, kernels: Kernels, device: torch.device) -> None:
+        self.forms, self.kernels, self.device = forms, kernels, device
+        self._table = self._on_device(forms.table)
+
+    def gather(self, p: Problem, data: Tensor, index: NDArray[np.int64]) -> Tensor:
+        """(views, rows, columns) to a volume (H, W, D)."""
+        out = torch.zeros((p.height, p.width, p.depth), device=self.device)
+        used, turns, backs = (part[:, index] for part in (self.forms.used, self.forms.turned, self.forms.backward))
+        count = max(1, _AT_ONCE // (p.rows * p.columns))
+        for axis, turned, backward in itertools.product((1, 2, 0), (False, True), (False, True)):
+            own = np.flatnonzero(used[axis] & (turns[axis] == turned) & (backs[axis] == backward))
+            for first in range(0, len(own), count):
+                places = own[first : first + count]
+                part = data if len(places) == len(data) else data.index_select(0, self._on_device(places))
+                q = Problem.from_buffer_copy(p)
+                q.axis, q.sum, q.uneven = axis, 1, self.forms.uneven
+                held = choose_views(q, index[places], self.device)
+                values = self._pack(q, part.contiguous(), turned, backward)
+                table = self._table[axis].index_select(0, held)
+                q.forms = table.data_ptr()
+                self._add(q, values, out)
+        return out
+
+    def _pack(self, q: Problem, data: Tensor, turned: bool, backward: bool) -> Tensor:
+        """Values times the rays' steps: columns by rows, or the other way around, and maybe from the last row on."""
+        views, rows, columns = data.shape
+        many, long = (rows, columns) if turned else (columns, rows)
+        size = 4 * math.ceil(long / 4) + 2 * _ROW_ZEROS
+        values = torch.empty((views, many, size), device=self.device)
+        values[..., :_ROW_ZEROS], values[..., _ROW_ZEROS + long :] = 0, 0
+        q.scaled, q.batches, q.lines, q.length, q.packed_batch = 3, views, rows, columns, many * size
+        q.batch_stride, q.line_stride = data.stride(0), data.stride(1)
+        step = -1 if backward else 1
+        q.packed_place, q.packed_line = (step, size) if turned else (size, step)
+        launch_move(self.kernels, "pack", q, data, values[..., _ROW_ZEROS + (long - 1 if backward else 0) :])
+        q.rows, q.columns, q.row_margin, q.row_size = long, many, _ROW_ZEROS, size
+        return values
+
+    def _add(self, q: Problem, values: Tensor, out: Tensor) -> None:
+        """Add what the rays of some views give, a few planes at a time."""
+        depth, height, width = q.depth, q.height, q.width
+        planes, high, wide = ((depth, height, width), (height, depth, width), (width, depth, height))[q.axis]
+        tiles, groups = (high - 1) // CELLS_HIGH + 2, wide // CELLS_WIDE + 1
+        slots = (CELLS_HIGH + 1) * (CELLS_WIDE + 1)
+        some = min(max(4, _SUMS // (tiles * groups * slots)), 65535, planes)
+        table = torch.empty((planes, q.views, 20), device=self.device)
+        q.table = table.data_ptr()
+        self.kernels.launch("tabulate_planes", (-(-q.views // 32), planes, 1), (32, 1, 1), q, None, None)
+        name = "gather_even_cells" if q.uneven <= _EVEN else "gather_uneven_cells"
+        blocks = -(-tiles * _ABREAST * math.ceil(groups / _ABREAST) // 32)
+        cells = torch.empty((some, slots, tiles * groups), device=self.device)
+        for first in range(0, planes, some):
+            q.first_plane, q.last_plane = first, min(first + some, planes)
+            count = q.last_plane - first
+            self.kernels.launch(name, (blocks, 1, -(-count // 4)), (32, 1, 4), q, values, cells)
+            self.kernels.launch("fold_cells", (-(-tiles // 32), -(-wide // 8), count), (32, 8, 1), q, cells, out)
+
+    def _on_device(self, values: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)
