@@ -12,7 +12,9 @@ import torch
 
 from plugstream.base.cuda_graphs import stream_handle
 
-Size, Fields, Data = tuple[int, int, int], ctypes.Structure, torch.Tensor | None
+Size = tuple[int, int, int]
+Fields = ctypes.Structure
+Data = torch.Tensor | None
 
 
 class Kernels(Protocol):

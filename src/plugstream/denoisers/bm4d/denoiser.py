@@ -10,7 +10,7 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser, Sigma, levels
-from plugstream.denoisers.bm4d import native, reference
+from plugstream.denoisers.bm4d import cuda_form, native, reference
 from plugstream.denoisers.bm4d.profile import BLOCK, PROFILES, Profile
 
 
@@ -75,8 +75,8 @@ class BM4D(Denoiser):
         else:
             parts = image.reshape(-1, 1, *shape).float()
         noise = _noise(sigma, image)
-        form = native if native.serves(parts) else reference
-        out = form.bm4d(parts.contiguous(), noise, self.parameters, stages=self.stages)
+        form = next(f for f in (native, cuda_form, reference) if f is reference or f.serves(parts))
+        out: Tensor = form.bm4d(parts.contiguous(), noise, self.parameters, stages=self.stages)
         out = torch.view_as_complex(out.movedim(1, -1).contiguous()) if image.is_complex() else out
         return out.reshape(image.shape).to(image.dtype), None
 
