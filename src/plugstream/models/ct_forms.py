@@ -218,7 +218,8 @@ def _find_boxes(views: _Views, axis: int) -> tuple[Floats | None, Floats]:
                 continue
             (low, left), (high, right) = np.floor(polygon.min(0) - 1e-6), np.ceil(polygon.max(0) + 1e-6)
             boxes[view] = [*np.clip([left, right], *columns), *np.clip([low, high], *rows)]
-            around = way[view] + (corners + np.sign(corners)) @ np.stack([row[view], column[view]])
+            nodes = np.array([[r, c] for r in np.add(rows, [-1, 1]) for c in np.add(columns, [-1, 1])])
+            around = way[view] + nodes @ np.stack([row[view], column[view]])
             if signs[view] or (sign * around[:, axis] < 0.01 * np.abs(around).max(1)).any():
                 return None, signs
             signs[view] = sign
