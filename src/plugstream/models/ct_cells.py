@@ -1,8 +1,8 @@
 """The adjoint of Joseph's projector on CUDA for rays of any direction, by the cells between voxels (`ct_rays.cu`).
 
 Roofline, of 512^3 voxels and 180 views of a cone with a rolled detector on an H200: instructions limit it. 43 of 47 ms
-are spent in `gather_even_cells`; a form with cells four high took 45 instructions for a voxel and view, by its profile, and
-issued three quarters of what it could. For each launch `fold_cells` reads 1.2 GB and writes 0.5.
+are spent in `gather_even_cells`; by its profile, a form with cells four high took 45 instructions for a voxel and
+view, and issued three quarters of what it could. For each launch `fold_cells` reads 1.2 GB and writes 0.5.
 """
 
 from __future__ import annotations
