@@ -1,6 +1,7 @@
 """BM3D of colour pictures and of noise with a power spectrum beside PyPI's `bm3d`, where that is installed: PSNR in dB.
 
     python benchmarks/bm3d_noise.py FOLDER         FOLDER has the grey pictures test005, test011 and test030 of BSD68
+    python benchmarks/bm3d_noise.py FOLDER docs/images/bm3d-spectrum.png     only the picture of test030 with lines
 
 Parts of 256 x 256 pixels. Noise with a spectrum has the standard deviation 25/255: alike along lines of 31 pixels
 ("line"), in waves across the diagonal ("diagonal"), over two or three pixels ("blob"), 1/f ("pink"), and f ("ramp"),
@@ -56,7 +57,19 @@ def cases(folder: Path) -> Iterator[tuple[str, Any, Any, Any]]:
             yield f"test{number:03d}, {kind}", picture, picture + noise, power
 
 
+def draw(folder: Path, target: Path) -> None:
+    """The picture, with noise along lines, denoised as if that were white, and by its spectrum."""
+    from PIL import Image
+
+    clean, noisy, power = next(case[1:] for case in cases(folder) if case[0] == "test030, line")
+    row = np.hstack([clean, noisy, bm3d(noisy, SIGMA), bm3d(noisy, power)])
+    Image.fromarray(np.rint(255 * np.clip(row, 0, 1)).astype(np.uint8)).save(target)
+
+
 def main() -> None:
+    if len(sys.argv) > 2:
+        draw(Path(sys.argv[1]), Path(sys.argv[2]))
+        return
     sys.path.pop(0)  # this folder, which has a script of PyPI's name
     theirs = importlib.import_module("bm3d") if importlib.util.find_spec("bm3d") else None
     if not hasattr(np, "trapz"):

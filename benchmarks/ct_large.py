@@ -51,7 +51,7 @@ def integrals(rays: Rays, views: slice, half: float) -> torch.Tensor:
         part = torch.stack([a * b for a, b in zip(off, way, strict=True)]).sum(0)
         distance = torch.stack([a * a for a in off]).sum(0) - part * part / square
         total += 2 * value * ((half * radius) ** 2 - distance).clamp_min(0).sqrt()
-    return total
+    return total.float()
 
 
 def error_of(image: torch.Tensor, voxels: Voxels, half: float) -> tuple[float, float]:

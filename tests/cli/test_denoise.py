@@ -9,7 +9,7 @@ import torch
 import zarr
 from PIL import Image
 
-from plugstream import BM3D, TV, Anscombe, InputError, RealImaginary, SliceMean, Slices, bm3d_rgb
+from plugstream import BM3D, BM4D, TV, Anscombe, InputError, RealImaginary, SliceMean, Slices, bm3d_rgb
 from plugstream.base.progress import listening
 from plugstream.cli import main
 from plugstream.denoisers.pictures import OPPONENT, denoise_picture, denoise_volume
@@ -205,6 +205,22 @@ def test_ome_zarr_keeps_its_axes_and_scale(solid, tmp_path):
         assert np.allclose(got.values[1], SliceMean(BM3D())(2 * solid, SIGMA).numpy(), atol=1e-5)
 
 
+def test_volumes_are_for_bm4d_unless_slices_or_a_denoiser_are_asked_for(solid, tmp_path, capsys):
+    np.save(tmp_path / "v.npy", solid)
+    np.save(tmp_path / "thin.npy", solid[:3])
+    for name, more, want in (
+        ("v", [], BM4D()),
+        ("v", ["--along", "y"], Slices(BM3D(), 1)),
+        ("v", ["--denoiser", "bm3d"], SliceMean(BM3D())),
+        ("thin", [], Slices(BM3D(), 0)),
+    ):
+        target = tmp_path / f"{name}{len(list(tmp_path.iterdir()))}.npy"
+        assert main(["denoise", str(tmp_path / f"{name}.npy"), str(target), "--sigma", "15/255", *more]) == 0
+        values = np.load(tmp_path / f"{name}.npy")
+        assert np.allclose(np.load(target), want(values, SIGMA).numpy(), atol=1e-5)
+        assert want.describe() in capsys.readouterr().err
+
+
 def test_a_series_of_pictures_is_no_volume(solid, tmp_path):
     tifffile.imwrite(tmp_path / "t.tif", solid, imagej=True, metadata={"axes": "TYX"})
     assert run(tmp_path / "t.tif", tmp_path / "o.tif") == 0
@@ -231,7 +247,7 @@ def test_progress_counts_slices(solid):
         (["v.npy", "o.npy", "--parts", "mean-phase"], "--parts is for complex images"),
         (["nan.npy", "o.npy"], "NaN or infinity"),
         (["group.zarr", "o.npy"], "no multiscales"),
-        (["small.npy", "o.npy"], "the denoiser needs at least"),
+        (["small.npy", "o.npy", "--denoiser", "bm3d"], "the denoiser needs at least"),
         (["8.npy", "o.npy", "--sigma", "15"], "did you mean 15/255"),
     ],
 )

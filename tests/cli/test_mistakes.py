@@ -126,11 +126,11 @@ def test_info_of_a_run_whose_scan_went_away_and_whose_name_is_hostile(scan, tmp_
 @pytest.mark.parametrize(
     ("name", "options", "users"),
     [
-        ("tv", {"profile": "fast"}, "bm3d or ridge"),
+        ("tv", {"profile": "fast"}, "bm3d or bm4d or ridge"),
         ("bm3d", {"tol": 1e-4}, "tv or tv-anisotropic or ridge"),
         ("nlm", {"max_iterations": 3}, "tv or tv-anisotropic or ridge"),
         ("tv", {"white": 255.0}, "tnrd or ridge"),
-        ("soft", {"profile": "fast"}, "bm3d or ridge"),
+        ("soft", {"profile": "fast"}, "bm3d or bm4d or ridge"),
     ],
 )
 def test_an_option_that_a_denoiser_has_no_use_for_is_refused(name, options, users):

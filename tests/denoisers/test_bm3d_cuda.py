@@ -84,16 +84,15 @@ def test_groups_are_those_of_the_torch_form_and_each_position_has_its_chain(kern
     launches = cuda_kernels.Launches(z, torch.ones(1), PROFILE, kernels)
     keys = keys_of(z[0])
     for most in (1, 2, 16, 32):
-        heads = launches.empty_chains()
         size = reference.group_size(shape, PROFILE.radius, most)
-        groups, chains = launches.choose(keys, size, heads)
+        groups, chains = launches.choose(keys, size)
         assert torch.equal(groups[0].long(), reference.match(z[0], PROFILE, most))
-        for position, head in enumerate(heads[0].tolist()):
-            found = set()
-            while head >= 0:
-                found.add(head)
-                head = int(chains.flatten()[head])
-            assert found == set((groups.flatten() == position).nonzero()[:, 0].tolist())
+        for position, (count, link) in enumerate(chains.heads[0].tolist()):
+            found = chains.lists[0, position, :count].tolist()
+            while link > 0:
+                found.append(link - 1)
+                link = int(chains.next.flatten()[link - 1])
+            assert sorted(found) == (groups.flatten() == position).nonzero()[:, 0].tolist()
 
 
 @needs_compiler
@@ -108,15 +107,23 @@ def test_blocks_become_the_image_of_the_torch_form(kernels):
     groups.view(2, -1)[:, ::2] = torch.arange(groups[0].numel() // 2) * 7 % positions
     blocks = torch.randn(2, references, size, 64, generator=rng)
     shares = torch.rand(2, references, generator=rng) + 0.01
-    heads = launches.empty_chains()
-    chains = torch.empty(groups.shape, dtype=torch.int32)
-    for n in range(2):
-        for k, position in enumerate(groups[n].flatten().tolist()):
-            entry = n * groups[0].numel() + k
-            chains.view(-1)[entry] = heads[n, position]
-            heads[n, position] = entry
+    groups[:, :5, 0] = 3  # more than are listed
+    groups[:, :5, 2] = 3
+    chains = cuda_kernels.Chains(
+        torch.zeros(2, positions, 2, dtype=torch.int32),
+        torch.zeros(2, positions, 8, dtype=torch.int32),
+        torch.zeros(groups.shape, dtype=torch.int32),
+    )
+    for entry, position in enumerate(groups.flatten().tolist()):
+        head = chains.heads[entry // groups[0].numel(), position]
+        if head[0] < 8:
+            chains.lists[entry // groups[0].numel(), position, head[0]] = entry
+        else:
+            chains.next.view(-1)[entry] = head[1]
+            head[1] = entry + 1
+        head[0] += 1
     analysis, synthesis, window = cuda_form.matrices("dct", PROFILE.kaiser)
-    got = launches.assemble(blocks, shares, heads, chains, torch.ones(2), synthesis, window)
+    got = launches.assemble(blocks, shares, chains, torch.ones(2), synthesis, window)
     total = torch.zeros(positions, 64).index_add_(0, groups[0].flatten(), blocks[0].flatten(0, 1))
     weight = torch.zeros(positions).index_add_(0, groups[0].flatten(), shares[0].repeat_interleave(size))
     want = reference._put_together(total, weight, torch.tensor(list(analysis)).view(8, 8), z[0].shape, PROFILE)

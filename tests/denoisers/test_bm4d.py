@@ -15,6 +15,7 @@ from plugstream.base.errors import InputError
 from plugstream.denoisers.bm4d import native, reference
 from plugstream.denoisers.bm4d.profile import Profile
 from plugstream.denoisers.bm4d.settings import candidate_order, fixed_matrices
+from plugstream.denoisers.by_name import make
 
 SMALL = Profile(step1=3, radius=3, group2=16)
 needs_native = pytest.mark.skipif(_native.load() is None, reason="the native kernels are not built")
@@ -174,21 +175,23 @@ def test_what_it_cannot_take_is_refused() -> None:
     with pytest.raises(InputError, match="steps"):
         Profile(step1=5)
     with pytest.raises(InputError, match="radius"):
-        Profile(radius=8)
+        Profile(radius=7)
 
 
-def test_it_is_a_denoiser_of_volumes_by_name() -> None:
-    denoiser = ps.make("bm4d", profile="fast") if hasattr(ps, "make") else ps.BM4D("fast")
-    assert denoiser.ndim == 3
-    with pytest.raises(InputError, match="volumes"):
-        ps.adapt(ps.BM4D(), (64, 64))
+def test_it_is_the_denoiser_of_volumes_by_name_and_bm3d_of_images() -> None:
+    denoiser = make("bm4d", profile="fast")
+    assert ps.adapt(denoiser, (9, 9, 9), complex=True) is denoiser
+    assert ps.adapt(denoiser, (64, 64)) == ps.BM3D("fast")
+    assert ps.adapt(denoiser, (3, 9, 9, 9), channels=True).describe() == "BM4D, channel by channel"
+    with pytest.raises(InputError, match="for volumes"):
+        ps.adapt(ps.BM4D(SMALL), (64, 64))
 
 
 CASES = [
-    ((19, 11, 37), Profile(), 1),
-    ((8, 40, 9), SMALL, 2),
+    ((9, 11, 37), Profile(radius=3), 1),
+    ((7, 36, 8), replace(SMALL, radius=2), 2),
     ((4, 5, 6), Profile(group1=2, group2=4), 1),
-    ((13, 12, 40), Profile(step1=4, step2=1, radius=7, group1=32, group2=1, alike1=0, alike2=0), 1),
+    ((7, 8, 9), Profile(step1=4, step2=1, radius=3, group1=32, group2=1, alike1=0, alike2=0), 1),
 ]
 
 

@@ -92,13 +92,19 @@ def pictures(*shape: int, seed: int = 0) -> Tensor:
     return clean + 0.1 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+def samples(denoiser: Denoiser, *shape: int, seed: int = 0) -> Tensor:
+    """Such pictures, or volumes of a few of them for a denoiser of volumes."""
+    return pictures(*shape[:-2], *([6] if denoiser.ndim == 3 else []), *shape[-2:], seed=seed)
+
+
 everyone = pytest.mark.parametrize("settings", NAMES, indirect=True)
 
 
 @everyone
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_keeps_batch_axes_dtype_and_device(settings: DenoiserSettings, dtype: torch.dtype) -> None:
-    denoiser, z = build_denoiser(settings), pictures(2, 3, 20, 18).to(dtype)
+    denoiser = build_denoiser(settings)
+    z = samples(denoiser, 2, 3, 20, 18).to(dtype)
     out = denoiser(z, 0.1)
     assert (out.shape, out.dtype, out.device) == (z.shape, dtype, z.device)
     assert bool(out.isfinite().all())
@@ -107,11 +113,12 @@ def test_keeps_batch_axes_dtype_and_device(settings: DenoiserSettings, dtype: to
 
 @everyone
 def test_is_pure(settings: DenoiserSettings) -> None:
-    denoiser, z = build_denoiser(settings), pictures(2, 20, 18)
+    denoiser = build_denoiser(settings)
+    z = samples(denoiser, 2, 20, 18)
     before = z.clone()
     first = denoiser(z, 0.1)
     assert torch.equal(z, before)
-    denoiser(pictures(1, 20, 18, seed=1), 0.3)  # neither another image nor another sigma leaves a trace
+    denoiser(samples(denoiser, 1, 20, 18, seed=1), 0.3)  # neither another image nor another sigma leaves a trace
     denoiser(z, 0.01)
     # PyPI's bm3d adds up in an order of chance, so that its last digits change from call to call.
     atol = 1e-5 if settings.name == "pypi-bm3d" else 0
@@ -121,7 +128,8 @@ def test_is_pure(settings: DenoiserSettings) -> None:
 
 @everyone
 def test_takes_a_sigma_for_each_image(settings: DenoiserSettings) -> None:
-    denoiser, z = build_denoiser(settings), pictures(3, 20, 18)
+    denoiser = build_denoiser(settings)
+    z = samples(denoiser, 3, 20, 18)
     sigma = torch.tensor([0.05, 0.1, 0.3])
     out = denoiser(z, sigma)
     for k in range(3):
@@ -188,7 +196,7 @@ def test_what_weights_were_trained_for_is_read_from_them(tmp_path: Path, monkeyp
     assert facts_of(CATALOG["ridge"]).trained_for == pytest.approx((0.01, 0.1))
 
 
-@pytest.mark.parametrize("name", ["median", "deepinv", "deepinv:", "net.py", ":Net", "net.py:", "net.py:3", "bmd3"])
+@pytest.mark.parametrize("name", ["median", "deepinv", "deepinv:", "net.py", ":Net", "net.py:", "net.py:3", "bm3"])
 def test_a_wrong_name_is_answered_with_the_right_ones_in_one_line(name: str) -> None:
     with pytest.raises(InputError, match=r"there is no denoiser .* tv, .* FILE\.py:NAME") as caught:
         find("denoiser", name)
@@ -196,7 +204,7 @@ def test_a_wrong_name_is_answered_with_the_right_ones_in_one_line(name: str) -> 
     with pytest.raises(InputError, match="there is no denoiser") as caught:
         resolve(None, [("denoiser", "name", name)])
     assert "\n" not in str(caught.value)
-    if name == "bmd3":
+    if name == "bm3":
         assert "did you mean 'bm3d'?" in str(caught.value)
 
 

@@ -29,6 +29,7 @@ static dim3 blockIdx, threadIdx, blockDim, gridDim;
 struct alignas(16) float4 { float x, y, z, w; };
 static float __fadd_rd(float a, float whole) { return std::floor(a) + whole; }  // for the number that has no fraction
 static float __fadd_ru(float a, float whole) { return std::ceil(a) + whole; }
+static float __fadd_rn(float a, float b) { return a + b; }
 static float rsqrtf(float a) { return 1.0f / std::sqrt(a); }
 static float __saturatef(float a) { return a > 0.0f ? (a < 1.0f ? a : 1.0f) : 0.0f; }
 static float __fdividef(float a, float b) { return a / b; }

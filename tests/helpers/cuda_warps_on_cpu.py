@@ -24,6 +24,7 @@ using std::max; using std::min;
     type* const name = (type*)this_fiber->block->shared(__LINE__, count * sizeof(type))
 struct dim3 { unsigned x, y, z; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(8) int2 { int x, y; };
 struct alignas(16) int4 { int x, y, z, w; };
 struct alignas(16) float4 { float x, y, z, w; };
 static dim3 gridDim, blockDim;
@@ -98,16 +99,14 @@ template <class T, class From> static T from_lane(T value, From from) {
     std::memcpy(&value, w.a[turn][from(lane) % 32], sizeof(T));
     return value;
 }
-template <class T> static T __shfl_sync(unsigned, T v, int lane) { return from_lane(v, [&](int) { return lane; }); }
+template <class T> static T __shfl_sync(unsigned, T v, int lane, int width = 32) {
+    return from_lane(v, [&](int k) { return k / width * width + lane % width; });
+}
 template <class T> static T __shfl_xor_sync(unsigned, T v, int by) {
     return from_lane(v, [&](int k) { return k ^ by; });
 }
 template <class T> static T __shfl_up_sync(unsigned, T v, int by) {
     return from_lane(v, [&](int k) { return k < by ? k : k - by; });
-}
-static int __reduce_min_sync(unsigned, int v) {
-    for (int by = 1; by < 32; by *= 2) v = min(v, __shfl_xor_sync(0u, v, by));
-    return v;
 }
 // PTX ISA, mma.m16n8k16: of the lane 4 g + t, rows g and g + 8 of a, column g of b, columns 2 t and 2 t + 1 of c.
 static void multiply(float* c, const unsigned* a, unsigned b0, unsigned b1) {

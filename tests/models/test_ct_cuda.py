@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from plugstream.models import CTModel, ct_cells, ct_cuda, ct_joseph
 from plugstream.models.ct_beams import cone_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_maps import map_detector
+from plugstream.models.ct_problem import read_source
 
 CURVED = ("curved fan", "curved cone")
 NOT_GATHERED = {"curved fan", "curved cone"}
@@ -23,7 +23,7 @@ NOT_GATHERED = {"curved fan", "curved cone"}
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> CpuKernels:
-    return CpuKernels(ct_cuda.read_source(), tmp_path_factory.mktemp("kernels"))
+    return CpuKernels(read_source(), tmp_path_factory.mktemp("kernels"))
 
 
 def compare(projector: ct_cuda.CudaProjector, lead: tuple[int, ...], views: list[int]) -> float:
@@ -58,6 +58,41 @@ def test_the_kernels_are_the_torch_form(kernels: CpuKernels) -> None:
         projector = ct_cuda.CudaProjector(rays, voxels, torch.device("cpu"), kernels)
         assert projector.gathers == (name not in NOT_GATHERED), name
         assert compare(projector, lead, [1, 8, 3]) <= 1e-5, (name, rays.detector)
+
+
+class Listed:
+    """Launches kernels and keeps their names."""
+
+    def __init__(self, kernels: CpuKernels) -> None:
+        self.kernels, self.names = kernels, set[str]()
+
+    def launch(self, name: str, *arguments: Any) -> None:
+        self.names.add(name)
+        self.kernels.launch(name, *arguments)
+
+
+@needs_compiler
+@pytest.mark.parametrize("roll", [0.01, -0.8, 1.5, 3.1])
+@pytest.mark.parametrize("beam", ["stack", "cone", "steep", "tilted cone"])
+def test_a_detector_may_be_turned_by_any_angle(kernels: CpuKernels, beam: str, roll: float) -> None:
+    """Rows then are columns for the kernel, or counted from the last, and heights have as many rows as cells or not."""
+    listed = Listed(kernels)
+    for pixel, detector in ((0.75, (30, 21)), (1.0, (17, 24)), (0.3, (9, 8))):
+        rays = SOLID[beam](pixel, detector).roll_detector(roll)
+        projector = ct_cuda.CudaProjector(rays, Voxels((19, 8, 9), (1.0, 1.1, 0.9)), torch.device("cpu"), listed)
+        assert projector.gathers
+        assert compare(projector, (), [1, 8, 3]) <= 1e-5, detector
+    assert ("gather_uneven_cells" if "cone" in beam else "gather_even_cells") in listed.names
+
+
+@needs_compiler
+def test_a_cone_far_away_is_even(kernels: CpuKernels) -> None:
+    """Its rows are as good as equally far apart, within a thread's cells; then they are taken so."""
+    rays = cone_beam(np.linspace(0, 6, 9), (40, 24), 2.0, source=3000, detector=3000).roll_detector(0.01)
+    listed = Listed(kernels)
+    projector = ct_cuda.CudaProjector(rays, Voxels((33, 12, 11), 1.0), torch.device("cpu"), listed)
+    assert compare(projector, (), [1, 8, 3]) <= 1e-5
+    assert "gather_even_cells" in listed.names
 
 
 @needs_compiler
@@ -147,5 +182,5 @@ def test_a_model_on_a_gpu_is_that_on_the_cpu(rays: Rays) -> None:
 
 
 def test_the_source_travels_with_the_package() -> None:
-    assert Path(ct_cuda.__file__).with_suffix(".cu").is_file()
-    assert "gather_cone_inside" in ct_cuda.read_source()
+    assert "gather_cone_inside" in read_source()
+    assert "gather_even_cells" in read_source()

@@ -35,7 +35,7 @@ Volume volume_of(const Shape& s, const Array<const float, 5>& volumes, const Arr
 
 void check_search(int step1, int step2, int radius, int group1, int group2, const Array<const int32_t, 1>& order) {
     expect(step1 >= 1 && step1 <= 4 && step2 >= 1 && step2 <= 4, "steps must be 1 to 4");
-    expect(radius >= 1 && radius <= 7, "radius must be 1 to 7");
+    expect(radius >= 1 && radius <= 6, "radius must be 1 to 6");
     expect(is_group(group1) && is_group(group2), "groups must have 1, 2, 4, 8, 16 or 32 cubes");
     const size_t span = 2 * static_cast<size_t>(radius) + 1;
     expect(order, {span * span * span}, "order must have one value for each candidate of the window");

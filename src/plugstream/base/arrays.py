@@ -66,6 +66,13 @@ def accept_arrays(method: Callable[P, R]) -> Callable[P, R]:
     return accepting
 
 
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """A small tensor on a device; the host does not wait for a GPU's earlier work, as it would with pageable memory."""
+    if device.type != "cuda" or tensor.is_cuda:
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 def accept_arrays_in(kind: type, names: Sequence[str]) -> None:
     """Let the methods of these names that a class defines itself accept arrays; for `__init_subclass__`."""
     for name in names:

@@ -12,7 +12,9 @@ import torch
 
 from plugstream.base.cuda_graphs import stream_handle
 
-Size, Fields, Data = tuple[int, int, int], ctypes.Structure, torch.Tensor | None
+Size = tuple[int, int, int]
+Fields = ctypes.Structure
+Data = torch.Tensor | None
 
 
 class Kernels(Protocol):
@@ -85,6 +87,16 @@ class CudaKernels:
             message = ctypes.c_char_p()
             self._driver.cuGetErrorString(code, ctypes.byref(message))
             raise RuntimeError(f"CUDA: {(message.value or b'unknown error').decode()}")
+
+
+def takes(values: torch.Tensor, source: str) -> bool:
+    """Whether kernels of a source can have these: float32 on CUDA, not differentiated, and there is a compiler."""
+    return (
+        values.is_cuda
+        and values.dtype == torch.float32
+        and not (values.requires_grad and torch.is_grad_enabled())
+        and compile_kernels(source, values.device) is not None
+    )
 
 
 @cache

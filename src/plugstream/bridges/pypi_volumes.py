@@ -59,7 +59,8 @@ def bm4d(
         level = np.full((1, 1, 1, 1), sigma_psd, np.float32)
         native.bm4d(stack, level, out, stages=stages, threads=threads(), **native_settings(parameters))
     clean: NDArray[Any] = out[0].astype(volume.real.dtype if volume.dtype.kind in "fc" else np.float64)
-    return clean[0] + 1j * clean[1] if len(clean) == 2 else clean[0]
+    whole: NDArray[Any] = clean[0] + 1j * clean[1] if len(clean) == 2 else clean[0]
+    return whole
 
 
 def _check(volume: NDArray[Any], sigma: Any, profile: str | Profile, stage_arg: Any, blockmatches: Any) -> Profile:

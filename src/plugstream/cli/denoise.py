@@ -44,17 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
+    from plugstream.images.volumes import volume_header
     from plugstream.settings import needs_sigma, parse_sigma
 
-    settings = settings_of(parsed, PRESETS)
+    axes, shape = volume_header(parsed.picture)
+    solid = axes.endswith("zyx") and min(shape[-3:]) >= 4 and vars(parsed).get("denoiser.along") is None
+    settings = settings_of(parsed, (*PRESETS, ("denoiser", "name", "bm4d")) if solid else PRESETS)
     if not parsed.counts and (parsed.gain != 1 or parsed.read_noise != 0):
         raise InputError("--gain and --read-noise are for counts; add --counts")
     if parsed.sigma is None and needs_sigma(settings.denoiser.name) and not parsed.counts:
         raise InputError("how strong the noise is is not given; give --sigma, such as 15/255 or 0.06")
     sigma = float(parsed.counts) if parsed.sigma is None else parse_sigma(parsed.sigma, zero=True)
-    from plugstream.images.volumes import holds_volume
-
-    (_denoise_volume if holds_volume(parsed.picture) else _denoise_picture)(parsed, settings, sigma)
+    (_denoise_volume if axes else _denoise_picture)(parsed, settings, sigma)
     say(f"wrote {parsed.out}")
     return 0
 

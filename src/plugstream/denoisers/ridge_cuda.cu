@@ -11,13 +11,14 @@ constexpr int TALL = 16, WIDE = 32, BY = 4;         // a tile, and how far a fil
 constexpr int ROWS = TALL + 2 * BY, COLUMNS = WIDE + 2 * BY, REGION = ROWS * COLUMNS;
 constexpr int PITCH = 28, COPY = ROWS * PITCH + 16;  // of pairs of pixels; odd pixels are elsewhere than even ones
 constexpr int THREADS = 1024 / RUNS, ALONG = 6, TILES = FILTERS / 8, TAPS = 11;  // steps of 16 taps; eights of filters, of taps
+constexpr int COARSE = 20;                          // iterations that may be coarse
 constexpr int STEP = (2 * RATIOS + 1) * FILTERS, ROW = STEP + 5;
 constexpr float WHOLE = 12582912.0f;                // 1.5 2^23: added to a number, it leaves a whole one in the last bits
 
 struct Problem {
     int count, height, width, down, across;         // images; pixels; tiles
     int team, limit;                                // blocks that share an image; iterations
-    double goal;                                    // tol^2
+    double goal, coarse;                            // tol^2; how many times that the squares of a residual are large
     const float *z, *start;                         // (count, height, width)
     const float* rows;                              // (count, ROW): see ridge_cuda.py
     const uint4 *forward, *backward;                // filters as a warp reads them
@@ -192,48 +193,8 @@ __device__ static double step(const Problem& p, Scratch& s, const Block& b, int 
     return squares;
 }
 
-// Adds what rows of pixels give, in units, to s.sums.
-template <int COUNT>
-struct Row {
-    int* sums;                                      // where the first row of pixels gives to by its first tap
-    float to_units;
-    __device__ void add(int row, int down, int over, float value) const {
-        const float units = fmaf(value, to_units, WHOLE);
-        atomicAdd(sums + (row + down) * COLUMNS + over, __float_as_int(units) - __float_as_int(WHOLE));
-    }
-};
-
-// Move sums along a row of 40 pixels, of which a lane 4 g + t has 8 k + g, by so many pixels.
-template <int BY_PIXELS>
-__device__ static void shift(float (&sums)[5][2], int e, int lane) {
-    float before = 0;
-#pragma unroll
-    for (int k = 0; k < 5; ++k) {
-        const float turned = __shfl_sync(0xFFFFFFFF, sums[k][e], (lane - 4 * BY_PIXELS) & 31);
-        sums[k][e] = lane < 4 * BY_PIXELS ? before : turned;
-        before = turned;
-    }
-}
-
-// What runs of pixels give by eight taps: two columns of four rows, or the bottom row.
-__device__ static void multiply_taps(const Problem& p, int eight, int lane, const unsigned (&front)[RUNS][TILES][2],
-                                     const unsigned (&rest)[RUNS][TILES][2], float (&gives)[RUNS][4]) {
-#pragma unroll
-    for (int k = 0; k < RUNS * 4; ++k) gives[k / 4][k % 4] = 0;
-#pragma unroll
-    for (int k = 0; k < TILES / 2; ++k) {
-        const uint4 w = __ldg(p.backward + (eight * (TILES / 2) + k) * 32 + lane);
-#pragma unroll
-        for (int m = 0; m < RUNS; ++m) multiply(gives[m], &rest[m][2 * k][0], w.x, w.y);
-#pragma unroll
-        for (int m = 0; m < RUNS; ++m) multiply(gives[m], &front[m][2 * k][0], w.z, w.w);
-#pragma unroll
-        for (int m = 0; m < RUNS; ++m) multiply(gives[m], &front[m][2 * k][0], w.x, w.y);
-    }
-}
-
-// What the pixels of a tile give to those around, into s.sums. Shares of one row of taps are first added up along a row
-// of pixels, from the last column of taps to the first, moving along with each. A warp has RUNS runs of 16 pixels, two a row.
+// What the pixels of a tile give to those around, into s.sums. Not FINE, by the product of fronts alone. A warp has RUNS runs of 16 pixels, two a row.
+template <bool FINE>
 __device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const unsigned* const pixels = s.pixels + (g & 1) * COPY + RUNS / 2 * warp * PITCH + g / 2;
@@ -259,17 +220,18 @@ __device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
             for (int i = 0; i < 4; ++i) {
                 const unsigned* at = pixels + (m / 2 * PITCH + m % 2 * 8 + i % 2 * 4) + from[i / 2];
                 front[m][i] = at[0];
-                rest[m][i] = at[2 * COPY];
+                if (FINE) rest[m][i] = at[2 * COPY];
             }
 #pragma unroll
         for (int n = 0; n < TILES; ++n) {
             const uint4 w = __ldg(p.forward + (step * TILES + n) * 32 + lane);
 #pragma unroll
-            for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], rest[m], w.x, w.y);
+            for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], front[m], w.x, w.y);
+            if (!FINE) continue;
 #pragma unroll
             for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], front[m], w.z, w.w);
 #pragma unroll
-            for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], front[m], w.x, w.y);
+            for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], rest[m], w.x, w.y);
         }
     }
     bool inside[RUNS][2];
@@ -300,46 +262,46 @@ __device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
                 }
                 const unsigned both = pack(slope[0], slope[1]);
                 front[m][n][h] = both;
-                rest[m][n][h] = pack(slope[0] - unpack(both, false), slope[1] - unpack(both, true));
+                if (FINE) rest[m][n][h] = pack(slope[0] - unpack(both, false), slope[1] - unpack(both, true));
             }
-    Row<RUNS / 2> row = {s.sums + RUNS / 2 * warp * COLUMNS, s.row[STEP + 3]};
+    const float to_units = s.row[STEP + 3];
+    int* const around = s.sums + RUNS / 2 * warp * COLUMNS + g;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {          // four rows of taps each
-        float sums[RUNS / 2][5][2];                 // of 8 pixels, and of even and odd columns of taps
+    for (int j = 0; j < TAPS; ++j) {
+        float gives[RUNS][4];
 #pragma unroll
-        for (int k = 0; k < RUNS / 2 * 10; ++k) sums[k / 10][k / 2 % 5][k % 2] = 0;
+        for (int m = 0; m < RUNS; ++m)
 #pragma unroll
-        for (int pair = 4; pair >= 0; --pair) {     // of columns
-            float gives[RUNS][4];
-            multiply_taps(p, 5 * half + pair, lane, front, rest, gives);
+            for (int i = 0; i < 4; ++i) gives[m][i] = 0;
 #pragma unroll
-            for (int r = 0; r < RUNS / 2; ++r)
+        for (int k = 0; k < TILES / 2; ++k) {
+            const uint4 w = __ldg(p.backward + (j * (TILES / 2) + k) * 32 + lane);
 #pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    if (pair == 4 && e == 1) continue;
-                    if (pair < 4) shift<2>(sums[r], e, lane);
+            for (int m = 0; m < RUNS; ++m) multiply(gives[m], &front[m][2 * k][0], w.x, w.y);
+            if (!FINE) continue;
 #pragma unroll
-                    for (int k = 0; k < 4; ++k) sums[r][k][e] += gives[2 * r + k / 2][2 * (k % 2) + e];
-                }
-            if (pair == 4 && half == 0) {           // the last tap of all has a place that is free, in the first row
+            for (int m = 0; m < RUNS; ++m) multiply(gives[m], &front[m][2 * k][0], w.z, w.w);
 #pragma unroll
-                for (int k = 0; k < 4 * (RUNS / 2); ++k)
-                    if (t == 0) row.add(k / 4, 8, 8 * (k % 4) + g + 8, gives[k / 2][2 * (k % 2) + 1]);
-            }
+            for (int m = 0; m < RUNS; ++m) multiply(gives[m], &rest[m][2 * k][0], w.x, w.y);
         }
+        // Eight taps are two columns of four rows, so that no two threads add to one place, or the bottom row; the
+        // last tap of that has a place that is free.
 #pragma unroll
-        for (int r = 0; r < RUNS / 2; ++r) {
-            shift<1>(sums[r], 1, lane);
+        for (int i = 0; i < 4; ++i) {
+            const int e = i % 2;
+            const bool spare = j < 10 && j % 5 == 4 && e == 1;
+            if (spare && (j != 4 || t != 0)) continue;
+            const int to = spare     ? 8 * COLUMNS + 8
+                           : j == 10 ? 8 * COLUMNS + 2 * t + e
+                                     : (4 * (j / 5) + t) * COLUMNS + 2 * (j % 5) + e;
 #pragma unroll
-            for (int k = 0; k < 5; ++k) row.add(r, 4 * half + t, 8 * k + g, sums[r][k][0] + sums[r][k][1]);
+            for (int m = 0; m < RUNS; ++m) {
+                const float units = fmaf(gives[m][i], to_units, WHOLE);
+                atomicAdd(around + (m / 2 * COLUMNS + m % 2 * 16 + i / 2 * 8) + to,
+                          __float_as_int(units) - __float_as_int(WHOLE));
+            }
         }
     }
-    float gives[RUNS][4];                           // the bottom row
-    multiply_taps(p, 10, lane, front, rest, gives);
-#pragma unroll
-    for (int m = 0; m < RUNS; ++m)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) row.add(m / 2, 8, 16 * (m % 2) + 8 * (i / 2) + g + 2 * t + i % 2, gives[m][i]);
 }
 
 // Add what a tile gave to the image; what lies beyond a border goes to the pixel that it mirrors.
@@ -351,24 +313,32 @@ __device__ static void give(const Problem& p, const Scratch& s, const Block& b, 
     }
 }
 
-// The image whose squares of the residual are at most the goal, and whether there is one; else the last.
+// The image whose squares of the residual are at most the goal, and whether there is one; else the last. The first
+// iterations are not fine, but for two that may find a good start, as long as the residual is large beside the error.
 __device__ static int iterate(const Problem& p, Scratch& s, Block& b, double goal, bool& near) {
-    for (int k = 0;; ++k) {
+    bool fine = true, last = true, earlier = true;  // this iteration, the last one and the one before it
+    for (int k = 0;; ++k, earlier = last, last = fine) {
         // The residual of x_(k-2) was found with x_(k-1). A NaN counts as near, which no iteration would cure.
         double residual = 0, squares = 0;
         if (k >= 2)
-            for (int rank = threadIdx.x; rank < p.team; rank += THREADS) residual += __ldcg(&part_of(p, b, (k - 1) % 2, rank));
+            for (int rank = threadIdx.x; rank < p.team; rank += THREADS)
+                residual += __ldcg(&part_of(p, b, (k - 1) % 2, rank));
         for (int tile = b.rank; tile < p.down * p.across; tile += p.team) {
             const int top = tile / p.across * TALL, left = tile % p.across * WIDE;
             squares += step(p, s, b, k, top, left);
             if (tile == b.rank) {
-                near = !(over_block<SUM>(s, residual) > goal) && k >= 2;
+                residual = over_block<SUM>(s, residual);
+                near = k >= 2 && earlier && !(residual > goal);
                 if (near) return k - 2;
                 if (k == p.limit + 2) return k - 1;
+                fine = k < 2 || k >= COARSE || !(residual > p.coarse * goal);
             } else {
                 __syncthreads();
             }
-            spread(p, s, top, left);
+            if (fine)
+                spread<true>(p, s, top, left);
+            else
+                spread<false>(p, s, top, left);
             __syncthreads();
             give(p, s, b, k, top, left);
             __syncthreads();

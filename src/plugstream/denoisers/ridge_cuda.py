@@ -31,6 +31,7 @@ _RUNS = 4  # of 16 pixels, which a warp has
 _MOST_FILTERS = 64
 _MOST_LEVELS = 16  # noise levels whose tables are remembered
 _LARGEST = 64.0  # slope in half precision, whose largest number is 65504
+_LARGE = 0.03  # residual, relative to the image, beside which the error of products in half precision, 5e-4, is small
 _UNITS = 2.0**21  # of the largest share that a pixel may give another: 4 x 81 of them are below 2^31
 
 
@@ -40,6 +41,7 @@ class Problem(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int) for name in ("count", "height", "width", "down", "across", "team", "limit")),
         ("goal", ctypes.c_double),
+        ("coarse", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in ("z", "start", "rows", "forward", "backward")),
         *((name, ctypes.c_void_p) for name in ("x", "sums", "parts", "arrived", "out", "near")),
     )
@@ -61,13 +63,14 @@ def serves(ridges: Ridges, z: Tensor) -> bool:
         and ridges.size <= _SIZE
         and 2 * len(ridges.filters) <= _MOST_FILTERS
         and not forms.differentiated(z)
-        and torch.cuda.get_device_capability(z.device) >= (8, 0)
         and _find_kernels(2 * len(ridges.filters), len(ridges.ratios), z.device) is not None
     )
 
 
 @cache
 def _find_kernels(filters: int, ratios: int, device: torch.device) -> Kernels | None:
+    if torch.cuda.get_device_capability(device) < (8, 0):  # without these products
+        return None
     return compile_kernels(read_source(_padded(filters), ratios), device)
 
 
@@ -182,7 +185,9 @@ class Solver:
         parts = torch.empty(5 * team * teams, dtype=torch.float64, device=z.device)
         x = torch.empty((3, *z.shape), device=z.device)
         sums = torch.zeros(z.numel() * 3 + teams + count, dtype=torch.int32, device=z.device)
-        p = Problem(count, height, width, down, across, team, self.limit, self.tol**2)
+        p = Problem(
+            count, height, width, down, across, team, self.limit, self.tol**2, max(_LARGE / self.tol, 10.0) ** 2
+        )
         p.z, p.start, p.rows = z.data_ptr(), 0 if start is None else start.data_ptr(), rows.data_ptr()
         p.forward, p.backward = self._filters.forward.data_ptr(), self._filters.backward.data_ptr()
         p.x, p.sums, p.parts, p.out = x.data_ptr(), sums.data_ptr(), parts.data_ptr(), out.data_ptr()

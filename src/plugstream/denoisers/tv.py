@@ -197,7 +197,9 @@ class TV(AnyShape):
             warm = start_at.reshape(*form, self.ndim, *spatial).contiguous()
         ones = [1] * (z.ndim - 1)
         strength = self.weight * per_image(sigma, image, self.axes) ** 2
-        strength = torch.as_tensor(strength, dtype=z.dtype, device=z.device)
+        if not isinstance(strength, Tensor):  # filled there, as a copy would wait for a GPU's earlier work
+            strength = torch.full((), strength, dtype=z.dtype, device=z.device)
+        strength = strength.to(z)
         strength = strength.expand(*lead, *[1] * self.axes).reshape(-1, *ones)
         if native is None and self.ndim == 3 and not coupled and self.support is None and tv_cuda.serves(z):
             x, dual = self._solve_volumes(z, strength, warm, tv_cuda.find_kernels(z.device))

@@ -24,7 +24,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from plugstream.base.cuda_source import Kernels, compile_kernels
+from plugstream.base.cuda_source import Kernels, compile_kernels, takes
 from plugstream.denoisers.tv_problem import Penalty
 
 PACES = (3.8, 1.3) * 16  # how long the first steps are, times 1/L
@@ -66,12 +66,7 @@ def find_kernels(device: torch.device) -> Kernels | None:
 
 def serves(volumes: Tensor) -> bool:
     """Whether the kernels take these: float32 on CUDA, not differentiated."""
-    return (
-        volumes.is_cuda
-        and volumes.dtype == torch.float32
-        and not (volumes.requires_grad and torch.is_grad_enabled())
-        and find_kernels(volumes.device) is not None
-    )
+    return takes(volumes, read_source())
 
 
 def solve(

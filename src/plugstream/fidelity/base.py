@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.base.arrays import Array, as_tensor
+from plugstream.base.arrays import Array, as_tensor, send
 from plugstream.base.errors import DamagedError, InputError, PlugstreamWarning
 from plugstream.base.linalg import broadcast_axes, largest_eigenvalue, per_image, squared_norm
 from plugstream.fidelity.abilities import OfModel, Weights
@@ -240,7 +240,7 @@ class ModelFidelity(OfModel):
             return self._checked(self._source.read(index), index)
         if index is None:
             return self._data
-        return self._data.index_select(-1 - len(self.model.data_shape), index.to(self.device))
+        return self._data.index_select(-1 - len(self.model.data_shape), send(index, self.device))
 
     def backprojection(self, views: Views = None) -> Tensor:
         """The simplest image of the data: the gradient at zero, scaled to fit the data best.

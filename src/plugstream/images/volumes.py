@@ -35,47 +35,55 @@ class StoredVolume:
         return 3 if "z" in self.axes else 2
 
 
-def holds_volume(path: Path) -> bool:
-    """Whether a file is a volume by its ending and its header: an OME-Zarr, a stack of grey pictures, or an NPY of
-    three or more axes whose last is longer than the channels of a colour picture. Complex numbers are none."""
+def volume_header(path: Path) -> tuple[str, tuple[int, ...]]:
+    """The axes and the shape of a volume, or of a series of pictures, by its ending and its header: an OME-Zarr, a
+    stack of grey pictures, or an NPY of three or more axes whose last is longer than the channels of a colour picture.
+
+    Axes are letters of t, c, z, y and x; there are none if it is a picture, or cannot be read.
+    """
     kind = path.suffix.lower()
     try:
-        if kind == ".zarr":
-            return path.is_dir()
+        if kind == ".zarr" and path.is_dir():
+            array, names, _ = _open_zarr(path)
+            return names, tuple(array.shape)
         if kind == ".npy" and path.is_file():
             values = np.load(path, mmap_mode="r", allow_pickle=False)
-            return bool(values.dtype.kind != "c" and (values.ndim > 3 or (values.ndim == 3 and values.shape[2] > 4)))
+            volume = values.dtype.kind != "c" and (values.ndim > 3 or (values.ndim == 3 and values.shape[2] > 4))
+            return (_usual_axes(values.ndim), values.shape) if volume else ("", ())
         if kind in (".tif", ".tiff") and path.is_file():
             import tifffile
 
             with tifffile.TiffFile(path) as file:
-                return "S" not in file.series[0].axes and len(file.series[0].shape) > 2
+                names, shape = file.series[0].axes.lower(), file.series[0].shape
+            if "z" not in names:  # tifffile's letters of stacks that say nothing of themselves
+                names = names.replace("q", "z").replace("i", "z")
+            return (names, shape) if "s" not in names and len(shape) > 2 else ("", ())
+    except InputError:
+        raise
     except Exception:  # which reading it as a picture explains
-        return False
-    return False
+        return "", ()
+    return "", ()
+
+
+def _usual_axes(count: int) -> str:
+    return "czyx" if count == 4 else "tczyx"[-count:]
 
 
 def read_volume(path: Path) -> StoredVolume:
-    """The volume of a file for which `holds_volume` is true; real numbers."""
+    """The volume of a file for which `volume_header` gives axes; real numbers."""
     about: dict[str, Any] = {}
     kind = path.suffix.lower()
     try:
         if kind == ".zarr":
-            values, names, about = _read_zarr(path)
-        elif kind == ".npy":
-            values = np.load(path, allow_pickle=False)
-            names = "tczyx"[-values.ndim :] if values.ndim != 4 else "czyx"
+            array, names, about = _open_zarr(path)
+            values = np.asarray(array[...])
         else:
-            import tifffile
-
-            with tifffile.TiffFile(path) as file:
-                values, names = file.series[0].asarray(), file.series[0].axes.lower()
+            names, _ = volume_header(path)
+            values = np.load(path, allow_pickle=False) if kind == ".npy" else _read_tiff(path)
     except InputError:
         raise
     except Exception as error:  # each reader has its own errors
         raise InputError(f"cannot read the volume {path}: {error}".splitlines()[0]) from error
-    if "z" not in names:  # tifffile's letters of stacks that say nothing of themselves
-        names = names.replace("q", "z").replace("i", "z")
     if len(names) != values.ndim or not names.endswith("yx") or not set(names) <= set("tczyx"):
         raise InputError(f"{path} has the axes {names or values.shape}; t, c and z before y and x are understood")
     if "z" in names:
@@ -123,13 +131,20 @@ def write_volume(path: Path, volume: StoredVolume) -> None:
             partial.unlink(missing_ok=True)
 
 
-def _read_zarr(path: Path) -> tuple[NDArray[Any], str, dict[str, Any]]:
+def _read_tiff(path: Path) -> NDArray[Any]:
+    import tifffile
+
+    with tifffile.TiffFile(path) as file:
+        return np.asarray(file.series[0].asarray())
+
+
+def _open_zarr(path: Path) -> tuple[Any, str, dict[str, Any]]:
     """The first level of an OME-Zarr (0.4 or 0.5), or an array of Zarr; its axes, and what it says of them."""
     import zarr
 
     node = zarr.open(path, mode="r")
     if isinstance(node, zarr.Array):
-        return np.asarray(node[...]), "tczyx"[-node.ndim :] if node.ndim != 4 else "czyx", {}
+        return node, _usual_axes(node.ndim), {}
     attributes: Any = node.attrs.asdict()
     scales = attributes.get("ome", attributes).get("multiscales")
     if not scales:
@@ -138,8 +153,7 @@ def _read_zarr(path: Path) -> tuple[NDArray[Any], str, dict[str, Any]]:
     axes = [axis if isinstance(axis, dict) else {"name": axis} for axis in scales[0].get("axes", [])]
     names = "".join(str(axis["name"]) for axis in axes)
     about = {"axes": names, "names": axes, "transformations": first.get("coordinateTransformations")}
-    array: Any = node[first["path"]]
-    return np.asarray(array[...]), names, about
+    return node[first["path"]], names, about
 
 
 def _write_zarr(path: Path, volume: StoredVolume) -> None:

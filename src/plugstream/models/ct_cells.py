@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.base.cuda_source import Kernels
-from plugstream.models.ct_forms import Forms
+from plugstream.models.ct_forms import WHOLE, Forms
 from plugstream.models.ct_problem import Problem, choose_views, launch_move
 
-CELLS_HIGH, CELLS_WIDE = 6, 1  # that a thread adds up
+CELLS_HIGH, CELLS_WIDE = 8, 1  # that a thread adds up
 _ABREAST = 1  # groups of cells beside each other in a warp
 _ROW_ZEROS = 12  # on either side of a row of data: more than a thread's cells have rows, in 16 bytes
-_EVEN = 4e-4  # rows, by which those of a thread may be uneven and taken as even: places are off by 5e-5 voxels at most
 _SUMS = 1 << 26  # numbers of threads before they are voxels
 _AT_ONCE = 1 << 24  # numbers of data of one launch
 
@@ -35,7 +34,7 @@ class CellGather:
 
     def gather(self, p: Problem, data: Tensor, index: NDArray[np.int64]) -> Tensor:
         """(views, rows, columns) to a volume (H, W, D)."""
-        out = torch.zeros((p.height, p.width, p.depth), device=self.device)
+        out: Tensor | None = None
         used, turns, backs = (part[:, index] for part in (self.forms.used, self.forms.turned, self.forms.backward))
         count = max(1, _AT_ONCE // (p.rows * p.columns))
         for axis, turned, backward in itertools.product((1, 2, 0), (False, True), (False, True)):
@@ -44,13 +43,15 @@ class CellGather:
                 places = own[first : first + count]
                 part = data if len(places) == len(data) else data.index_select(0, self._on_device(places))
                 q = Problem.from_buffer_copy(p)
-                q.axis, q.sum, q.uneven = axis, 1, self.forms.uneven
+                q.axis, q.sum, q.uneven = axis, int(out is not None), self.forms.uneven
                 held = choose_views(q, index[places], self.device)
                 values = self._pack(q, part.contiguous(), turned, backward)
                 table = self._table[axis].index_select(0, held)
                 q.forms = table.data_ptr()
+                if out is None:
+                    out = torch.empty((p.height, p.width, p.depth), device=self.device)
                 self._add(q, values, out)
-        return out
+        return torch.zeros((p.height, p.width, p.depth), device=self.device) if out is None else out
 
     def _pack(self, q: Problem, data: Tensor, turned: bool, backward: bool) -> Tensor:
         """Values times the rays' steps: columns by rows, or the other way around, and maybe from the last row on."""
@@ -65,6 +66,7 @@ class CellGather:
         q.packed_place, q.packed_line = (step, size) if turned else (size, step)
         launch_move(self.kernels, "pack", q, data, values[..., _ROW_ZEROS + (long - 1 if backward else 0) :])
         q.rows, q.columns, q.row_margin, q.row_size = long, many, _ROW_ZEROS, size
+        q.first_row, q.beyond_row = WHOLE - long // 2, WHOLE - long // 2 + long
         return values
 
     def _add(self, q: Problem, values: Tensor, out: Tensor) -> None:
@@ -77,7 +79,7 @@ class CellGather:
         table = torch.empty((planes, q.views, 20), device=self.device)
         q.table = table.data_ptr()
         self.kernels.launch("tabulate_planes", (-(-q.views // 32), planes, 1), (32, 1, 1), q, None, None)
-        name = "gather_even_cells" if q.uneven <= _EVEN else "gather_uneven_cells"
+        name = "gather_even_cells" if self.forms.even else "gather_uneven_cells"
         blocks = -(-tiles * _ABREAST * math.ceil(groups / _ABREAST) // 32)
         cells = torch.empty((some, slots, tiles * groups), device=self.device)
         for first in range(0, planes, some):

@@ -17,6 +17,7 @@ struct Problem {
     int batches, lines, length;     // of `pack` and `unpack`: matrices of `lines` rows of `length` neighbours
     int scaled, sum;                // whether `pack` multiplies by the rays' steps; whether an adjoint pass adds
     int first_plane, last_plane;    // of a launch of `gather_cells`
+    float first_row, beyond_row;    // of its data, from the middle, plus WHOLE
     float uneven;                   // how far rows are from equally many in equal heights, in rows of a thread's cells
     long long batch_stride, line_stride;      // where they lie as users have them
     long long packed_batch, packed_place, packed_line;  // and as the kernels do: one matrix, one number, one row to the next

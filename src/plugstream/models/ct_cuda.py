@@ -9,7 +9,7 @@ detector or one column of voxels, reads neighbours; a copy there and back costs 
   values that they read.
 - Cones whose detector columns are parallel to the rotation axis, helices too: of each such column the rows near a voxel
   follow from two numbers, so that the adjoint is two or three columns by two or three rows.
-- Other rays (tilted, rolled, steep): forward as any ray; their adjoint is `ct_triton`'s.
+- Other rays (tilted, rolled, steep): forward as any ray; their adjoint, of flat detectors, is `ct_cells`'.
 
 Roofline, a voxel and view, of 512^3 voxels and 180 views on an H200, whose profiler counted the instructions:
 forward, slices read 8 bytes from the L1 cache for two multiply-adds, and each number comes from the L2 cache once a
@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.base.cuda_source import Kernels, compile_kernels
+from plugstream.base.cuda_source import Kernels, compile_kernels, takes
 from plugstream.models.ct_cells import CELLS_HIGH, CellGather
 from plugstream.models.ct_forms import find_forms
 from plugstream.models.ct_geometry import Rays, Voxels
@@ -56,12 +56,7 @@ _AT_ONCE = 1 << 24  # numbers of data of one launch, which the L2 cache can hold
 
 def serves(values: Tensor) -> bool:
     """Whether the kernels take these: on CUDA, in single precision, not differentiated."""
-    return (
-        values.is_cuda
-        and values.dtype == torch.float32
-        and not (values.requires_grad and torch.is_grad_enabled())
-        and compile_kernels(read_source(), values.device) is not None
-    )
+    return takes(values, read_source())
 
 
 @lru_cache(maxsize=4)

@@ -12,7 +12,7 @@ from plugstream.models.ct_maps import map_detector, solid_places, solid_shape
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-OFFSET = 2  # places across count from two voxels before the first, so that those of cells are at least 1
+OFFSET = 4  # places across count from so many voxels before the first, so that those near cells are at least 2
 WHOLE = 1.5 * 2**23  # what is added to rows to read them off as integers
 
 
@@ -27,9 +27,10 @@ class Forms:
 
     Arguments: table (axes, views, 28): Z and its change by t at the middle, for a row and for a column; X likewise; W;
     how many columns half the height of a thread's cells takes; column and distance of a place: constant, by t, by x and
-    by z; first and last column, first and one beyond the last row, plus `WHOLE`. used, turned, backward (axes, views):
+    by z; first and last column; nothing. used, turned, backward (axes, views):
     whether any ray advances along the axis, whether rows and columns change places, and whether rows are counted from
     the last. uneven: by how much the number of a thread's rows may be off, if they are taken as equally far apart.
+    even: whether places follow from few terms in the row, to half of what rounding them changes.
     """
 
     table: NDArray[np.float32]
@@ -37,6 +38,7 @@ class Forms:
     turned: Flags
     backward: Flags
     uneven: float
+    even: bool
 
 
 @dataclass(frozen=True)
@@ -63,14 +65,14 @@ def find_forms(rays: Rays, voxels: Voxels, high: int) -> Forms | None:
     if views is None:
         return None
     count, sizes = len(rays), np.array(solid_shape(voxels))
-    table, uneven = np.zeros((3, count, 28)), 0.0
+    table, uneven, error = np.zeros((3, count, 28)), 0.0, 0.0
     used, turned, backward = np.zeros((3, 3, count), bool)
     gap = np.maximum(-views.place, views.place - (sizes - 1)).max(1)  # from the source to the voxels
     for axis in range(3):
         one, two = (1 if axis == 0 else 0), (1 if axis == 2 else 2)
         # The least distance of a place that threads look at.
         margin = np.zeros(3, int)
-        margin[one], margin[two] = high, OFFSET
+        margin[one], margin[two] = high, 2
         corners = np.array(np.meshgrid(*np.stack([-margin, sizes - 1 + margin], 1), indexing="ij")).reshape(3, -1)
         nearest = (views.shares[:, 2, :3] @ corners + views.shares[:, 2, 3:]).min(1)
         boxes, sign = _find_boxes(views, axis)
@@ -98,10 +100,18 @@ def find_forms(rays: Rays, voxels: Voxels, high: int) -> Forms | None:
         for offset, share in ((16, column), (20, views.shares[:, 2])):
             table[axis, :, offset] = share @ np.append(middle, 1)
             table[axis, :, offset + 1 : offset + 4] = share[:, [axis, two, one]]
-        table[axis, :, 24:] = boxes + np.array([0, 0, WHOLE, WHOLE + 1])
-        change = np.abs(forms[:, 7, 0]) / np.where(used[axis], _least_distance(forms, boxes), np.inf)
+        table[axis, :, 24:26] = boxes[:, :2]
+        least = np.where(used[axis], _least_distance(forms, boxes), np.inf)
+        change = np.abs(forms[:, 7, 0]) / least
+        t, x = np.array([-1, 1]) * sizes[axis], np.array([0, sizes[two] + 2 * OFFSET])
+        slope = (forms[:, 4, :1] + forms[:, 4, 1:] * t)[:, :, None] - forms[:, 7, :1, None] * x
+        drift = np.abs(slope).max((1, 2)) / least
         uneven = max(uneven, float(high**2 * change.max()))
-    return Forms(table.astype(np.float32), used, turned, backward, uneven)
+        # What is left out if z has three terms, and x two.
+        error = max(
+            error, float(((1.25 * high) ** 3 * change**2).max()), float((0.25 * high**2 * change * drift).max())
+        )
+    return Forms(table.astype(np.float32), used, turned, backward, uneven, error <= max(5e-6, 3e-8 * sizes.max()))
 
 
 def _in_voxels(rays: Rays, voxels: Voxels) -> _Views | None:
@@ -180,8 +190,8 @@ def _least_distance(forms: Floats, boxes: Floats) -> Floats:
 def _find_boxes(views: _Views, axis: int) -> tuple[Floats | None, Floats]:
     """The first and last column and row of rays that advance along an axis, (views, 4), and in which direction.
 
-    The direction is 0 where there are none. No boxes where a view has both directions, or where rays near a box may run
-    across the axis.
+    The direction is 0 where there are none. No boxes where a view has both directions, or rays that run across the axis
+    beside those that advance along it.
     """
     way, row, column, (rows, columns) = views.way, views.row, views.column, views.ends
     boxes = np.tile(np.array([*columns, *rows]), (len(way), 1))
@@ -208,7 +218,7 @@ def _find_boxes(views: _Views, axis: int) -> tuple[Floats | None, Floats]:
                 continue
             (low, left), (high, right) = np.floor(polygon.min(0) - 1e-6), np.ceil(polygon.max(0) + 1e-6)
             boxes[view] = [*np.clip([left, right], *columns), *np.clip([low, high], *rows)]
-            nodes = np.array([[r, c] for r in boxes[view, 2:] + [-1, 1] for c in boxes[view, :2] + [-1, 1]])
+            nodes = np.array([[r, c] for r in np.add(rows, [-1, 1]) for c in np.add(columns, [-1, 1])])
             around = way[view] + nodes @ np.stack([row[view], column[view]])
             if signs[view] or (sign * around[:, axis] < 0.01 * np.abs(around).max(1)).any():
                 return None, signs

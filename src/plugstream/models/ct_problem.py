@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from plugstream.base.arrays import send
 from plugstream.base.cuda_source import Kernels
 
 _PACKED = 4  # numbers that a thread moves when axes change places
@@ -25,7 +26,7 @@ class Problem(ctypes.Structure):
             "row_margin", "row_size", "column_margin", "large", "batches", "lines", "length", "scaled", "sum",
             "first_plane", "last_plane",
         )),
-        ("uneven", ctypes.c_float),
+        *((name, ctypes.c_float) for name in ("first_row", "beyond_row", "uneven")),
         *((name, ctypes.c_longlong) for name in (
             "batch_stride", "line_stride", "packed_batch", "packed_place", "packed_line",
         )),
@@ -46,7 +47,7 @@ def read_source() -> str:
 
 def choose_views(p: Problem, index: NDArray[np.int64], device: torch.device) -> Tensor:
     """Which views a launch is of; the tensor must live as long as the launches are being made."""
-    chosen = torch.from_numpy(index.astype(np.int32)).to(device)
+    chosen = send(torch.from_numpy(index.astype(np.int32)), device)
     p.views, p.index = len(index), chosen.data_ptr()
     return chosen
 

@@ -5,7 +5,7 @@
 // in one cell: four voxels share what is known of it. `fold_cells` makes voxels of these sums. Threads side by side tell
 // whose ray one is by the same bits, so that none is lost or counted twice.
 
-constexpr int HIGH = 6, WIDE = 1;
+constexpr int HIGH = 8, WIDE = 1;
 constexpr int ABREAST = 1;         // groups of cells beside each other in a warp
 constexpr int SLOTS = (HIGH + 1) * (WIDE + 1);
 
@@ -65,15 +65,15 @@ extern "C" __global__ void tabulate_planes(Problem p, const float*, float*) {
     to[0] = make_float4(fmaf(t, one.y, one.x), fmaf(t, one.w, one.z), fmaf(t, two.y, two.x), four.w);
     to[1] = make_float4(fmaf(t, two.w, two.z), fmaf(t, three.y, three.x), fmaf(t, three.w, three.z), box.x);
     to[2] = make_float4(four.x, four.y, four.z, box.y);
-    to[3] = make_float4(fmaf(column.y, t, column.x), column.z, column.w, box.z);
-    to[4] = make_float4(fmaf(distance.y, t, distance.x), distance.z, distance.w, box.w);
+    to[3] = make_float4(fmaf(column.y, t, column.x), column.z, column.w, 0.0f);
+    to[4] = make_float4(fmaf(distance.y, t, distance.x), distance.z, distance.w, 0.0f);
 }
 
 // Of a view and a column on a plane: Z, X and W of its ray in the middle row, and for a row more. Of a thread's rows, if
-// they are equally far apart: x and z in cells of the first, and for a row more.
+// they are nearly equally far apart: x and z in cells of the first, for a row more, and for its square.
 struct Column {
     float z, x, distance, z_row, x_row, d_row;
-    float first, first_x, first_z, each_x, each_z;
+    float first, first_x, first_z, each_x, each_z, bend_z;
 };
 
 // With z the height above the thread's first cell, sat(z - n) is known to be 1 for n < FROM, and 0 from n = TO on.
@@ -105,26 +105,44 @@ __device__ static void add_rows(const Column& at, const float* values, bool last
         constexpr int to = beyond < HIGH ? beyond : HIGH;
         const bool valid = ROW < ROWS - 1 || last;
         if (EVEN)
-            add_ray<true, from, to>(fmaf((float)ROW, at.each_x, at.first_x) - cell, fmaf((float)ROW, at.each_z, at.first_z),
-                              1.0f, low, values[ROW], valid, sums);
+            add_ray<true, from, to>(ROW ? fmaf((float)ROW, at.each_x, at.first_x) : at.first_x,
+                                    ROW ? fmaf((float)(ROW * ROW), at.bend_z, fmaf((float)ROW, at.each_z, at.first_z))
+                                        : at.first_z, 1.0f, low, values[ROW], valid, sums);
         else
             add_exactly<from, to>(at, at.first + ROW, values[ROW], valid, cell, low, sums);
         add_rows<EVEN, ROWS, ROW + 1>(at, values, last, cell, low, sums);
     }
 }
 
-// By their number, or one by one if there are many or few: false for the latter.
+struct alignas(8) Pair {
+    float even, odd;
+};
+
+// COUNT values from any place on, read in pairs.
+template <int COUNT>
+__device__ static void read_values(const float* data, unsigned from, float* values) {
+    const Pair* pairs = (const Pair*)data + (from >> 1);
+    float read[COUNT + 2];
+    for (int n = 0; n < COUNT / 2 + 1; ++n) {
+        const Pair pair = pairs[n];
+        read[2 * n] = pair.even;
+        read[2 * n + 1] = pair.odd;
+    }
+    for (int n = 0; n < COUNT; ++n) values[n] = from & 1 ? read[n + 1] : read[n];
+}
+
+// By their number, which is `most` or one less; false if that is none of those from ROWS to 5 / 4 HIGH.
 template <bool EVEN, int ROWS>
-__device__ static bool choose_rows(const Column& at, const float* from, float rows, float uneven, float begin, float stop,
-                                   float cell, float low, Sums& sums) {
+__device__ static bool choose_rows(const Column& at, const float* data, unsigned from, float most, bool last, float cell,
+                                   float low, Sums& sums) {
     if constexpr (ROWS <= HIGH * 5 / 4) {
-        if (rows >= ROWS - 1 + uneven && rows <= ROWS - uneven) {
+        if (most == ROWS) {
             float values[ROWS];
-            for (int n = 0; n < ROWS; ++n) values[n] = from[n];
-            add_rows<EVEN, ROWS, 0>(at, values, begin + (ROWS - 1) < stop, cell, low, sums);
+            read_values<ROWS>(data, from, values);
+            add_rows<EVEN, ROWS, 0>(at, values, last, cell, low, sums);
             return true;
         }
-        return choose_rows<EVEN, ROWS + 1>(at, from, rows, uneven, begin, stop, cell, low, sums);
+        return choose_rows<EVEN, ROWS + 1>(at, data, from, most, last, cell, low, sums);
     }
     return false;
 }
@@ -138,7 +156,7 @@ __device__ static void gather_cells(const Problem& p, const float* data, float* 
     const int place = blockIdx.z * blockDim.z + threadIdx.z, plane = p.first_plane + place;
     if (group >= groups || plane >= p.last_plane) return;
     const float low = (float)((tile - 1) * HIGH - size.high / 2), top = low + HIGH, middle = low + 0.5f * HIGH;
-    const float left = (float)(group * WIDE + 1), uneven = EVEN ? 0.0f : p.uneven + 0.004f;
+    const float left = (float)(group * WIDE + 3), uneven = p.uneven + 1e-4f;
     Sums sums[WIDE];
     for (int w = 0; w < WIDE; ++w)
         for (int n = 0; n < 2 * HIGH; ++n) sums[w].all[n / HIGH][n % HIGH] = sums[w].parts[n / HIGH][n % HIGH] = 0;
@@ -147,7 +165,7 @@ __device__ static void gather_cells(const Problem& p, const float* data, float* 
     for (int view = 0; view < p.views; ++view, table += 5, corner += p.columns * p.row_size) {
         const float4 z = table[0], x = table[1], d = table[2], hit = table[3], far = table[4];
         const float middle_hit = fmaf(hit.z, middle, hit.x), middle_far = fmaf(far.z, middle, far.x);
-        const float below = fmaf(-low, d.y, z.y), above = fmaf(-top, d.y, z.y);
+        const float below = hold(fmaf(-low, d.y, z.y)), above = fmaf(-top, d.y, z.y);
         if (!(fminf(below, above) > 0.0f)) continue;
         const float each_below = hold(__fdividef(1.0f, below)), each_above = hold(__fdividef(1.0f, above));
         float edge = __fdividef(fmaf(hit.y, left, middle_hit), fmaf(far.y, left, middle_far));
@@ -163,21 +181,30 @@ __device__ static void gather_cells(const Problem& p, const float* data, float* 
                 const float end = fmaf(top, at.distance, -at.z) * each_above, rows = end - start;
                 const float begin = __fadd_ru(start, WHOLE), stop = __fadd_ru(end, WHOLE);
                 // Rows off the detector are zeros, as many as are read here.
-                if (!(begin < far.w && stop > hit.w)) continue;
+                if (!(begin < p.beyond_row && stop > p.first_row)) continue;
                 const unsigned side = corner + __float_as_uint(c + WHOLE) * p.row_size;
                 at.first = begin - WHOLE;
                 if (EVEN) {
                     const float near = __fdividef(1.0f, fmaf(at.first, at.d_row, at.distance));
-                    at.first_x = fmaf(at.first, at.x_row, at.x) * near;
-                    at.each_x = fmaf(-at.first_x, at.d_row, at.x_row) * near;
-                    at.each_z = __fdividef((float)HIGH, rows);
-                    at.first_z = (at.first - start) * at.each_z;
+                    const float first_x = fmaf(at.first, at.x_row, at.x) * near, change = at.d_row * near;
+                    const float slope = fmaf(-first_x, at.d_row, at.x_row) * near;
+                    at.first_x = first_x - cell;
+                    // That of the line nearest to x in 5 / 4 HIGH rows; a multiple of 2^-22, as places from 2 on are, so
+                    // that x of every row is exact, whatever the cell.
+                    at.each_x = __fadd_rn(fmaf(slope, -0.94f * HIGH * change, slope), 3.0f) - 3.0f;
+                    // z is (r - start) below / W, and W changes little from row to row.
+                    const float since = at.first - start, height = below * near;
+                    at.bend_z = -height * change;
+                    at.first_z = since * height;
+                    at.each_z = fmaf(since, at.bend_z, height);
                 }
-                if (choose_rows<EVEN, HIGH * 3 / 4 + 1>(at, data + (side + __float_as_uint(begin)), rows, uneven, begin,
-                                                        stop, cell, low, sums[w]))
+                const float most = __fadd_ru(rows, WHOLE) - WHOLE, less = most - rows;
+                if (less >= uneven && less <= 1.0f - uneven &&
+                    choose_rows<EVEN, HIGH * 3 / 4 + 1>(at, data, side + __float_as_uint(begin), most, stop - begin == most,
+                                                        cell, low, sums[w]))
                     continue;
-                const float beyond = fminf(stop, far.w);
-                for (float row = fmaxf(begin, hit.w); row < beyond; row += 1.0f)
+                const float beyond = fminf(stop, p.beyond_row);
+                for (float row = fmaxf(begin, p.first_row); row < beyond; row += 1.0f)
                     add_exactly<0, HIGH>(at, row - WHOLE, data[side + __float_as_uint(row)], true, cell, low, sums[w]);
             }
         }
@@ -201,11 +228,11 @@ __device__ static void gather_cells(const Problem& p, const float* data, float* 
 }
 
 // Rows are equally far apart on all of a thread's cells, but for less than rounding.
-extern "C" __global__ void __launch_bounds__(128, 8) gather_even_cells(Problem p, const float* data, float* out) {
+extern "C" __global__ void __launch_bounds__(128, 7) gather_even_cells(Problem p, const float* data, float* out) {
     gather_cells<true>(p, data, out);
 }
 
-extern "C" __global__ void __launch_bounds__(128, 8) gather_uneven_cells(Problem p, const float* data, float* out) {
+extern "C" __global__ void __launch_bounds__(128, 7) gather_uneven_cells(Problem p, const float* data, float* out) {
     gather_cells<false>(p, data, out);
 }
 

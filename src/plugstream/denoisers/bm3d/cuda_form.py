@@ -17,7 +17,7 @@ from torch import Tensor
 
 from plugstream.base.cuda_graphs import GraphCall, side_by_side
 from plugstream.base.cuda_source import has_compiler
-from plugstream.denoisers.bm3d.cuda_kernels import Launches
+from plugstream.denoisers.bm3d.cuda_kernels import Chains, Launches
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size
 from plugstream.denoisers.bm3d.transforms import correlations, transform
@@ -46,9 +46,8 @@ def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2) ->
 @lru_cache(maxsize=8)
 def _graph_call(profile: Profile, stages: int) -> GraphCall:
     def both(images: Tensor, sigma: Tensor) -> Tensor:
-        largest = torch.linalg.vector_norm(images, math.inf, dim=(1, 2))
-        basic = _stage(images, None, sigma, profile, largest)
-        return basic if stages == 1 else _stage(images, basic, sigma, profile, largest)
+        basic, largest = _stage(images, None, sigma, profile)
+        return basic if stages == 1 else _stage(images, basic, sigma, profile, largest)[0]
 
     return GraphCall(both, steady=(1,))
 
@@ -58,14 +57,16 @@ def match(guide: Tensor, profile: Profile, most: int) -> Tensor:
     stack = guide.reshape(-1, *guide.shape[-2:]).contiguous()
     launches = Launches(stack, stack, profile)
     size = group_size((launches.height, launches.width), profile.radius, most)
-    groups = launches.choose(launches.measure(stack), size, launches.empty_chains())[0].long()
+    groups = launches.choose(launches.measure(stack), size)[0].long()
     return groups.reshape(*guide.shape[:-2], *groups.shape[1:])
 
 
-def _stage(images: Tensor, basic: Tensor | None, sigma: Tensor, profile: Profile, largest: Tensor) -> Tensor:
-    """One stage, as in `reference.py`: on the noisy images alone, or with the basic estimate as the guide.
+def _stage(
+    images: Tensor, basic: Tensor | None, sigma: Tensor, profile: Profile, largest: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """One stage, as in `reference.py`, on the noisy images alone, or with the basic estimate as the guide.
 
-    Arguments: largest: the largest absolute value of a pixel, (N,).
+    Returns the result and the largest absolute value of each image's pixels, which may be given.
     """
     first = basic is None
     name = "bior15" if first else "dct"
@@ -73,17 +74,18 @@ def _stage(images: Tensor, basic: Tensor | None, sigma: Tensor, profile: Profile
     launches = Launches(images, sigma, profile)
     size = group_size((launches.height, launches.width), profile.radius, profile.group1 if first else profile.group2)
 
-    def matched() -> tuple[Tensor, Tensor]:
-        return launches.choose(launches.measure(images if basic is None else basic), size, heads)
+    def matched() -> tuple[Tensor, Chains]:
+        return launches.choose(launches.measure(images if basic is None else basic), size)
 
-    def transformed() -> tuple[Tensor, Tensor | None]:
-        return launches.transform(images, analysis), None if basic is None else launches.transform(basic, analysis)
+    def transformed() -> tuple[Tensor, Tensor | None, Tensor]:
+        noisy = launches.transform(images, analysis)
+        guide = None if basic is None else launches.transform(basic, analysis)
+        return noisy, guide, torch.linalg.vector_norm(images, math.inf, dim=(1, 2)) if largest is None else largest
 
-    heads = launches.empty_chains()
-    (groups, chains), (noisy, guide) = side_by_side(images.device, matched, transformed)
+    (groups, chains), (noisy, guide, most) = side_by_side(images.device, matched, transformed)
     factor = float(profile.threshold if first else profile.wiener)
     blocks, shares = launches.filter(groups, noisy, guide, common_table(name, images.device), factor)
-    return launches.assemble(blocks, shares, heads, chains, largest, synthesis, window)
+    return launches.assemble(blocks, shares, chains, most, synthesis, window), most
 
 
 @cache

@@ -9,13 +9,18 @@
 __device__ static void store_if(bool really, int* to, int value) {
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.s32 [%1], %2; }" ::"r"((int)really), "l"(to), "r"(value));
 }
+__device__ static void prefetch(const float* from, unsigned bytes) {
+    asm volatile("prefetch.global.L1 [%0];" ::"l"((const char*)from + bytes));
+}
 #else
+static void prefetch(const float*, unsigned) {}
 static void store_if(bool really, int* to, int value) {
     if (really) *to = value;
 }
 #endif
 
 constexpr int BLOCK = 8, NUMBERS = 64;              // of a block
+constexpr int LISTED = 8;                           // blocks of a position that are not in its chain
 constexpr int NEVER = 0x7FFFFFFF, NUMBER = 0x7FF;   // the key that is never chosen; the bits of a candidate's number
 constexpr unsigned ALL = 0xFFFFFFFF;
 
@@ -28,7 +33,8 @@ struct Problem {
     const float *images, *sigma, *largest;          // (N, height, width); (N,); (N,): the largest absolute value
     float* spectra;                                 // (N, positions, 64)
     int* measured;                                  // (N, references, DOWN, LANES): keys
-    int *groups, *heads, *next;                     // (N, references, size); (N, positions); like groups
+    int* groups;                                    // (N, references, size)
+    int *heads, *lists, *next;                      // see `choose`: (N, positions, 2); (N, positions, LISTED); like groups
     const float *noisy, *guide, *common;            // spectra, (N, positions, 64); what two blocks share, (65, 64)
     float factor;                                   // the threshold in sigmas, or of sigma^2 in the Wiener filter
     float *blocks, *shares;                         // (N, references, size, 64); (N, references)
@@ -210,16 +216,17 @@ __device__ static void sort(int (&value)[2], int lane) {
         }
 }
 
-// The blocks of the size - 1 smallest keys, ascending, after the reference; and for each position a chain of the blocks
-// that groups have there. A warp has a reference. Grid: (eights of references, 1, N).
+// The blocks of the size - 1 smallest keys, ascending, after the reference; and for each position the blocks that groups
+// have there: how many, the first eight in any order, and a chain of the others, whose head and links are a block's number
+// and 1, or 0 at its end. A warp has a reference. Grid: (fours of references, 1, N).
 //
 // Of the least keys of 64 parts, that many are at most the last of them: so are the keys that are looked for, and few
 // others, which are sorted. If they are more than 64, the next larger key is looked for again and again.
 constexpr int KEYS = DOWN * LANES, PARTS = (KEYS + 31) / 32;  // of a lane
 
-extern "C" __global__ void __launch_bounds__(256) choose(Problem p, const float*, float*) {
-    SHARED(int, close, 8 * 64);
-    const int lane = threadIdx.x % 32, reference = blockIdx.x * 8 + threadIdx.x / 32;
+extern "C" __global__ void __launch_bounds__(128, 7) choose(Problem p, const float*, float*) {
+    SHARED(int, close, 4 * 64);
+    const int lane = threadIdx.x % 32, reference = blockIdx.x * 4 + threadIdx.x / 32;
     if (reference >= p.references) return;
     const long long entry = (long long)blockIdx.z * p.references + reference;
     const int* const keys = p.measured + entry * KEYS;
@@ -262,7 +269,8 @@ extern "C" __global__ void __launch_bounds__(256) choose(Problem p, const float*
             int next = NEVER;
 #pragma unroll
             for (int k = 0; k < PARTS; ++k) next = min(next, key[k] > last ? key[k] : NEVER);
-            last = __reduce_min_sync(ALL, next);
+            for (int apart = 16; apart > 0; apart /= 2) next = min(next, __shfl_xor_sync(ALL, next, apart));
+            last = next;
             if (lane == round) least = last;
         }
     }
@@ -273,7 +281,12 @@ extern "C" __global__ void __launch_bounds__(256) choose(Problem p, const float*
     const int dy = place == 0 ? 0 : number / SPAN - RADIUS, dx = place == 0 ? 0 : number % SPAN - RADIUS;
     const int position = (y + dy) * p.across + x + dx, at = (int)(entry * p.size) + place;
     p.groups[at] = position;
-    p.next[at] = atomicExch(p.heads + (long long)blockIdx.z * p.positions + position, at);
+    const long long here = (long long)blockIdx.z * p.positions + position;
+    const int slot = atomicAdd(p.heads + 2 * here, 1);
+    if (slot < LISTED)
+        p.lists[LISTED * here + slot] = at;
+    else
+        p.next[at] = atomicExch(p.heads + 2 * here + 1, at + 1);
 }
 
 // Filtering. A thread has one coefficient of all K blocks of a group, in registers, so that the Haar transform along them
@@ -324,17 +337,24 @@ __device__ static void haar_back(float (&value)[K]) {
     }
 }
 
-// Where `common` has what two blocks share, whose codes are 64 y + x: in row 8 |dy| + |dx|, or 64 if they do not overlap.
+// A number so many bytes after an address that all threads have: a sum of 32 bits.
+__device__ static float read(const float* from, unsigned bytes) {
+    return __ldg((const float*)((const char*)from + bytes));
+}
+
+// Where `common` has what two blocks share, whose codes are 64 y + x: in row 8 |dy| + |dx|, or 64 if they do not overlap;
+// in bytes.
 __device__ static int common_row(int one, int other) {
     const int apart = one - other + 8 * 64 + 8, dy = abs((apart >> 6) - 8), dx = abs((apart & 63) - 8);
-    return NUMBERS * (dy < BLOCK && dx < BLOCK ? BLOCK * dy + dx : NUMBERS);
+    return 4 * NUMBERS * (dy < BLOCK && dx < BLOCK ? BLOCK * dy + dx : NUMBERS);
 }
 
 constexpr int GROUPS = 2;                           // of a block of threads
 
 template <int K>
 struct Shared {                                     // of a group, which 64 threads have
-    int places[K], codes[K];
+    unsigned places[K];
+    int codes[K];
     alignas(16) int rows[K == 32 ? 112 : K * K / 2 + 4];  // of pairs
     alignas(16) float counts[NUMBERS][4];
     float masses[2];
@@ -364,11 +384,11 @@ __device__ static void find_variances(const Problem& p, Shared<K>& s, int c, flo
             const int node = q < 256 ? 0 : 1 + (q - 256) / 64, half = q < 256 ? 16 : 8, pair = q < 256 ? q : q % 64;
             const int start = node == 2 ? 16 : 0;
             const int row = common_row(s.codes[start + pair / half], s.codes[start + half + pair % half]);
-            if (row < NUMBERS * NUMBERS) atomicAdd(counts + row / NUMBERS * 4 + node, 1);
+            if (row < 4 * NUMBERS * NUMBERS) atomicAdd(counts + row / NUMBERS + node, 1);
         }
     }
     __syncthreads();
-    const float* const common = p.common + c;
+    const unsigned mine = 4 * c;
     float within[K];
 #pragma unroll
     for (int k = 0; k < K; ++k) within[k] = 0;
@@ -380,12 +400,13 @@ __device__ static void find_variances(const Problem& p, Shared<K>& s, int c, flo
             float x = 0;
             const int* const rows = s.rows + Tree<K>::pairs(level) + m * half * half;
             if (half == 1) {
-                x = __ldg(common + rows[0]);
+                x = read(p.common, mine + rows[0]);
             } else {
 #pragma unroll
                 for (int q = 0; q < half * half / 4; ++q) {
                     const int4 four = ((const int4*)rows)[q];
-                    x += (__ldg(common + four.x) + __ldg(common + four.y)) + (__ldg(common + four.z) + __ldg(common + four.w));
+                    x += (read(p.common, mine + four.x) + read(p.common, mine + four.y)) +
+                         (read(p.common, mine + four.z) + read(p.common, mine + four.w));
                 }
             }
             const float halves = within[2 * m] + within[2 * m + 1];
@@ -398,7 +419,7 @@ __device__ static void find_variances(const Problem& p, Shared<K>& s, int c, flo
 #pragma unroll 8
         for (int d = 1; d < NUMBERS; ++d) {
             const int4 count = *(const int4*)s.counts[d];
-            const float share = __ldg(common + d * NUMBERS);
+            const float share = read(p.common, mine + d * (4 * NUMBERS));
             x[0] = fmaf((float)count.x, share, x[0]);
             x[1] = fmaf((float)count.y, share, x[1]);
             x[2] = fmaf((float)count.z, share, x[2]);
@@ -424,17 +445,23 @@ __device__ static void filter(const Problem& p, Shared<K>* all) {
     // The last group may be done twice, for threads to meet.
     const int reference = min((int)(blockIdx.x * GROUPS + threadIdx.x / NUMBERS), p.references - 1);
     const long long entry = (long long)blockIdx.z * p.references + reference;
-    const long long image = (long long)blockIdx.z * p.positions * NUMBERS + c;
+    const long long image = (long long)blockIdx.z * p.positions * NUMBERS;
+    const float *const noisy = p.noisy + image, *const guide = (WIENER ? p.guide : p.noisy) + image;
+    const unsigned mine = 4 * c;
     if (c < K) {
         const int place = p.groups[entry * K + c];
-        s.places[c] = place * NUMBERS;
+        s.places[c] = place * (4 * NUMBERS);        // in bytes, of which there are 2^32
         s.codes[c] = place + place / p.across * (64 - p.across);
     }
     __syncthreads();
+    if (c < 2 * K) {                                // half a block each, while variances are found
+        prefetch(guide, s.places[c / 2] + c % 2 * (2 * NUMBERS));
+        if (WIENER) prefetch(noisy, s.places[c / 2] + c % 2 * (2 * NUMBERS));
+    }
     float variance[K], value[K];
     find_variances<K>(p, s, c, variance);
 #pragma unroll
-    for (int k = 0; k < K; ++k) value[k] = __ldg((WIENER ? p.guide : p.noisy) + image + s.places[k]);
+    for (int k = 0; k < K; ++k) value[k] = read(guide, mine + s.places[k]);
     haar<K>(value);
     const float sigma = p.sigma[blockIdx.z];
     float mass = 0;
@@ -442,7 +469,7 @@ __device__ static void filter(const Problem& p, Shared<K>* all) {
         const float noise = p.factor * (sigma * sigma);
         float other[K];
 #pragma unroll
-        for (int k = 0; k < K; ++k) other[k] = __ldg(p.noisy + image + s.places[k]);
+        for (int k = 0; k < K; ++k) other[k] = read(noisy, mine + s.places[k]);
 #pragma unroll
         for (int k = 0; k < K; ++k) {
             const float energy = value[k] * value[k], scale = 1.0f / (1 << Tree<K>::level(k));
@@ -492,13 +519,24 @@ __device__ static float power_below(float largest) {
 
 // The sum of the weighted blocks at each position, its transform undone across, and added up over a row of positions:
 // sum over j, v of S[j, v] T(y, x - j)[u, v]. Half a warp has a position. Blocks are added as whole numbers of 64 bits,
-// multiples of 2^-42 of the power of two at or below the largest pixel, so that the order of a chain does not matter. A
+// multiples of 2^-42 of the power of two at or below the largest pixel, so that their order does not matter. A
 // weighted block is below 2^9 times that power, and a position has fewer than 2^11 of them, so that no sum reaches 2^63;
 // the least weight of a group is 2^-11, which leaves 31 bits of 24. Grid: (tiles of 57 columns, rows of positions, N).
 constexpr int WIDE = 64, GIVES = WIDE - BLOCK + 1, APART = WIDE * BLOCK + 4;
 constexpr float ONE = 4398046511104.0f;             // 2^42
 
-extern "C" __global__ void __launch_bounds__(256) gather(Problem p, const float*, float*) {
+struct Total {                                      // of a quarter of a block's row
+    long long block[4], weight;
+    __device__ void add(const float4& more, float share, float units) {
+        block[0] += (long long)(more.x * units);
+        block[1] += (long long)(more.y * units);
+        block[2] += (long long)(more.z * units);
+        block[3] += (long long)(more.w * units);
+        weight += (long long)(share * ONE);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(256, 3) gather(Problem p, const float*, float*) {
     SHARED(float, sums, 8 * APART);
     SHARED(float, weights, WIDE);
     const int lane = threadIdx.x % 32, part = lane % 16, left = blockIdx.x * GIVES - (BLOCK - 1), y = blockIdx.y;
@@ -509,24 +547,37 @@ extern "C" __global__ void __launch_bounds__(256) gather(Problem p, const float*
 #pragma unroll
     for (int m = 0; m < 32; ++m)
         matrix[m / 16][m / 4 % 4][m % 4] = half ? p.matrix[m / 4 * BLOCK + 4 + m % 4] : p.matrix[m / 4 * BLOCK + m % 4];
+    const int shift = 31 - __clz(p.size);
     for (int k = threadIdx.x / 16; k < WIDE; k += 16) {
         const int x = left + k;
-        int at = x >= 0 && x < p.across ? p.heads[image + (long long)y * p.across + x] : -1;
-        long long total[4] = {0, 0, 0, 0}, weight = 0;
-        while (at >= 0) {
-            const int now = at;
-            at = p.next[now];
-            const float4 block = *(const float4*)(p.blocks + (long long)now * NUMBERS + 4 * part);
-            weight += (long long)(p.shares[now / p.size] * ONE);
-            total[0] += (long long)(block.x * units);
-            total[1] += (long long)(block.y * units);
-            total[2] += (long long)(block.z * units);
-            total[3] += (long long)(block.w * units);
+        const long long here = image + (long long)y * p.across + x;
+        const bool inside = x >= 0 && x < p.across;
+        const int2 head = inside ? *(const int2*)(p.heads + 2 * here) : int2{0, 0};
+        const int mine = inside ? p.lists[LISTED * here + part % LISTED] : 0, listed = min(head.x, LISTED);
+        const int most = max(listed, __shfl_xor_sync(ALL, listed, 16));
+        Total total = {};
+        for (int first = 0; first < most; first += 4) {  // four that do not wait for each other
+            float4 block[4];
+            float share[4];
+#pragma unroll
+            for (int m = 0; m < 4; ++m) {
+                const int at = __shfl_sync(ALL, mine, first + m, 16);
+                const bool real = first + m < listed;
+                block[m] = real ? ((const float4*)p.blocks)[(long long)at * 16 + part] : float4{0, 0, 0, 0};
+                share[m] = real ? p.shares[at >> shift] : 0;
+            }
+#pragma unroll
+            for (int m = 0; m < 4; ++m) total.add(block[m], share[m], units);
         }
-        if (part == 0) weights[k] = (float)weight / ONE;
+        for (int link = head.y; link > 0;) {
+            const int at = link - 1;
+            link = p.next[at];
+            total.add(((const float4*)p.blocks)[(long long)at * 16 + part], p.shares[at >> shift], units);
+        }
+        if (part == 0) weights[k] = (float)total.weight / ONE;
         float value[4], across[2][4];
 #pragma unroll
-        for (int v = 0; v < 4; ++v) value[v] = (float)total[v] * unit;
+        for (int v = 0; v < 4; ++v) value[v] = (float)total.block[v] * unit;
 #pragma unroll
         for (int h = 0; h < 2; ++h)
 #pragma unroll

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from plugstream.denoisers.bm3d.reference import group_size
 
 _STRIP, _TALL, _TILE = 32, 4, 57  # columns and rows of a block of `transform`, columns of one of `gather`
 _THREADS = 256
+_LISTED = 8  # blocks of a position that are not in its chain
 # Measured on an H200 at 256 x 256 and 512 x 512.
 _REFERENCES = 4  # references below each other in one block of the matching,
 _SIDE = 3  # as many side by side, and
@@ -32,7 +33,7 @@ class Problem(ctypes.Structure):
         ("matrix", ctypes.c_float * 64),
         ("window", ctypes.c_float * 8),
         *((name, ctypes.c_void_p) for name in ("images", "sigma", "largest", "spectra", "measured", "groups", "heads")),
-        *((name, ctypes.c_void_p) for name in ("next", "noisy", "guide", "common")),
+        *((name, ctypes.c_void_p) for name in ("lists", "next", "noisy", "guide", "common")),
         ("factor", ctypes.c_float),
         *((name, ctypes.c_void_p) for name in ("blocks", "shares", "numerator", "denominator", "result")),
     )
@@ -64,6 +65,14 @@ def find_kernels(profile: Profile, images: Tensor) -> Kernels | None:
 @cache
 def _find_kernels(profile: Profile, shape: tuple[int, int], device: torch.device) -> Kernels | None:
     return compile_kernels(read_source(profile, shape), device)
+
+
+class Chains(NamedTuple):
+    """The blocks of groups at each position, in no order; see `choose` in `cuda_kernels.cu`."""
+
+    heads: Tensor
+    lists: Tensor
+    next: Tensor
 
 
 class Launches:
@@ -114,20 +123,18 @@ class Launches:
         self._launch("measure", across, down, threads=threads, parts=parts, images=guides, measured=keys)
         return keys
 
-    def empty_chains(self) -> Tensor:
-        """The heads of chains without blocks, (N, positions)."""
-        shape = self.count, self.down * self.across
-        return torch.full(shape, -1, dtype=torch.int32, device=self.images.device)
+    def choose(self, keys: Tensor, size: int) -> tuple[Tensor, Chains]:
+        """The block positions of each group, int32 (N, references, size), and the blocks of each position.
 
-    def choose(self, keys: Tensor, size: int, heads: Tensor) -> tuple[Tensor, Tensor]:
-        """The block positions of each group, int32 (N, references, size), and the next of each position's chain.
-
-        Arguments: keys of each reference; size of a group; heads, `empty_chains()`, changed.
+        Arguments: keys of each reference; size of a group.
         """
-        references = self.rows * self.columns
-        groups, chains = torch.empty((2, self.count, references, size), dtype=torch.int32, device=keys.device)
-        across = forms.cover(references, _THREADS // 32)
-        self._launch("choose", across, 1, size=size, measured=keys, groups=groups, heads=heads, next=chains)
+        references, positions = self.rows * self.columns, self.down * self.across
+        options: dict[str, Any] = {"dtype": torch.int32, "device": keys.device}
+        groups, following = torch.empty((2, self.count, references, size), **options)
+        lists = torch.empty((self.count, positions, _LISTED), **options)
+        chains = Chains(torch.zeros((self.count, positions, 2), **options), lists, following)
+        across = forms.cover(references, 4)
+        self._launch("choose", across, 1, threads=128, size=size, measured=keys, groups=groups, **chains._asdict())
         return groups, chains
 
     def filter(
@@ -148,18 +155,11 @@ class Launches:
         return blocks, shares
 
     def assemble(
-        self,
-        blocks: Tensor,
-        shares: Tensor,
-        heads: Tensor,
-        chains: Tensor,
-        largest: Tensor,
-        synthesis: Any,
-        window: Any,
+        self, blocks: Tensor, shares: Tensor, chains: Chains, largest: Tensor, synthesis: Any, window: Any
     ) -> Tensor:
         """The images from the weighted blocks of all groups, (N, references, size, 64), and their weights.
 
-        Arguments: shares, (N, references); heads and chains of `choose`; largest pixel of each image; synthesis, with
+        Arguments: shares, (N, references); chains of `choose`; largest pixel of each image; synthesis, with
         row i times the window's i-th number; window.
         """
         device = blocks.device
@@ -173,8 +173,8 @@ class Launches:
             "denominator": denominator,
         }
         self._launch(
-            "gather", forms.cover(self.width, _TILE), self.down, size=blocks.shape[2], heads=heads, next=chains,
-            blocks=blocks, shares=shares, largest=largest, **given,
+            "gather", forms.cover(self.width, _TILE), self.down, size=blocks.shape[2], blocks=blocks, shares=shares,
+            largest=largest, **chains._asdict(), **given,
         )  # fmt: skip
         self._launch(
             "fold_rows", forms.cover(self.width, _THREADS), self.height, images=self.images, sigma=self.sigma,

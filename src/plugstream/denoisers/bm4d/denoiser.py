@@ -10,7 +10,8 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser, Sigma, levels
-from plugstream.denoisers.bm4d import native, reference
+from plugstream.denoisers.bm3d import BM3D
+from plugstream.denoisers.bm4d import cuda_form, native, reference
 from plugstream.denoisers.bm4d.profile import BLOCK, PROFILES, Profile
 
 
@@ -34,7 +35,7 @@ class BM4D(Denoiser):
         stages: 2, or 1 for the basic estimate alone.
     Volumes are (..., D, H, W) with at least 4 voxels an axis, real or complex (computed in single precision). The real
     and imaginary part of a complex volume are matched together and filtered each on its own; each has noise of sigma.
-    sigma is a number, one for each volume, or a map of the volume's shape.
+    sigma is a number, one for each volume, or a map of the volume's shape. For images, `adapt` takes BM3D instead.
 
     References: Maggioni, Katkovnik, Egiazarian and Foi, IEEE Trans. Image Process. 22(1), 2013; for the noise that
     overlapping cubes share, Makinen, Azzari and Foi, IEEE Trans. Image Process. 29, 2020.
@@ -61,6 +62,14 @@ class BM4D(Denoiser):
     def parameters(self) -> Profile:
         return PROFILES[self.profile] if isinstance(self.profile, str) else self.profile
 
+    def variant(self, ndim: int, *, channels: bool = False, complex: bool = False) -> Denoiser | None:
+        """For images BM3D: the same prior in two dimensions."""
+        if ndim == 3:
+            return super().variant(ndim, channels=channels, complex=complex)
+        if not isinstance(self.profile, str):
+            raise InputError("a profile of BM4D is for volumes; for images use BM3D, or BM4D's profiles by name")
+        return BM3D(self.profile, self.stages).variant(ndim, channels=channels, complex=complex)
+
     @torch.no_grad()
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
         if image.ndim < 3 or min(image.shape[-3:]) < BLOCK:
@@ -75,8 +84,8 @@ class BM4D(Denoiser):
         else:
             parts = image.reshape(-1, 1, *shape).float()
         noise = _noise(sigma, image)
-        form = native if native.serves(parts) else reference
-        out = form.bm4d(parts.contiguous(), noise, self.parameters, stages=self.stages)
+        form = next(f for f in (native, cuda_form, reference) if f is reference or f.serves(parts))
+        out: Tensor = form.bm4d(parts.contiguous(), noise, self.parameters, stages=self.stages)
         out = torch.view_as_complex(out.movedim(1, -1).contiguous()) if image.is_complex() else out
         return out.reshape(image.shape).to(image.dtype), None
 

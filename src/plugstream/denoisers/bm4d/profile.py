@@ -40,8 +40,8 @@ class Profile:
         for step in (self.step1, self.step2):
             if not 1 <= step <= BLOCK:
                 raise InputError(f"BM4D's steps must be 1 to {BLOCK}, so that cubes cover the volume, not {step}")
-        if not 1 <= self.radius <= 7:  # so that a candidate's number fits into the 12 bits that a key has for it
-            raise InputError(f"BM4D's radius must be 1 to 7, not {self.radius}")
+        if not 1 <= self.radius <= 6:  # so that a complex window fits into the memory that a block of threads shares
+            raise InputError(f"BM4D's radius must be 1 to 6, not {self.radius}")
         for size in (self.group1, self.group2):
             if size not in (1, 2, 4, 8, 16, 32):
                 raise InputError(f"BM4D's groups must have 1, 2, 4, 8, 16 or 32 cubes, not {size}")

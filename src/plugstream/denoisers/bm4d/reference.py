@@ -11,6 +11,7 @@ by rank; the reference has rank 0 and comes first.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -99,7 +100,7 @@ def relative_levels(sigma: Tensor, shape: torch.Size) -> tuple[float, Tensor]:
     most = float(sigma.max())
     top = 2.0 ** (math.frexp(most)[1] - 1) if most > 0 else 1.0
     squares = (sigma / top).square().expand(shape)
-    return top, (_tree_sums(squares) / BLOCK**3).flatten()
+    return top, (sum_cubes(squares) / BLOCK**3).flatten()
 
 
 def _tree_mean(values: Tensor) -> Tensor:
@@ -175,16 +176,17 @@ def _keys(guide: Tensor, floors: Tensor, places: list[Tensor], radius: int) -> T
         here = tuple(slice(f, e) for f, e in zip(firsts, lasts, strict=True))
         there = tuple(slice(f + m, e + m) for f, e, m in zip(firsts, lasts, moves, strict=True))
         squares = [(channel[here] - channel[there]).square() for channel in guide]
-        distance = _tree_sums(sum(squares[1:], start=squares[0]))
+        distance = sum_cubes(sum(squares[1:], start=squares[0]))
         inside = [(p >= f) & (p <= e - BLOCK) for p, f, e in zip(places, firsts, lasts, strict=True)]
         of = torch.meshgrid(*(p[i] - f for p, i, f in zip(places, inside, firsts, strict=True)), indexing="ij")
         at = torch.meshgrid(*(i.nonzero()[:, 0] for i in inside), indexing="ij")
         blurred = torch.maximum(distance[of], floors[at])
-        keys[(*at, rank)] = blurred.view(torch.int32) & ~((1 << INDEX_BITS) - 1) | rank
+        index: tuple[Any, ...] = (*at, rank)
+        keys[index] = blurred.view(torch.int32) & ~((1 << INDEX_BITS) - 1) | rank
     return keys
 
 
-def _tree_sums(values: Tensor) -> Tensor:
+def sum_cubes(values: Tensor) -> Tensor:
     """The sum over every cube, added as a tree along rows, then down, then over the planes: (D, H, W) to positions."""
     for axis in (2, 1, 0):
         for distance in (1, 2):
