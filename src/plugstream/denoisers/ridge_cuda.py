@@ -203,7 +203,8 @@ class Solver:
         key = level, count, stream_handle(device)
         rows = self._last_rows.get(key)
         if rows is None:
-            rows = self._level_rows(torch.full((count,), level, device=device))
+            # Of one image for all, so that an image has the same bits whatever is beside it.
+            rows = self._level_rows(torch.full((1,), level, device=device)).expand(count, -1).contiguous()
             if len(self._last_rows) >= _MOST_LEVELS:
                 self._last_rows.popitem(last=False)
             self._last_rows[key] = rows
