@@ -45,8 +45,8 @@ def test_bash_completes_commands_flags_values_and_files(commands: list[Command],
     assert ask_bash(script, "plugstream", "rec") == ["reconstruct"]
     assert ask_bash(script, "plugstream", "--ver") == ["--version"]
     assert "--denoiser" in ask_bash(script, "plugstream", "reconstruct", "--")
-    assert ask_bash(script, "plugstream", "reconstruct", "--denoiser", "bm") == ["bm3d"]
-    assert ask_bash(script, "plugstream", "reconstruct", "--denoiser", "=", "bm") == ["bm3d"]
+    assert ask_bash(script, "plugstream", "reconstruct", "--denoiser", "bm") == ["bm3d", "bm4d"]
+    assert ask_bash(script, "plugstream", "reconstruct", "--denoiser", "=", "bm") == ["bm3d", "bm4d"]
     assert set(ask_bash(script, "plugstream", "reconstruct", "--sampler", "")) >= {"uniform", "epochs"}
     assert ask_bash(script, "plugstream", "reconstruct", "scan") == ["scan one.zarr"]
     assert ask_bash(script, "plugstream", "reconstruct", "--out", "scan o") == ["scan one.zarr"]

@@ -30,7 +30,7 @@ struct Matching {
     Along planes, rows, columns;
     const int32_t* ranks;  // (2 radius + 1)^2 rows of `widest`: the rank of each candidate
     const float* floors;   // of each reference: the distance below which candidates go by rank
-    // What the loops need for themselves: 4 x 16 numbers for each voxel of a line, and for each reference of a plane;
+    // What the loops need for themselves: 4 x 16 numbers for each reference of a line, and of a plane;
     // 16 for each column of references; one for each reference.
     float *lines, *sums;
     int32_t *valid, *bounds;

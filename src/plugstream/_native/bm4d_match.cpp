@@ -33,30 +33,38 @@ PLUGSTREAM_INLINE bool any_below(Ints key, int32_t bound) {
 }
 #endif
 
-// sums[x][v]: over the 4 voxels from x on, of (reference - candidate)^2 added over the channels, as a tree, for the
-// candidates in vector v, for x = 0 .. length - 1.
-template <int vectors>
-PLUGSTREAM_INLINE void sum_line(const Matching& tile, const float* reference, const float* candidate, int length,
-                                float* sums) {
+// sums[c][v]: over the 4 voxels of reference column c, of (reference - candidate)^2 added over the channels, as a tree, for
+// the candidates in vector v. Columns that overlap share squares.
+template <int vectors, bool several>
+PLUGSTREAM_INLINE void sum_line(const Matching& tile, const float* reference, const float* candidate, float* sums) {
+    const Along& columns = tile.columns;
     for (int v = 0; v < vectors; ++v) {
         auto square = [&](int x) __attribute__((always_inline)) {
             const Floats difference = load(candidate + v * lanes + x) - reference[x];
             Floats sum = difference * difference;
-            for (int c = 1; c < tile.channels; ++c) {
-                const Floats other = load(candidate + c * tile.channel + v * lanes + x) - reference[c * tile.channel + x];
-                sum += other * other;
-            }
+            if constexpr (several)
+                for (int c = 1; c < tile.channels; ++c) {
+                    const long at = c * tile.channel + x;
+                    const Floats other = load(candidate + at + v * lanes) - reference[at];
+                    sum += other * other;
+                }
             return sum;
         };
-        const Floats d0 = square(0), d1 = square(1), d2 = square(2);
-        Floats two_before = d0 + d1, one_before = d1 + d2, last = d2;
-#pragma GCC unroll 4
-        for (int x = 0; x < length; ++x) {
-            const Floats d = square(x + 3), two = last + d;
-            store(sums + (x * vectors + v) * lanes, two_before + two);
-            two_before = one_before;
-            one_before = two;
-            last = d;
+        Floats d0{}, d1{}, d2{}, d3{};
+        for (int c = 0, before = -block; c < columns.count; ++c) {
+            const int x = columns.at[c], step = x - before;
+            if (step == 2) {
+                d0 = d2, d1 = d3, d2 = square(x + 2);
+            } else if (step == 3) {
+                d0 = d3, d1 = square(x + 1), d2 = square(x + 2);
+            } else if (step == 1) {
+                d0 = d1, d1 = d2, d2 = d3;
+            } else {
+                d0 = square(x), d1 = square(x + 1), d2 = square(x + 2);
+            }
+            d3 = square(x + 3);
+            store(sums + (c * vectors + v) * lanes, (d0 + d1) + (d2 + d3));
+            before = x;
         }
     }
 }
@@ -68,13 +76,14 @@ PLUGSTREAM_INLINE void insert(int32_t* best, int count, int32_t key) {
 }
 
 // All references against the candidates of one row of their windows.
-template <int vectors>
+template <int vectors, bool several>
 void match_row(const Matching& tile, int deep, int down) {
     constexpr int width = vectors * lanes;
     const Along &planes = tile.planes, &rows = tile.rows, &columns = tile.columns;
-    const int span = 2 * tile.radius + 1, length = columns.at[columns.count - 1] + 1;
+    const int span = 2 * tile.radius + 1;
+    const long of_line = static_cast<long>(columns.count) * width;
     const long moved = (deep - tile.radius) * tile.plane + (down - tile.radius) * tile.pitch;
-    const long of_plane = static_cast<long>(rows.count) * columns.count * width;
+    const long of_plane = rows.count * of_line;
     Ints rank[vectors];
     for (int v = 0; v < vectors; ++v) rank[v] = load(tile.ranks + (deep * span + down) * widest + v * lanes);
     int next_plane = 0;  // the first plane of voxels whose sums are not in the ring
@@ -90,17 +99,14 @@ void match_row(const Matching& tile, int deep, int down) {
                 const int row = rows.at[r];
                 for (next_line = next_line > row ? next_line : row; next_line < row + block; ++next_line) {
                     const float* line = start + next_line * tile.pitch;
-                    sum_line<vectors>(tile, line + tile.radius, line + moved, length,
-                                      tile.lines + (next_line % block) * static_cast<long>(length) * width);
+                    sum_line<vectors, several>(tile, line + tile.radius, line + moved,
+                                               tile.lines + (next_line % block) * of_line);
                 }
                 const float* four[block];
-                for (int i = 0; i < block; ++i) four[i] = tile.lines + ((row + i) % block) * static_cast<long>(length) * width;
-                for (int c = 0; c < columns.count; ++c)
-                    for (int v = 0; v < vectors; ++v) {
-                        const long at = (columns.at[c] * vectors + v) * lanes;
-                        store(sums + ((r * columns.count + c) * vectors + v) * lanes,
-                              (load(four[0] + at) + load(four[1] + at)) + (load(four[2] + at) + load(four[3] + at)));
-                    }
+                for (int i = 0; i < block; ++i) four[i] = tile.lines + ((row + i) % block) * of_line;
+                for (long at = 0; at < of_line; at += lanes)
+                    store(sums + r * of_line + at,
+                          (load(four[0] + at) + load(four[1] + at)) + (load(four[2] + at) + load(four[3] + at)));
             }
         }
         const float* four[block];
@@ -143,7 +149,7 @@ void match_with(const Matching& tile) {
         for (int deep = tile.radius - far; deep <= tile.radius + far; ++deep)
             for (int down = tile.radius - far; down <= tile.radius + far; ++down) {
                 const int a = deep - tile.radius, b = down - tile.radius;
-                if ((a < 0 ? -a : a) == far || (b < 0 ? -b : b) == far) match_row<vectors>(tile, deep, down);
+                if ((a < 0 ? -a : a) == far || (b < 0 ? -b : b) == far) tile.channels > 1 ? match_row<vectors, true>(tile, deep, down) : match_row<vectors, false>(tile, deep, down);
             }
 }
 

@@ -87,7 +87,8 @@ class ConvexRidge(Denoiser):
             level = level.expand(*image.shape[:-2], 1, 1).reshape(-1) / self.scale
         elif self.scale != 1:  # rounded as a tensor of levels would be
             level = float(torch.tensor(level, dtype=image.dtype) / self.scale)
-        start = None if warm is None else warm.to(z).reshape(z.shape) / self.scale
+        start = None if warm is None else warm.to(z).reshape(z.shape)
+        start = start if start is None or self.scale == 1 else start / self.scale
         out, accurate = self._solve(z, level, start)
         if not accurate:
             warnings.warn(

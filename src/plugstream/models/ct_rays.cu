@@ -6,7 +6,7 @@
 // whose ray one is by the same bits, so that none is lost or counted twice.
 
 constexpr int HIGH = 8, WIDE = 1;
-constexpr int ABREAST = 1;         // groups of cells beside each other in a warp
+constexpr int ABREAST = 4;         // groups of cells beside each other in a warp
 constexpr int SLOTS = (HIGH + 1) * (WIDE + 1);
 
 struct Sums {                      // with weights 1 and x: of rays beyond all of n cells, of sat(z - n) of others

@@ -12,9 +12,8 @@ from torch import Tensor
 from plugstream.models.nufft_points import Points
 from plugstream.models.nufft_triton import triton_is_here
 
-_READ_BLOCK = 32  # points that a program looks at together
-_WRITE_BLOCK = {False: 8, True: 32}  # the same for volumes, and for images, whose tiles are of one row
-_TOGETHER = 4  # images that a program writes to, whose points have the same weights; of volumes, one
+_READ_BLOCK, _WRITE_BLOCK, _ROW_BLOCK = 32, 8, 32  # points that a program looks at together
+_TOGETHER = 4  # images whose rows a program writes to
 _TILE = 16  # a kernel has at most 17 cells along an axis
 
 
@@ -40,24 +39,30 @@ def read(grid: Tensor, points: Points) -> Tensor:
 
 def write(values: Tensor, points: Points, grid: Tensor) -> None:
     """The transpose: add (n, points) to the cells, which are contiguous."""
-    from plugstream.models.nufft_spread_triton_kernel import write_tiles
+    from plugstream.models.nufft_spread_triton_kernel import write_rows, write_tiles
 
     if not len(points):
         return
     size0, size1, size2 = grid.shape[1:]
-    rows = 1 if size1 == 1 else _TILE
-    bins1, bins2 = -(-size1 // rows), -(-size2 // _TILE)
+    bins1, bins2 = -(-size1 // _TILE), -(-size2 // _TILE)
     first = points.first.long()
-    key = (first[:, 0] * bins1 + first[:, 1] // rows) * bins2 + first[:, 2] // _TILE
+    key = (first[:, 0] * bins1 + first[:, 1] // _TILE) * bins2 + first[:, 2] // _TILE
     ordered, order = torch.sort(key, stable=True)
     starts = torch.searchsorted(ordered, torch.arange(size0 * bins1 * bins2 + 1, device=grid.device))
+    pairs, cells = torch.view_as_real(values.resolve_conj().contiguous()), torch.view_as_real(grid)
     w0, w1, w2 = points.widths
-    together = min(_TOGETHER, 1 << (len(grid) - 1).bit_length()) if rows == 1 else 1
-    write_tiles[(size0 * bins1 * bins2, -(-len(grid) // together))](
-        torch.view_as_real(values.resolve_conj().contiguous()), points.first, *points.weights, _flips(points),
-        order, starts, torch.view_as_real(grid), len(points), len(grid), size0, size1, size2, bins1, bins2,
-        W0=w0, W1=w1, W2=w2, FLIP=points.flipped is not None, IMAGES=together, ROWS=rows, TILE=_TILE,
-        BLOCK=_WRITE_BLOCK[rows == 1],
+    if size1 == 1:
+        together = min(_TOGETHER, 1 << (len(grid) - 1).bit_length())
+        write_rows[(size0 * bins2, -(-len(grid) // together))](
+            pairs, points.first, points.weights[0], points.weights[2], _flips(points), order, starts, cells,
+            len(points), len(grid), size0, size2, bins2,
+            W0=w0, W2=w2, FLIP=points.flipped is not None, IMAGES=together, TILE=_TILE, BLOCK=_ROW_BLOCK,
+        )  # fmt: skip
+        return
+    write_tiles[(size0 * bins1 * bins2, len(grid))](
+        pairs, points.first, *points.weights, _flips(points),
+        order, starts, cells, len(points), size0, size1, size2, bins1, bins2,
+        W0=w0, W1=w1, W2=w2, FLIP=points.flipped is not None, TILE=_TILE, BLOCK=_WRITE_BLOCK,
     )  # fmt: skip
 
 

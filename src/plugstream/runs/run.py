@@ -169,7 +169,10 @@ def explain_failure(error: Exception, folder: Path, source: str | Path) -> Input
         return StorageError(f"{error.filename or source}: {error.strerror or error}; fix that, and {again}")
     # torch raises RuntimeError for the CPU's memory, and a kind of it for a GPU's.
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-        return InputError(f"there is not enough memory; free some, or use a smaller batch, and {again}")
+        blocks = ""
+        if isinstance(error, torch.OutOfMemoryError):
+            blocks = "; or start a new run with --along z and --memory, so that a volume goes by blocks of slices"
+        return InputError(f"there is not enough memory; free some, or use a smaller batch, and {again}{blocks}")
     return None
 
 

@@ -536,7 +536,7 @@ struct Total {                                      // of a quarter of a block's
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256, 3) gather(Problem p, const float*, float*) {
+extern "C" __global__ void __launch_bounds__(256, 4) gather(Problem p, const float*, float*) {
     SHARED(float, sums, 8 * APART);
     SHARED(float, weights, WIDE);
     const int lane = threadIdx.x % 32, part = lane % 16, left = blockIdx.x * GIVES - (BLOCK - 1), y = blockIdx.y;

@@ -40,7 +40,7 @@ __device__ static void find_reference(const Problem& p, int reference, int& z, i
 __device__ static float tree(float a, float b, float c, float d) { return (a + b) + (c + d); }
 
 // The cubes most like a reference: a block each; a thread has the candidates of one row and column of the window.
-extern "C" __global__ void __launch_bounds__(THREADS) match(Problem p, const float*, float*) {
+extern "C" __global__ void __launch_bounds__(THREADS, CHANNELS == 1 ? 4 : 2) match(Problem p, const float*, float*) {
     __shared__ float window[CHANNELS][SIDE * SIDE * SIDE];
     __shared__ __align__(16) float cube[CHANNELS][64];
     __shared__ int keys[SPAN][THREADS], counts[32], chosen[32], taken;
@@ -259,7 +259,7 @@ __device__ static void variances(const float* table, unsigned place, int lane, f
 }
 
 // Filter a group and add it to the sums: a warp each. Grid: (groups, channels).
-extern "C" __global__ void __launch_bounds__(32 * WARPS) filter(Problem p, const float*, float*) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS, WIENER ? 4 : 1) filter(Problem p, const float*, float*) {
     __shared__ float all_variances[WARPS][GROUP * 64];
     const int lane = threadIdx.x % 32, channel = blockIdx.y, group = blockIdx.x * WARPS + threadIdx.x / 32;
     if (group >= p.count) return;

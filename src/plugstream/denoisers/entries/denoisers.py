@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _FILE: dict[str, Any] = {"file": True}
 _OURS: dict[str, Any] = {"licence": "Apache-2.0"}
 _FAST: dict[str, Any] = {**_OURS, "cpu": "native", "cuda": "Triton"}
+_COMPILED: dict[str, Any] = {**_FAST, "cuda": "CUDA C++"}
 
 
 class SolverOptions(Options):
@@ -133,14 +134,14 @@ def _declare(name: str, text: str, place: str, **how: Any) -> None:
     register_class(__name__, "denoiser", name, text, f"plugstream.denoisers.{place}", **how)
 
 
-_declare("bm3d", "self-similar images", "bm3d:BM3D", options=BM3DOptions, object="BM3D()", **_FAST)
+_declare("bm3d", "self-similar images", "bm3d:BM3D", options=BM3DOptions, object="BM3D()", **_COMPILED)
 _declare(
     "bm4d",
     "self-similar volumes",
     "bm4d:BM4D",
     options=BM4DOptions,
     object="BM4D()",
-    **{**_FAST, "cuda": "CUDA C++"},
+    **_COMPILED,
 )
 
 
@@ -186,7 +187,7 @@ def build_tnrd(options: TrainedOptions) -> Denoiser:
     object="ConvexRidge()",
     why="the prox of a convex sum of ridge functions, by construction, up to tol",
     files="weights/ridge*.safetensors",
-    **_FAST,
+    **_COMPILED,
 )
 def build_ridge(options: RidgeOptions) -> Denoiser:
     from plugstream.denoisers.ridge import ConvexRidge
