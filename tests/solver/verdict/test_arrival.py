@@ -144,3 +144,18 @@ def test_a_run_ends_when_its_image_has_arrived_and_so_does_one_that_goes_on(prob
     assert rest.state.k == whole.state.k
     assert torch.equal(rest.image, whole.image)
     assert rest.verdict == whole.verdict
+
+
+def test_ctrl_c_leaves_no_step_without_its_sums(monkeypatch):
+    trace = Trace()
+    trace.add(0, torch.ones(4, 4), 2)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("plugstream.solver.verdict.trace.random_sums", interrupt)
+        trace.add(1, torch.ones(4, 4), 2)
+    trace.add(2, torch.ones(4, 4), 2)
+    assert trace.steps == [0, 2]
+    assert trace.values().shape == (1, 2, 256)

@@ -62,8 +62,9 @@ class Trace:
         gap = 1 << max(0, since.bit_length() - _DENSE.bit_length())
         if since < 0 or since % gap or (self.steps and self.steps[-1] >= since):
             return
-        self.steps.append(since)
-        self.sums.append(random_sums(image, ndim))
+        sums = random_sums(image, ndim)
+        # No call between the two: Ctrl-C comes before both of them or after.
+        self.steps, self.sums = [*self.steps, since], [*self.sums, sums]
 
     def copy(self) -> Trace:
         """The trace as it is now."""
