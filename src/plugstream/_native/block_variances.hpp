@@ -87,6 +87,28 @@ struct Pairs {
     }
 };
 
+// Of a node of white noise, whose halves of `half` blocks share `shared`: the variance of its difference, in place of the
+// right half's numbers, and what all pairs within it share, in place of the left half's. `block_variances` has the formula.
+PLUGSTREAM_INLINE void join_halves(const Floats* shared, int half, float* left) {
+    const float count = static_cast<float>(2 * half);
+    for (int c = 0; c < coefficients / lanes; ++c, left += lanes) {
+        float* right = left + half * coefficients;
+        const Floats within = half == 1 ? Floats{} : load(left) + load(right);
+        const Floats variance = count + 2.0f * (within - shared[c]), least = Floats{} + least_variance * count;
+        store(right, variance > least ? variance : least);
+        store(left, within + shared[c]);
+    }
+}
+
+// The variance of the sum of all blocks, when all halves are joined.
+PLUGSTREAM_INLINE void finish_sum(int group, float* v) {
+    for (int c = 0; c < coefficients; c += lanes) {
+        const float count = static_cast<float>(group);
+        const Floats variance = count + (group > 1 ? 2.0f * load(v + c) : Floats{}), least = Floats{} + least_variance * count;
+        store(v + c, variance > least ? variance : least);
+    }
+}
+
 // How much noise each number that `haar` leaves holds, in units of sigma^2: v[group][64], in the order of `haar`.
 //
 // Blocks that overlap share noise: `table` has, for each |dy| and |dx| below 8, what their 64 coefficients share. With
@@ -115,21 +137,10 @@ PLUGSTREAM_INLINE void block_variances(const int32_t* positions, long across, co
                         for (int c = 0; c < vectors; ++c) shared[c] += load(row + c * lanes);
                     }
             }
-            const float count = static_cast<float>(2 * half);
-            for (int c = 0; c < vectors; ++c) {
-                float *left = v + a * coefficients + c * lanes, *at = left + half * coefficients;
-                const Floats within = half == 1 ? Floats{} : load(left) + load(at);
-                const Floats variance = count + 2.0f * (within - shared[c]), least = Floats{} + least_variance * count;
-                store(at, variance > least ? variance : least);
-                store(left, within + shared[c]);
-            }
+            join_halves(shared, half, v + a * coefficients);
         }
     }
-    for (int c = 0; c < coefficients; c += lanes) {
-        const float count = static_cast<float>(group);
-        const Floats variance = count + (group > 1 ? 2.0f * load(v + c) : Floats{}), least = Floats{} + least_variance * count;
-        store(v + c, variance > least ? variance : least);
-    }
+    finish_sum(group, v);
 }
 
 // The same for noise that is not white, of which all blocks may share some: `table` has it for dy of 0 .. reach and dx

@@ -15,8 +15,8 @@ struct Range {
     long from, to;
 };
 
-// One axis of the image, or volume: where reference blocks of this side begin, and how they are cut. Nothing here depends on the number of
-// threads, so that the result does not.
+// One axis of the image, or volume: where reference blocks of this side begin, and how they are cut. Nothing here depends
+// on the number of threads, so that the result does not.
 struct Axis {
     long positions;
     std::vector<int> references;

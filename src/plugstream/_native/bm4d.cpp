@@ -6,24 +6,19 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cmath>
 #include <memory>
 #include <thread>
 #include <vector>
 
-#include "bm3d_tiles.hpp"
 #include "bm4d_kernels.hpp"
+#include "bm4d_tiles.hpp"
 #include "memory.hpp"
 #include "team.hpp"
 
 namespace plugstream::bm4d {
 namespace {
 
-using bm3d::Axis;
-using bm3d::Range;
-
-constexpr int side_of_tile = 32;           // voxels from the first reference to that of the next tile, about
-constexpr long sums_at_once = 1L << 28;    // bytes of the tiles' sums, beyond which layers of tiles wait for others
+constexpr long sums_at_once = 1L << 28;  // bytes of the tiles' sums, beyond which layers of tiles wait for others
 
 struct Kernels {
     const MatchKernel& match;
@@ -36,74 +31,6 @@ Kernels kernels_of(Level level) {
 
 long voxels_of(const Box& box) { return (box.planes + block - 1) * (box.rows + block - 1) * (box.columns + block - 1); }
 
-// How a stage cuts the volume.
-struct Tiling {
-    Axis axes[3];
-
-    Tiling(const Volume& v, int step, int radius)
-        : axes{{v.depth, step, radius, side_of_tile / step, block},
-               {v.height, step, radius, side_of_tile / step, block},
-               {v.width, step, radius, side_of_tile / step, block}} {}
-
-    long in_layer() const { return static_cast<long>(axes[1].ranges.size() * axes[2].ranges.size()); }
-    long layers() const { return static_cast<long>(axes[0].ranges.size()); }
-    long count() const { return layers() * in_layer(); }
-    const Range& range(long tile, int axis) const {
-        const long columns = static_cast<long>(axes[2].ranges.size());
-        const long at[] = {tile / in_layer(), tile % in_layer() / columns, tile % columns};
-        return axes[axis].ranges[at[axis]];
-    }
-    Box box(long tile) const {
-        const Range &z = range(tile, 0), &y = range(tile, 1), &x = range(tile, 2);
-        return {z.to - z.from, y.to - y.from, x.to - x.from};
-    }
-    Box largest() const { return {axes[0].most_positions, axes[1].most_positions, axes[2].most_positions}; }
-    long most_references() const {
-        return long{axes[0].most_references} * axes[1].most_references * axes[2].most_references;
-    }
-};
-
-// What one thread needs. `total` and `weights` are zero whenever no tile is being worked on.
-struct Workspace {
-    Buffer guide, lines, sums, valid, bounds, floors, places, ranks, distances, found, levels;
-    Buffer noisy, guides, total, weights, ring;
-
-    void reserve_matching(const Tiling& tiling, const Volume& v, const Settings& settings) {
-        constexpr long number = sizeof(float);
-        const Box box = tiling.largest();
-        const long references = tiling.most_references(), columns = tiling.axes[2].most_references;
-        const int group = std::max(settings.group[0], settings.group[1]), span = 2 * settings.radius + 1;
-        guide.reserve(v.channels * (box.planes + block - 1) * (box.rows + block - 1) * pitch(box, settings) * number);
-        lines.reserve(block * (box.columns + block) * widest * number);
-        sums.reserve(block * long{tiling.axes[1].most_references} * columns * widest * number);
-        valid.reserve(columns * widest * number);
-        bounds.reserve(references * number);
-        floors.reserve(references * number);
-        levels.reserve(references * number);
-        places.reserve(3L * 3 * std::max({tiling.axes[0].most_references, tiling.axes[1].most_references,
-                                          tiling.axes[2].most_references}) * number);
-        ranks.reserve(long{span} * span * widest * number);
-        distances.reserve(long{span} * span * span * number);
-        found.reserve(references * group * number);
-    }
-
-    void reserve(const Tiling& tiling, const Volume& v, const Settings& settings, int stages) {
-        constexpr long number = sizeof(float);
-        const Box box = tiling.largest();
-        const long positions = box.planes * box.rows * box.columns;
-        reserve_matching(tiling, v, settings);
-        noisy.reserve(positions * coefficients * number);
-        if (stages == 2) guides.reserve(positions * coefficients * number);
-        total.reserve(positions * coefficients * number);
-        weights.reserve(positions * number);
-        ring.reserve((coefficients * box.rows * box.columns + 16 * box.columns + box.columns + 32) * number);
-    }
-
-    static long pitch(const Box& box, const Settings& settings) {
-        return box.columns + block + 2 * settings.radius + widest;
-    }
-};
-
 Pool<Workspace>& workspaces() {
     static Pool<Workspace>& one = *new Pool<Workspace>(std::max(2u, std::thread::hardware_concurrency()));
     return one;
@@ -112,131 +39,6 @@ Pool<Workspace>& workspaces() {
 Pool<Buffer>& buffers() {
     static Pool<Buffer>& one = *new Pool<Buffer>(8);
     return one;
-}
-
-// sigma^2 over every cube, as a mean, in units of `unit`^2: one number, or one for each position. `unit` is the power of
-// two at or below the largest sigma.
-class Noise {
-  public:
-    explicit Noise(const Volume& v) : rows_(v.height - block + 1), columns_(v.width - block + 1) {
-        const long count = v.map ? v.depth * v.height * v.width : 1;
-        for (long k = 0; k < count; ++k) largest_ = std::max(largest_, v.sigma[k]);
-        if (largest_ == 0) {
-            levels_ = {0};
-            return;
-        }
-        unit_ = std::ldexp(1.0f, std::ilogb(largest_));
-        levels_.resize(count);
-        for (long k = 0; k < count; ++k) levels_[k] = (v.sigma[k] / unit_) * (v.sigma[k] / unit_);
-        if (!v.map) return;
-        // As a tree along rows, then down, then over the planes, as in the reference.
-        const long shape[] = {v.depth, v.height, v.width}, strides[] = {v.height * v.width, v.width, 1};
-        for (int axis = 2; axis >= 0; --axis)
-            for (long apart : {1, 2})
-                for (long k = 0; k < count; ++k)
-                    if (k / strides[axis] % shape[axis] + apart < shape[axis])
-                        levels_[k] += levels_[k + apart * strides[axis]];
-        plane_ = v.height * v.width;
-        pitch_ = v.width;
-        for (float& level : levels_) level /= coefficients;
-    }
-
-    float largest() const { return largest_; }
-    float unit() const { return unit_; }
-    float at(long z, long y, long x) const {
-        return levels_.size() == 1 ? levels_[0] : levels_[z * plane_ + y * pitch_ + x];
-    }
-    // The mean over a group, as a tree, and no less than `least_level`.
-    float mean(const long* positions, int group) const {
-        if (levels_.size() == 1) return std::max(levels_[0], least_level);
-        float sums[32];
-        for (int k = 0; k < group; ++k) {
-            const long z = positions[k] / (rows_ * columns_), rest = positions[k] % (rows_ * columns_);
-            sums[k] = at(z, rest / columns_, rest % columns_);
-        }
-        for (int count = group; count > 1; count /= 2)
-            for (int k = 0; k < count / 2; ++k) sums[k] = sums[2 * k] + sums[2 * k + 1];
-        return std::max(sums[0] / static_cast<float>(group), least_level);
-    }
-
-  private:
-    float largest_ = 0, unit_ = 1;
-    long rows_, columns_, plane_ = 0, pitch_ = 0;
-    std::vector<float> levels_;
-};
-
-// Groups of the tile, as positions among those of the tile, in work.found, and their noise in work.levels.
-void match_tile(const float* guide, const Volume& v, const Settings& settings, int stage, const Tiling& tiling,
-                long tile, int group, const Noise& noise, const MatchKernel& kernel, Workspace& work) {
-    const int radius = settings.radius, span = 2 * radius + 1;
-    const Range* ranges[] = {&tiling.range(tile, 0), &tiling.range(tile, 1), &tiling.range(tile, 2)};
-    const Box box = tiling.box(tile);
-    const int* references[3];
-    Along along[3];
-    int* places = work.places.as<int>();
-    for (int axis = 0; axis < 3; ++axis) {
-        const Range& range = *ranges[axis];
-        const int count = range.end - range.first;
-        int *at = places, *first = at + count, *last = first + count;
-        places += 3 * count;
-        references[axis] = tiling.axes[axis].references.data() + range.first;
-        // Rows of the guide begin `radius` before the first reference, planes and columns of lines where the tile does.
-        const long origin = axis == 2 ? references[axis][0] : range.from;
-        for (int k = 0; k < count; ++k) {
-            at[k] = static_cast<int>(references[axis][k] - origin);
-            first[k] = std::max(0, radius - references[axis][k]);
-            last[k] = static_cast<int>(std::min(2L * radius, tiling.axes[axis].positions - 1 - references[axis][k] + radius));
-        }
-        along[axis] = {at, first, last, count};
-    }
-    const long planes = box.planes + block - 1, rows = box.rows + block - 1, pitch = Workspace::pitch(box, settings);
-    const long left = references[2][0] - radius, inside = std::max(0L, left), end = std::min(v.width, left + pitch);
-    float* row = work.guide.as<float>();
-    for (long c = 0; c < v.channels; ++c)
-        for (long z = 0; z < planes; ++z)
-            for (long y = 0; y < rows; ++y, row += pitch) {
-                const float* voxels = guide + ((c * v.depth + ranges[0]->from + z) * v.height + ranges[1]->from + y) * v.width;
-                std::fill(row, row + (inside - left), 0.0f);
-                std::copy(voxels + inside, voxels + end, row + (inside - left));
-                std::fill(row + (end - left), row + pitch, 0.0f);
-            }
-    int32_t *ranks = work.ranks.as<int32_t>(), *distances = work.distances.as<int32_t>();
-    std::fill(ranks, ranks + span * span * widest, 0);
-    for (int rank = 0; rank < span * span * span; ++rank) {
-        const int number = settings.order[rank], z = number / (span * span), y = number / span % span, x = number % span;
-        ranks[(z * span + y) * widest + x] = rank;
-        distances[rank] = static_cast<int32_t>(((z - radius) * box.rows + y - radius) * box.columns + x - radius);
-    }
-    float* floors = work.floors.as<float>();
-    const double unit = static_cast<double>(noise.unit());
-    const float factor = static_cast<float>(settings.alike[stage] * coefficients * static_cast<double>(v.channels) * (unit * unit));
-    for (int z = 0; z < along[0].count; ++z)
-        for (int y = 0; y < along[1].count; ++y)
-            for (int x = 0; x < along[2].count; ++x)
-                *floors++ = factor * noise.at(references[0][z], references[1][y], references[2][x]);
-    int32_t* found = work.found.as<int32_t>();
-    kernel.match({work.guide.as<float>(), planes * rows * pitch, rows * pitch, pitch, static_cast<int>(v.channels), radius,
-                  group, along[0], along[1], along[2], ranks, work.floors.as<float>(), work.lines.as<float>(),
-                  work.sums.as<float>(), work.valid.as<int32_t>(), work.bounds.as<int32_t>(), found});
-    float* levels = work.levels.as<float>();
-    const long all_rows = tiling.axes[1].positions, all_columns = tiling.axes[2].positions;
-    for (int z = 0; z < along[0].count; ++z)
-        for (int y = 0; y < along[1].count; ++y)
-            for (int x = 0; x < along[2].count; ++x, found += group) {
-                const int32_t itself = static_cast<int32_t>(
-                    ((references[0][z] - ranges[0]->from) * box.rows + references[1][y] - ranges[1]->from) * box.columns +
-                    references[2][x] - ranges[2]->from);
-                long positions[32];
-                for (int k = 0; k < group; ++k) {
-                    // Ranks beyond the window would come up only where voxels are not finite.
-                    const int rank = found[k] & ((1 << index_bits) - 1);
-                    found[k] = itself + (rank < span * span * span ? distances[rank] : 0);
-                    const long p = found[k] / box.columns;
-                    positions[k] = ((ranges[0]->from + p / box.rows) * all_rows + ranges[1]->from + p % box.rows) * all_columns +
-                                   ranges[2]->from + found[k] % box.columns;
-                }
-                *levels++ = noise.mean(positions, group);
-            }
 }
 
 // The work on one volume in phases: a few layers of tiles, then their sums, and so on; at last the quotient; all that for
@@ -430,22 +232,18 @@ void match(const Volume& v, const Settings& settings, int stage, Level level, in
     const Noise noise(v);
     Workspace work;
     work.reserve_matching(tiling, v, settings);
-    const Axis *rows = &tiling.axes[1], *columns = &tiling.axes[2];
+    const long rows = static_cast<long>(tiling.axes[1].references.size());
+    const long columns = static_cast<long>(tiling.axes[2].references.size());
     for (long tile = 0; tile < tiling.count(); ++tile) {
         match_tile(v.volume, v, settings, stage, tiling, tile, group, noise, kernels_of(level).match, work);
-        const Box box = tiling.box(tile);
         const Range &z = tiling.range(tile, 0), &y = tiling.range(tile, 1), &x = tiling.range(tile, 2);
         const int32_t* local = work.found.as<int32_t>();
         for (long a = z.first; a < z.end; ++a)
             for (long b = y.first; b < y.end; ++b)
                 for (long c = x.first; c < x.end; ++c)
-                    for (int k = 0; k < group; ++k, ++local) {
-                        const long p = *local / box.columns;
-                        const long reference = (a * static_cast<long>(rows->references.size()) + b) *
-                                                   static_cast<long>(columns->references.size()) + c;
-                        found[reference * group + k] =
-                            ((z.from + p / box.rows) * rows->positions + y.from + p % box.rows) * columns->positions +
-                            x.from + *local % box.columns;
+                    for (int k = 0; k < group; ++k) {
+                        const long reference = (a * rows + b) * columns + c;
+                        found[reference * group + k] = tiling.position(tile, *local++);
                     }
     }
 }

@@ -124,21 +124,10 @@ PLUGSTREAM_INLINE void cube_variances(const int32_t* positions, const Groups& gr
                     const float* row = table + (down * block + (dx < 0 ? -dx : dx)) * coefficients;
                     for (int c = 0; c < vectors; ++c) shared[c] += load(row + c * lanes);
                 }
-            const float count = static_cast<float>(2 * half);
-            for (int c = 0; c < vectors; ++c) {
-                float *left = v + a * coefficients + c * lanes, *at = v + b * coefficients + c * lanes;
-                const Floats within = half == 1 ? Floats{} : load(left) + load(at);
-                const Floats variance = count + 2.0f * (within - shared[c]), least = Floats{} + least_variance * count;
-                store(at, variance > least ? variance : least);
-                store(left, within + shared[c]);
-            }
+            join_halves(shared, half, v + a * coefficients);
         }
     }
-    for (int c = 0; c < coefficients; c += lanes) {
-        const float count = static_cast<float>(group);
-        const Floats variance = count + (group > 1 ? 2.0f * load(v + c) : Floats{}), least = Floats{} + least_variance * count;
-        store(v + c, variance > least ? variance : least);
-    }
+    finish_sum(group, v);
 }
 
 template <int group, bool volume>

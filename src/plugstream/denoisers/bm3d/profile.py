@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from plugstream.base.errors import InputError
 
 BLOCK = 8
-"""Blocks are 8 x 8: the transforms, the native kernel and the Triton kernels are written for that."""
+"""Blocks are 8 x 8: the transforms, the native kernel and the CUDA kernels are written for that."""
 
 
 @dataclass(frozen=True)
