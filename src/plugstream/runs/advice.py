@@ -387,7 +387,7 @@ def _why_batch(batch: int, n_views: int | None) -> str:
 
 def _why_tv(image: ImageSpace) -> str:
     if len(image.spatial) == 3:
-        return "it needs no training, and smooths a volume along all three axes; so does bm4d, which takes longer"
+        return "it needs no training, and smooths along all three axes; bm4d takes longer and is often better"
     if image.is_complex:
         return "it needs no training, and takes complex values as they are"
     return "it needs no training, suits any image, and is quick; bm3d takes longer and is often better"
