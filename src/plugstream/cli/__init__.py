@@ -25,11 +25,13 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any, NoReturn
 
+from plugstream.base.display.region import wrap_for
 from plugstream.base.display.screen import MODES, Display
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.text import one_line
 from plugstream.cli.faults import BUG, check_room_to_start, explain
 from plugstream.cli.flags import add_settings, join_values
+from plugstream.cli.places import check_place
 from plugstream.cli.streams import give_up, open_standard_streams, steady_streams
 from plugstream.cli.values import read_path
 from plugstream.cli.version import ShowVersion
@@ -121,7 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except Exception as error:
             text, status = explain(error)
             failure = {"error": one_line(text)}
-            print(f"plugstream: {one_line(text)}", file=stderr if status == BUG else sys.stderr)
+            stream = stderr if status == BUG else sys.stderr
+            print(wrap_for(stream, f"plugstream: {one_line(text)}"), file=stream)
             try:
                 sys.stdout.flush()
             except OSError:
@@ -184,7 +187,7 @@ def _warning_printer() -> Callable[..., None]:
         ours = issubclass(category, PlugstreamWarning) or os.environ.get("PLUGSTREAM_DEBUG")
         if ours and str(message) not in shown:
             shown.add(str(message))
-            print(f"warning: {one_line(str(message))}", file=sys.stderr)
+            print(wrap_for(sys.stderr, f"warning: {one_line(str(message))}"), file=sys.stderr)
 
     return show
 
@@ -196,6 +199,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         near = difflib.get_close_matches(typed.lower(), COMMANDS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COMMANDS)}"
         raise InputError(f"there is no command {typed!r}; {hint}")
+    check_place(arguments)
     parser = _Parser(
         prog="plugstream",
         description="Online plug-and-play image reconstruction: a few views per iteration, any denoiser as the prior.",
