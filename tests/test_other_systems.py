@@ -96,6 +96,7 @@ msvcrt.LK_NBLCK, msvcrt.locking = 2, locking
 for name in ("rename", "replace", "unlink", "remove", "rmdir"):
     guard(name)
 del os.nice, os.O_ACCMODE
+os.environ["PLUGSTREAM_NATIVE"] = "0"  # whose kernels are not built there
 """
 )
 
