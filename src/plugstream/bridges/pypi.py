@@ -5,16 +5,18 @@ from __future__ import annotations
 import enum
 import os
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from plugstream import _native
 from plugstream.base.errors import InputError
 from plugstream.denoisers.bm3d.profile import BLOCK, PROFILES, Profile
 from plugstream.denoisers.bm3d.spectrum import Coloured, coloured_noise
 from plugstream.denoisers.bm3d.transforms import dct, native_matrices
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
 
 
 class BM3DStages(enum.IntFlag):
