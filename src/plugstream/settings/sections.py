@@ -219,6 +219,9 @@ class ScanSettings(Section):
     patience: Positive | None = setting(
         None, "when following, treat the scan as ended after this many seconds without a view"
     )
+    window: Annotated[int, Field(ge=1)] | None = setting(
+        None, "when following a sample that changes, draw from the last so many views and forget older ones"
+    )
     skip_damaged: bool = setting(False, "read all of the scan first, and leave damaged views out", switch=True)
 
 
