@@ -63,7 +63,7 @@ COMMANDS = {
     "watch": "see how a run is getting on, from another terminal",
     "info": "describe a scan, or the folder of a run",
     "verify": "read every byte of a scan, and name the views that are damaged",
-    "denoise": "remove noise from a picture: PNG, TIFF or NPY, grey or colour",
+    "denoise": "remove noise from a picture or a volume: PNG, TIFF, NPY or OME-Zarr",
     **_LISTS,
     "train": "train a denoiser on a folder of pictures",
     "tune": "find the best sigma, step and momentum for a scan",
