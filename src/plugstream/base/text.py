@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shlex
-import textwrap
-from pathlib import PurePath
 from typing import Any
 
 # Only the two ends of a longer word or message are shown.
@@ -48,6 +46,8 @@ def wrap_words(text: str, columns: int, indent: str = "  ") -> str:
     """
     if len(text) <= columns:
         return text
+    import textwrap
+
     whole = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), text)
     own = text[: len(text) - len(text.lstrip())]
     lines = textwrap.wrap(
@@ -61,7 +61,9 @@ def shell_quote(word: object) -> str:
 
     A path that begins with a dash would be mistaken for a flag, so it is written as ./-name.
     """
-    text = f"./{word}" if isinstance(word, PurePath) and str(word).startswith("-") else str(word)
+    import shlex  # with pathlib a third of what `plugstream.bm3d` waits for beside NumPy
+
+    text = f"./{word}" if isinstance(word, os.PathLike) and str(word).startswith("-") else str(word)
     if text.isprintable():
         return shlex.quote(text)
     return "$'" + "".join(c if c.isprintable() and c not in "\\'" else _escape(c) for c in text) + "'"
