@@ -131,6 +131,7 @@ def test_the_first_commands_are_ones_that_there_are(page, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_the_readmes_commands_run_as_they_are(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
