@@ -253,7 +253,7 @@ def _check_words(arguments: list[str]) -> None:
         if word.startswith("--") and word.endswith("=--"):  # which argparse would read as no value at all
             raise InputError(f"argument {word.removesuffix('=--')}: '--' is not a value")
         if "\0" in word:
-            raise InputError(f"the argument {word!r} holds a null character, which nothing can be named by")
+            raise InputError(f"the argument {word!r} holds a null character, which no name can contain")
 
 
 def _module(command: str) -> Any:
