@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from plugstream.base.registry import OWN, entries, pattern_of
+from plugstream.base.registry import OWN, WEIGHTS, entries, pattern_of
 from plugstream.base.system import count_processors, find_memory
 from plugstream.base.version import __version__
 from plugstream.runs.event_log import EventLog
@@ -97,9 +97,11 @@ def _files(settings: Settings) -> dict[str, tuple[Path, str]]:
     files: dict[str, tuple[str | None, str]] = {}
 
     def add(setting: str, name: str) -> None:
-        if pattern_of(name) == OWN:  # else it is no path
+        if pattern_of(name) == OWN:
             path, _, entry = name.rpartition(":")
             files[setting] = (path, f":{entry}")
+        elif pattern_of(name) == WEIGHTS:
+            files[setting] = (name, "")
 
     for section, choice in _choices(settings):
         add(f"{section}.name", choice.name)
