@@ -314,9 +314,8 @@ def wait_for_batch(scan: StoredScan, settings: Settings, say: Callable[[str], No
         if count >= least:
             return
         if not waits:
-            say(
-                f"waiting for {least - count} more views of {scan.path}, to have a batch of {least}; press Ctrl-C to stop"
-            )
+            more = least - count
+            say(f"waiting for {more} more views of {scan.path}, to have a batch of {least}; press Ctrl-C to stop")
             waits = True
         _wait_for_count(scan, scan.n_views + 1, lambda _: None, patience)
 
