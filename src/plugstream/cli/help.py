@@ -58,6 +58,7 @@ FIRST: dict[str, tuple[str, ...]] = {
     "certify": ("sigma", "denoiser", "images", "size", "out", "device"),
     "baseline": ("method", "iterations", "device", "memory"),
     "residual": ("fit-scale", "device", "memory"),
+    "train": ("sigma", "steps", "start", "batch", "patch", "rate", "time-limit", "device"),
 }
 
 
