@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from plugstream.denoisers.opening import Opening as Opening
     from plugstream.denoisers.parts import MagnitudePhase as MagnitudePhase, RealImaginary as RealImaginary
     from plugstream.denoisers.ridge import ConvexRidge as ConvexRidge
+    from plugstream.denoisers.rotated import RotatedChannels as RotatedChannels
     from plugstream.denoisers.shapes import (
         Channels as Channels,
         SliceMean as SliceMean,

@@ -54,6 +54,8 @@ def check_settings(settings: Settings) -> None:
         parse_stages(a.stages)
     if settings.scan.follow:
         _check_growth(settings)
+    elif settings.scan.window is not None:
+        raise InputError("--window forgets views of a scan that is followed; add --follow, or leave it out")
 
 
 def check_batch(settings: Settings, n_views: int, interval: int | None = None) -> None:
@@ -176,7 +178,9 @@ def _check_uses(settings: Settings) -> None:
 
 def _check_growth(settings: Settings) -> None:
     """Refuse to follow a scan with what needs all of its views from the beginning."""
-    a = settings.algorithm
+    a, window, batch = settings.algorithm, settings.scan.window, settings.sampler.views or 1
+    if window is not None and window < batch:
+        raise InputError(f"a window of {window} views is smaller than a batch of {batch}; use a smaller --batch")
     if a.settled is not None:
         raise InputError("a scan that is followed has other views to judge by as it grows; leave --settled out")
     for choice, kind in ((a, "algorithm"), (settings.sampler, "sampler")):

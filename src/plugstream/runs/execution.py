@@ -192,7 +192,7 @@ def _iterate(
     run.write(settings)
     log.add(Note(str(choice)))
     _pass_on(run, caught)
-    views = MeasuredViews(run.scan, settings, lambda: () if population is None else population.record.damaged)
+    views = MeasuredViews(run.scan, settings, lambda: None if population is None else population.record)
     monitors = _choose_monitors(run, views, fidelity)
     quantities = [*quantities_of(monitors), TO_GO]
     log.add(Quantities(tuple(quantity.content() for quantity in quantities)))

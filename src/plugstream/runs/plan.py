@@ -40,7 +40,7 @@ from plugstream.runs.checks import check_batch, check_mask
 from plugstream.runs.error_maps import check_error_map
 from plugstream.runs.measuring import MeasuredViews
 from plugstream.runs.partition import Partition, choose_partition
-from plugstream.runs.parts import Parts, complex_parts, prepare
+from plugstream.runs.parts import Parts, complex_parts, in_tiles, prepare
 from plugstream.runs.search import check_judges, check_search, search_interval
 from plugstream.runs.stages import check_stages, stages_of
 from plugstream.scans.scan import Scan
@@ -281,11 +281,9 @@ def _fit(parts: Parts, instrument: Instrument, truth: NDArray[Any] | None) -> Pl
     denoiser = with_support(denoiser, build_support(parts.settings.denoiser.support, space))
     if denoiser is not asked:
         notes.append(f"the denoiser is adapted to the image: {describe(denoiser)}")
-    tile, group = parts.settings.compute.tile, parts.group
-    if tile is None and parts.settings.compute.halo is not None:
-        raise InputError("a halo was asked for, but no tiles; add --tile")
-    if tile is not None:
-        denoiser = Tiles(denoiser, tile, parts.settings.compute.halo, group=group)
+    group = parts.group
+    denoiser = in_tiles(denoiser, parts.settings.compute, group)
+    if parts.settings.compute.tile is not None:
         notes.append(f"the denoiser works on tiles: {describe(denoiser)}")
     elif group.size > 1 and parts.device.type == "cuda":
         # GPUs may add in any order; the image of one of them is that of all.

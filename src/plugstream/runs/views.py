@@ -43,7 +43,7 @@ _LAG = 60.0
 
 def _available(record: Views, hold_out: int | None, stages: Stages | None) -> Tensor | None:
     """The views to draw from, or None for all of the first `views`."""
-    if not record.damaged and hold_out is None and stages is None:
+    if not record.damaged and not record.first and hold_out is None and stages is None:
         return None
     usable = usable_views(record, hold_out)
     if len(usable) == 0:
@@ -87,7 +87,7 @@ class GrowingViews:
         self.ended_at: int | None = None
         self._looked = self._news = time.monotonic()
         self._known_until = past.last_step
-        now = Views(0, scan.n_views, (), None, scan.complete)
+        now = Views(0, scan.n_views, (), None, scan.complete, self._first(scan.n_views))
         first = self.group.share(past.views[0] if past.views else now)
         self.views_there = self.group.share(scan.n_views)
         self._check_there(first)
@@ -181,7 +181,8 @@ class GrowingViews:
         patience = self.settings.scan.patience
         ended = self.scan.complete or (patience is not None and now - self._news > patience)
         if views > before.views or (ended and not before.ended):
-            return Views(step, views, before.damaged + self._damaged(before.views), before.lipschitz, ended)
+            damaged = before.damaged + self._damaged(before.views)
+            return Views(step, views, damaged, before.lipschitz, ended, self._first(views))
         return None
 
     def _turn_to(self, step: int, views: Views | None) -> None:
@@ -241,6 +242,11 @@ class GrowingViews:
     def _check_there(self, record: Views) -> None:
         if record.views > self.scan.n_views:
             raise InputError(f"the run had {record.views} views, but the scan {self.scan.path} has {self.scan.n_views}")
+
+    def _first(self, views: int) -> int:
+        """The oldest of so many views that is not forgotten."""
+        window = self.settings.scan.window
+        return 0 if window is None else max(0, views - window)
 
     def _damaged(self, first: int) -> tuple[int, ...]:
         return tuple(sorted(self.scan.damaged(first))) if self.settings.scan.skip_damaged else ()

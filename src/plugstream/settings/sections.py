@@ -125,7 +125,7 @@ class DenoiserSettings(Choice):
     rivals: str | None = setting(
         None,
         "other denoisers, with commas, of which the search for sigma may choose one instead, by data that no step "
-        "uses; for born-2d it does where no denoiser is given",
+        "uses; for born-2d and volumes it does where no denoiser is given",
     )
     along: Literal["z", "y", "x", "all"] | None = setting(
         None,
@@ -218,6 +218,9 @@ class ScanSettings(Section):
     )
     patience: Positive | None = setting(
         None, "when following, treat the scan as ended after this many seconds without a view"
+    )
+    window: Annotated[int, Field(ge=1)] | None = setting(
+        None, "when following a sample that changes, draw from the last so many views and forget older ones"
     )
     skip_damaged: bool = setting(False, "read all of the scan first, and leave damaged views out", switch=True)
 
