@@ -182,6 +182,9 @@ def test_it_is_the_denoiser_of_volumes_by_name_and_bm3d_of_images() -> None:
     denoiser = make("bm4d", profile="fast")
     assert ps.adapt(denoiser, (9, 9, 9), complex=True) is denoiser
     assert ps.adapt(denoiser, (64, 64)) == ps.BM3D("fast")
+    for volume in ("mean", 1):  # asked for slices, it is BM3D on them
+        slices = [ps.adapt(one, (9, 9, 9), volume=volume, complex=True) for one in (denoiser, ps.BM3D("fast"))]
+        assert slices[0].describe() == slices[1].describe()
     assert ps.adapt(denoiser, (3, 9, 9, 9), channels=True).describe() == "BM4D, channel by channel"
     with pytest.raises(InputError, match="for volumes"):
         ps.adapt(ps.BM4D(SMALL), (64, 64))

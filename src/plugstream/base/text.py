@@ -9,6 +9,7 @@ from typing import Any
 # Only the two ends of a longer word or message are shown.
 _WORD, _MESSAGE = 400, 2000
 _LONG = re.compile(rf"\S{{{_WORD + 1},}}")
+_COMMAND = re.compile(r"(?<=: )plugstream .*|'plugstream [^']*'")
 
 
 def printable(text: str) -> str:
@@ -35,6 +36,24 @@ def one_line(text: str) -> str:
     """A message as one line of moderate length: `printable`, with only the two ends of very long words."""
     line = _LONG.sub(lambda word: _ends(word[0], _WORD), printable(text))
     return line if len(line) <= _MESSAGE else _ends(line, _MESSAGE)
+
+
+def wrap_words(text: str, columns: int, indent: str = "  ") -> str:
+    """A line as several of at most `columns` characters, broken between words only.
+
+    Longer words stay whole, and so does a command, which somebody may copy. Arguments: indent, of all lines but the
+    first, added to its own.
+    """
+    if len(text) <= columns:
+        return text
+    import textwrap
+
+    whole = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), text)
+    own = text[: len(text) - len(text.lstrip())]
+    lines = textwrap.wrap(
+        whole, columns, subsequent_indent=own + indent, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines).replace("\0", " ")
 
 
 def shell_quote(word: object) -> str:

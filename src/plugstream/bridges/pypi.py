@@ -11,6 +11,7 @@ import numpy as np
 
 from plugstream import _native
 from plugstream.base.errors import InputError
+from plugstream.base.system import count_processors
 from plugstream.denoisers.bm3d.profile import BLOCK, PROFILES, Profile
 from plugstream.denoisers.bm3d.spectrum import Coloured, coloured_noise
 from plugstream.denoisers.bm3d.transforms import dct, native_matrices, principal_axes
@@ -204,4 +205,4 @@ def threads() -> int:
     text = os.environ.get("OMP_NUM_THREADS", "")
     if text.isdigit() and int(text) > 0:
         return int(text)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return count_processors()

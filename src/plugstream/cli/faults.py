@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from plugstream.base.errors import InputError
+from plugstream.base.system import find_limit
 from plugstream.base.text import one_line
 
 MISTAKE = 2
@@ -66,18 +67,13 @@ def check_room_to_start() -> None:
         os.getcwd()
     except OSError as error:  # MKL would end the process for it
         raise InputError(f"the current folder cannot be found: {error.strerror}; go to one that is there") from error
-    try:
-        import resource
-    except ImportError:  # not on this system
-        return
     for kind, least, limited, advice in (
-        (resource.RLIMIT_AS, _LEAST_MEMORY, "virtual memory of a process", "ulimit -v unlimited"),
-        (resource.RLIMIT_DATA, _LEAST_MEMORY // 2, "data of a process", "ulimit -d unlimited"),
-        (resource.RLIMIT_STACK, _LEAST_STACK, "stack of a process", "ulimit -s 8192"),
-        (resource.RLIMIT_NOFILE, _LEAST_FILES, "open files of a process", "ulimit -n 1024"),
+        ("AS", _LEAST_MEMORY, "virtual memory of a process", "ulimit -v unlimited"),
+        ("DATA", _LEAST_MEMORY // 2, "data of a process", "ulimit -d unlimited"),
+        ("STACK", _LEAST_STACK, "stack of a process", "ulimit -s 8192"),
+        ("NOFILE", _LEAST_FILES, "open files of a process", "ulimit -n 1024"),
     ):
-        limit = resource.getrlimit(kind)[0]
-        if limit != resource.RLIM_INFINITY and limit < least:
+        if (limit := find_limit(kind)) is not None and limit < least:
             raise InputError(
                 f"the limit on the {limited} is {limit:,}, and plugstream needs at least {least:,}; raise it with "
                 f"'{advice}'"

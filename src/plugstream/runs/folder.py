@@ -19,6 +19,7 @@ from typing import Any
 
 from plugstream.base.errors import InputError, StorageError
 from plugstream.base.files import NOT_PLAIN, hidden_place, lock_folder, name_target, sync_folder, write_whole
+from plugstream.base.system import renames_open
 from plugstream.base.version import __version__
 from plugstream.runs.event_log import read_events
 from plugstream.runs.events import StepEvent
@@ -45,13 +46,20 @@ def whole_folder(path: Path) -> Iterator[Path]:
         with lock(partial, path), name_target(partial, path):
             yield partial
             _refuse_existing(path)
-            (partial / ".lock").unlink()
-            partial.rename(path)
+            if renames_open():
+                _take_name(partial, path)
+        if not renames_open():
+            _take_name(partial, path)
         sync_folder(path.parent)
     except OSError as error:
         raise StorageError(f"cannot make the output folder {path}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _take_name(partial: Path, path: Path) -> None:
+    (partial / ".lock").unlink()
+    partial.rename(path)
 
 
 def _refuse_existing(path: Path) -> None:
