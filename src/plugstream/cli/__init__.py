@@ -57,6 +57,7 @@ COMMANDS = {
     "baseline": "form the image by a usual method, such as filtered back-projection or CG-SENSE",
     "residual": "say how well images explain a scan, such as one of views that were left out",
     "import": "make a scan from a file of others: X-ray tomographs, Institut Fresnel, HDF5, NPZ",
+    "follow": "form the image of a scan while another program writes its file, or fills a folder",
     "acquire": "receive a scan from an instrument, view by view",
     "keys": "make keys, so that acquire lets in a known instrument and nobody else",
     "movie": "make a GIF or MP4 of a run's image as it forms",
