@@ -55,6 +55,7 @@ FIRST: dict[str, tuple[str, ...]] = {
     "follow": ("out", "expect", *_RUN[:2], "batch", "iterations", "window", "device", "serve"),
     "demo": ("out", "picture", "instrument", "input-snr", *_RUN[:4], "device", "serve"),
     "simulate": ("picture", "instrument", "size", "views", "receivers", "input-snr", "noise-seed", "stream", "device"),
+    "train": ("sigma", "form", "steps", "start", "judge", "time-limit", "seed", "device"),
     "tune": ("out", "by", "over", "evaluations", *_RUN[1:]),
     "denoise": ("sigma", "denoiser", "counts", "along", "tile", "device"),
     "certify": ("sigma", "denoiser", "images", "size", "out", "device"),
