@@ -60,6 +60,7 @@ COMMANDS = {
     "baseline": "form the image by a standard method, such as FBP or CG-SENSE",
     "residual": "say how well images explain a scan, such as held-out views",
     "import": "make a scan from another program's file",
+    "follow": "form the image while another program writes its file",
     "acquire": "receive a scan from an instrument, view by view",
     "keys": "make keys that let one instrument send a scan, and nobody else",
     "movie": "make a GIF or MP4 of a run's image as it forms",
