@@ -11,6 +11,7 @@ import torch
 import zarr
 from PIL import Image
 
+from native_build import needs_native
 from plugstream import (
     BM3D,
     BM4D,
@@ -302,6 +303,19 @@ def test_progress_counts_slices(solid):
     assert heard[-1] == ("denoising", 102, 102)
     assert [done for _, done, _ in heard] == sorted(done for _, done, _ in heard)
     assert len({done for _, done, _ in heard}) == 7
+
+
+@needs_native
+def test_progress_of_bm4d_goes_through_a_volume():
+    """In slices' worth of work, and the result is the same."""
+    volume = np.random.default_rng(0).standard_normal((48, 40, 40)).astype(np.float32)
+    heard = []
+    with listening(lambda *words: heard.append(words)):
+        clean, _ = denoise_volume(volume, BM4D("fast"), 1.0)
+    assert np.array_equal(clean, BM4D("fast")(volume, 1.0).numpy())
+    assert heard[0] == ("denoising", 0, 48)
+    assert heard[-1] == ("denoising", 48, 48)
+    assert [done for _, done, _ in heard] == sorted(done for _, done, _ in heard)
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,23 @@ def test_the_number_of_threads_changes_no_bit() -> None:
 
 
 @needs_native
+def test_an_exception_of_its_progress_stops_it() -> None:
+    """As Ctrl-C does; the next call is as any other."""
+    z, parts = torch.randn(1, 1, 64, 64, 64), []
+
+    def stop(part: float) -> None:
+        parts.append(part)
+        raise ValueError("enough")
+
+    with pytest.raises(ValueError, match="enough"):
+        native.bm4d(z, level(1.0), Profile(), progress=stop)
+    assert len(parts) == 1
+    assert 0 < parts[0] < 1
+    small = z[..., :12, :12, :12].contiguous()
+    assert torch.equal(native.bm4d(small, level(1.0), SMALL), native.bm4d(small, level(1.0), SMALL, progress=print))
+
+
+@needs_native
 def test_the_kernel_refuses_arrays_that_do_not_fit() -> None:
     from plugstream.denoisers.bm4d.settings import native_settings
 

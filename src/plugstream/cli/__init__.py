@@ -60,6 +60,7 @@ COMMANDS = {
     "baseline": "form the image by a standard method, such as FBP or CG-SENSE",
     "residual": "say how well images explain a scan, such as held-out views",
     "import": "make a scan from another program's file",
+    "follow": "form the image while another program writes its file",
     "acquire": "receive a scan from an instrument, view by view",
     "keys": "make keys that let one instrument send a scan, and nobody else",
     "movie": "make a GIF or MP4 of a run's image as it forms",
@@ -253,7 +254,7 @@ def _check_words(arguments: list[str]) -> None:
         if word.startswith("--") and word.endswith("=--"):  # which argparse would read as no value at all
             raise InputError(f"argument {word.removesuffix('=--')}: '--' is not a value")
         if "\0" in word:
-            raise InputError(f"the argument {word!r} holds a null character, which nothing can be named by")
+            raise InputError(f"the argument {word!r} holds a null character, which no name can contain")
 
 
 def _module(command: str) -> Any:

@@ -63,11 +63,11 @@ def run(parsed: argparse.Namespace) -> int:
     if settings.compute.memory is not None:
         raise InputError("--memory is for a volume that is reconstructed; use --tile here")
     if parsed.channels is not None and not axes:
-        raise InputError(f"--channels is for a stack of pictures, and {parsed.picture} is none; leave it out")
+        raise InputError(f"--channels is for a stack of pictures, and {parsed.picture} is not one; leave it out")
     if not parsed.counts and (parsed.gain != 1 or parsed.read_noise != 0):
         raise InputError("--gain and --read-noise are for counts; add --counts")
     if parsed.sigma is None and needs_sigma(settings.denoiser.name) and not parsed.counts:
-        raise InputError("how strong the noise is is not given; give --sigma, such as 15/255 or 0.06")
+        raise InputError("the noise level is missing; give --sigma, such as 15/255 or 0.06")
     sigma = float(parsed.counts) if parsed.sigma is None else parse_sigma(parsed.sigma, zero=True)
     (_denoise_volume if axes else _denoise_picture)(parsed, settings, sigma)
     say(f"wrote {parsed.out}")
@@ -89,7 +89,7 @@ def _denoise_picture(parsed: argparse.Namespace, settings: Settings, sigma: floa
     check_writable(parsed.out, pixels.ndim, stored)
     most = np.iinfo(stored).max if parsed.counts and stored.kind in "iu" else 1
     if parsed.counts and (pixels.ndim != 2 or np.iscomplexobj(pixels)):
-        raise InputError(f"{parsed.picture} is no grey picture of real numbers, as counts are; leave --counts out")
+        raise InputError(f"{parsed.picture} is not a grey picture of real numbers, as counts are; leave --counts out")
     denoiser = _for_counts(parsed, denoiser)
     how = complex_parts(settings.denoiser, waves=np.iscomplexobj(pixels))
     if how["complex"] and pixels.ndim == 2:  # `denoise_picture` refuses any other

@@ -14,7 +14,7 @@ from typing import Any
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "begin": ("demo", "reconstruct", "resume", "denoise"),
-    "data": ("simulate", "import", "acquire", "keys", "info", "verify"),
+    "data": ("simulate", "import", "follow", "acquire", "keys", "info", "verify"),
     "look": ("serve", "watch", "report", "movie"),
     "study": ("baseline", "residual", "tune", "train", "certify", "reproduce"),
     "lists": (
@@ -30,6 +30,7 @@ EXAMPLES = {
     "denoise": "plugstream denoise noisy.png clean.png --sigma 15/255",
     "simulate": "plugstream simulate scan.zarr --picture photo.png --input-snr 35",
     "import": "plugstream import ct tooth.h5 tooth.zarr",
+    "follow": "plugstream follow ct scan.h5 --serve",
     "acquire": "plugstream acquire scan.zarr --listen tcp://127.0.0.1:5577",
     "keys": "plugstream keys keys --client beamline",
     "info": "plugstream info scan.zarr",
@@ -51,8 +52,10 @@ EXAMPLES = {
 _RUN = ("sigma", "denoiser", "batch", "iterations", "time-limit", "device", "settings")
 FIRST: dict[str, tuple[str, ...]] = {
     "reconstruct": ("out", *_RUN, "follow", "serve"),
+    "follow": ("out", "expect", *_RUN[:2], "batch", "iterations", "window", "device", "serve"),
     "demo": ("out", "picture", "instrument", "input-snr", *_RUN[:4], "device", "serve"),
     "simulate": ("picture", "instrument", "size", "views", "receivers", "input-snr", "noise-seed", "stream", "device"),
+    "train": ("sigma", "form", "steps", "start", "judge", "time-limit", "seed", "device"),
     "tune": ("out", "by", "over", "evaluations", *_RUN[1:]),
     "denoise": ("sigma", "denoiser", "counts", "along", "tile", "device"),
     "certify": ("sigma", "denoiser", "images", "size", "out", "device"),

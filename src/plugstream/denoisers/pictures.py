@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -13,8 +14,11 @@ from torch import Tensor
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.denoisers.base import Around, Denoiser, Sigma, Wrapper
+from plugstream.denoisers.bm4d import BM4D
 from plugstream.denoisers.rotated import rotate_channels
 from plugstream.denoisers.shapes import SliceMean, Slices, adapt
+from plugstream.denoisers.stabilized import Anscombe
+from plugstream.denoisers.wrap import Clip, Damping
 
 # Slices of a volume between two reports of progress have about this many pixels.
 _REPORTED = 1 << 20
@@ -107,11 +111,13 @@ def denoise_volume(
     adapted = denoiser if rotation is None else rotate_channels(denoiser, rotation)
     adapted = adapt(adapted, shape, channels=rotation is not None, complex=waves, **how)
     adapted = adapted if tiles is None else tiles(adapted)
-    inner = adapted
+    inner, once = adapted, True
     while isinstance(inner, Wrapper):
+        once = once and isinstance(inner, Clip | Damping | Anscombe)  # which call the inner one once
         inner = inner.denoiser
     count = shape[inner.axis] if isinstance(inner, Slices) else sum(shape) if isinstance(inner, SliceMean) else 1
-    working = _report_slices(adapted, len(stack) * count)
+    count = shape[0] if isinstance(inner, BM4D) and once else count
+    working = _report_slices(adapted, len(stack) * count, count)
     kind = dtype.to_complex() if waves else dtype
     out = np.empty(stack.shape, torch.empty(0, dtype=kind).numpy().dtype)
     report("denoising", 0, len(stack) * count)
@@ -122,15 +128,34 @@ def denoise_volume(
     return out.reshape(values.shape), adapted
 
 
-def _report_slices(denoiser: Denoiser, total: int) -> Denoiser:
-    """The same denoiser, which reports every few slices of a volume."""
+def _report_slices(denoiser: Denoiser, total: int, each: int) -> Denoiser:
+    """The same denoiser, which reports every few slices of a volume; BM4D as many of `each` volume's as it is worth."""
     if isinstance(denoiser, Wrapper):
-        return denoiser.rewrap(_report_slices(denoiser.denoiser, total))
+        return denoiser.rewrap(_report_slices(denoiser.denoiser, total, each))
     if isinstance(denoiser, SliceMean):
         return SliceMean(_Reporting(denoiser.denoiser, total))
     if isinstance(denoiser, Slices):
         return Slices(_Reporting(denoiser.denoiser, total), denoiser.axis)
+    if isinstance(denoiser, BM4D) and each > 1:
+        return _ReportingBM4D(denoiser.profile, denoiser.stages, total, each)
     return denoiser
+
+
+@dataclass(frozen=True)
+class _ReportingBM4D(BM4D):
+    """BM4D, one volume of `each` slices after the other, that reports its work as slices of `total`."""
+
+    total: int = 1
+    each: int = 1
+    volumes: list[int] = field(default_factory=lambda: [0])
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
+        out = super().denoise(image, sigma, warm)
+        self.volumes[0] += 1
+        return out
+
+    def on_progress(self, part: float) -> None:
+        report("denoising", self.volumes[0] * self.each + int(part * self.each), self.total)
 
 
 class _Reporting(Around):

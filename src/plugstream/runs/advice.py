@@ -318,7 +318,7 @@ class _Advisor:
             return
         if batch is not None and batch < n_views:
             self.notes.append(
-                "every view is used once before any again, which takes noise out of batches (--sampler epochs)"
+                "every view is used once before any is repeated, which makes batches less noisy (--sampler epochs)"
             )
             self.add({_SAMPLER: "epochs"})
 

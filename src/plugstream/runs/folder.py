@@ -92,7 +92,7 @@ def check_plain(folder: Path) -> None:
             wrong = "is a link instead of a folder" if name in folders else f"cannot be used: {NOT_PLAIN}"
             raise InputError(f"{folder / name} {wrong}; put what it should be in its place")
         if name.endswith((".json", ".toml")) and about.st_size > _MOST_BYTES:
-            raise InputError(f"{folder / name} has {about.st_size / 1e6:.0f} MB, so it is none that a run has")
+            raise InputError(f"{folder / name} has {about.st_size / 1e6:.0f} MB, so it cannot be that of a run")
 
 
 def remove_unbegun(folder: Path, *more: str) -> None:
@@ -172,7 +172,7 @@ def open_run(folder: Path) -> RunRecord:
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{folder} is not the folder of a run that had begun: it has no run.json") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"run.json of {folder} cannot be read: {error}; bring it back, or start a new run") from error
+        raise InputError(f"run.json of {folder} cannot be read: {error}; restore it, or start a new run") from error
 
 
 def write_down(

@@ -254,7 +254,7 @@ def describe_step(settings: Settings, algorithm: Algorithm[Any], state: State) -
         which = "first" if state.k == 0 else "next"
         origin = f"by the largest overlap of the views of each step, which this one is of the {which}"
     elif algorithm.fidelity.has_lipschitz:
-        origin, bound = "from the L that bounds every view", algorithm.fidelity.lipschitz_max
+        origin, bound = "where L bounds every view", algorithm.fidelity.lipschitz_max
     else:
         doubled = "which is doubled where the views of a step contradict it"
         origin = f"from the L of the Jacobian at the first image, {doubled}"

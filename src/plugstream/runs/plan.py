@@ -117,7 +117,7 @@ class Plan:
             return None
         if d.least is None:
             return Preference(None, "the image is kept below its upper bound alone")
-        report("asking the data for the bounds of the image")
+        report("finding the bounds of the image")
         return prefer_bounds(fidelity)
 
     def settle_bounds(self, fidelity: DataFidelity, columns: Columns, *, ask: bool = True) -> Bounds:
@@ -131,13 +131,13 @@ class Plan:
             bounds = bounds.add(low.reason, low=low.low)
         follow = self.settings.scan.follow
         if d.support in ("disc", "hull") or (d.support == "auto" and limited and not follow):
-            report("asking the data where the object is")
+            report("finding where the object is")
             support = prefer_support(fidelity, d.support)
             bounds = bounds.add(support.reason, support=support.value)
         elif d.support == "auto":
             bounds = replace(bounds, support="none")
         if d.high == "auto" and limited and not follow:
-            report("asking the data for the largest value of the image")
+            report("finding the largest value of the image")
             least = None if isinstance(bounds.low, str) else bounds.low
             high = prefer_high(fidelity, least, build_support(bounds.support, self.instrument.image))
             bounds = bounds.add(high.reason, high=high.value)

@@ -97,7 +97,7 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
         (a.sigma == 0, "it starts from a sigma > 0"),
         (a.sigma_end is not None, "it is for one sigma for all steps; leave --sigma-end out"),
         (a.stages is not None or a.hop is not None, "it is for one problem from start to end; leave stages out"),
-        (bool(a.refined), "what is refined would change while sigmas are compared; say --refine none"),
+        (bool(a.refined), "what is refined would change while sigmas are compared; use --refine none"),
         (settings.denoiser.opening is not None, "it is for one denoiser in all steps; leave --opening out"),
         (a.changes is not None, "leave --changes out"),
         (settings.scan.follow, "a scan that is followed grows while sigmas are compared; wait for its end"),
@@ -114,11 +114,11 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
         (a.search >= a.iterations, f"it takes {a.search} of {a.iterations} steps; more must be left for the image"),
     ):
         if wrong:
-            raise InputError(f"sigma cannot be searched for: {advice}, or say --search none")
+            raise InputError(f"sigma cannot be searched for: {advice}, or use --search none")
     if blocks:
         raise SearchByBlocks(
             "sigma cannot be searched for: this volume goes by blocks of slices, which must all have one sigma; give "
-            "--sigma, such as 1%, or say --search none"
+            "--sigma, such as 1%, or use --search none"
         )
 
 

@@ -166,7 +166,7 @@ def test_what_cannot_be_drawn_is_no_reason_to_end(monkeypatch: pytest.MonkeyPatc
         display.show(Broken())
         _wait_for(screen, "no such format")
         print("the work goes on")
-    assert screen.shown == ["warning: progress is shown no more: ValueError: no such format", "the work goes on"]
+    assert screen.shown == ["warning: progress is no longer shown: ValueError: no such format", "the work goes on"]
 
 
 def test_a_frame_may_be_drawn_in_the_middle_of_a_report(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,3 +202,21 @@ def test_weights_of_sixteen_bits_with_their_card(tmp_path):
     (tmp_path / "w.safetensors").write_bytes(content)
     with pytest.raises(InputError, match="fails its checksum"):
         UNet(tmp_path / "w.safetensors")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("form", ["free", "safe"])
+def test_on_a_gpu_a_step_is_a_graph_and_resumes(form, tmp_path):
+    options = {**SMALL, "form": form, "steps": 30, "penalty": 0.1}
+    pictures = Patches(patches().pictures, 16, device="cuda")
+    losses: list[float] = []
+    whole, _ = train_unet(pictures, **options, progress=lambda step, loss: losses.append(loss))
+    assert len(losses) == 30
+    assert all(np.isfinite(losses))
+    file = tmp_path / "c.safetensors"
+    for _ in range(3):
+        part, done = train_unet(pictures, checkpoint=file, every=10, progress=lambda step, loss: step == 10, **options)
+    assert done == 30
+    torch.testing.assert_close(weights(part), weights(whole), atol=1e-2, rtol=0.1)  # its sums are of no fixed order
+    z = patches().pictures[0] + 0.1
+    torch.testing.assert_close(UNet(whole)(z.cuda(), 0.1).cpu(), UNet(whole)(z, 0.1), atol=5e-3, rtol=0)

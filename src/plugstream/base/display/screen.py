@@ -213,7 +213,7 @@ class Display:
                         if self._is_due(now) and not self._stop.is_set():
                             show(now)
         except Exception as error:  # a monitor may be a person's own; the work continues
-            self.line(f"warning: progress is shown no more: {type(error).__name__}: {error}")
+            self.line(f"warning: progress is no longer shown: {type(error).__name__}: {error}")
 
     def _is_due(self, now: float) -> bool:
         silent = now - self._last_output
