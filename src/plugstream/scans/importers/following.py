@@ -85,7 +85,7 @@ def follow_file(
     A scan that an earlier call did not finish is continued, after comparing its views with the file's.
 
     Arguments: kind, file, out, values and trust, as of `import_file`; following, how long; say, called with lines for a
-    person; progress, with the number of views on the disk.
+    person; progress, called at each look and after each few views, with the number of views on the disk.
     """
     following = following or Following()
     entry, options, path, target = plan_following(kind, file, out, values, following.expect)
@@ -150,6 +150,7 @@ class _Follower:
         growth, news, failures, said, remarks = self.growth, time.monotonic(), 0, "", list[str]()
         while True:
             self._look()
+            progress(self.committed)
             waiting, before = "", self.committed
             try:
                 if not self.path.exists():
