@@ -19,12 +19,13 @@ from torch import Tensor
 
 from plugstream.images.space import ImageSpace
 
-# The colours of a phase, those of matplotlib's "twilight" (Bechtold, public domain), evenly spaced from -pi to pi. Both
-# ends are pale and 0 is dark, so that no edge shows where a phase wraps. The page's picture.js has the same.
+# The colours of a phase, those of matplotlib's "twilight_shifted" (Bechtold, public domain), evenly spaced from -pi to
+# pi. Both ends are dark, so that no edge shows where a phase wraps, and 0, the phase of empty space, is pale. The
+# same are in picture.js of the pages.
 CYCLIC = bytes.fromhex(
-    "e2d9e2 d7d7dd c4ced4 acc2cc 95b5c7 81a6c3 7297c1 6887be 6276ba 5f64b5 5e51ad "
-    "5d3da1 592a8f 511b77 45135c 381145 2f1436 3a113a 4a1342 5f174a 741e4f 872750 "
-    "983550 a64550 b25652 bb6958 c27c63 c89073 cca389 d1b6a3 d8c7be dfd4d6 e2d9e2"
+    "301437 381145 45135c 511b77 592a8f 5d3da1 5e51ad 5f64b5 6276ba 6887be 7297c1 "
+    "81a6c3 95b5c7 acc2cc c4ced4 d7d7dd e2d9e2 dfd4d6 d8c7be d1b6a3 cca389 c89073 "
+    "c27c63 bb6958 b25652 a64550 983550 872750 741e4f 5f174a 4a1342 3a113a 301437"
 )
 NOTHING = (0x80, 0x80, 0x80)  # where a value is not finite, or has no phase to speak of
 _MOST_CHANNELS = 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from plugstream.base.errors import InputError
 from plugstream.base.registry import find
 from plugstream.base.text import parse_value
+from plugstream.runs.default_reasons import default_reasons
 from plugstream.settings import Draft, Settings, SettingsFile, is_weight, needs_sigma, parse_assignment
 
 if TYPE_CHECKING:  # what needs torch is imported when it is used, so that mistakes are reported at once
     from plugstream.base.processes import Group
-    from plugstream.images.space import ImageSpace
     from plugstream.instruments.base import Advice, Columns
     from plugstream.runs.parts import Parts
     from plugstream.runs.plan import Plan
@@ -38,11 +38,6 @@ _START = {"noise": "10%", "weight": "20%"}
 _COMMON = ("low", "high", "damping", "equivariant", "rivals")
 # What white is over the range of the first image, roughly: of scans of pictures from 0 to 1 that is 0.2 to 0.4.
 _WHITE = 3
-# Why a momentum is the usual one, of all views and of a few a step.
-_MOMENTA = {
-    "nesterov": "it grows from step to step, which takes the fewest steps",
-    "tapered": "it grows at first, and then falls so that the noise of a few views averages out",
-}
 
 
 class Advised(NamedTuple):
@@ -116,7 +111,7 @@ def advised_settings(
     """
     from plugstream.scans.baselines.first_image import image_range
 
-    advisor = _Advisor(draft, scan)
+    advisor = _Advisor(draft, scan, decide)
 
     @cache
     def find_range() -> float:
@@ -138,7 +133,8 @@ def advised_settings(
     notes = advisor.notes
     if draft.file is None:
         views = None if follow else scan.n_views
-        notes = notes + _default_reasons(settings, scan.instrument.image, views, advisor.given | advisor.presets.keys())
+        chosen = advisor.given | advisor.presets.keys()
+        notes = notes + default_reasons(settings, scan.instrument.image, views, chosen, advisor.without_rival)
     return Advised(settings, tuple(notes))
 
 
@@ -146,13 +142,15 @@ class _Advisor:
     """What is added to a draft, as `presets`, with reasons in `notes`; `typed` are the settings without them, `given`
     is what a person chose."""
 
-    def __init__(self, draft: Draft, scan: Scan) -> None:
+    def __init__(self, draft: Draft, scan: Scan, decide: Callable[[Callable[[], float]], float] | None = None) -> None:
         name = ("instrument", "name", scan.instrument.name)  # not known before, where the scan was not there yet
         self.draft = draft if "name" in draft.tables.get("instrument", {}) else draft.add([name])
         self.scan, self.typed, self.given = scan, self.draft.settings, draft.typed
         self.presets: dict[tuple[str, str], Any] = {}
         self.notes: list[str] = []
         self._if_searched: list[Advice] = []
+        self._decide = decide
+        self.without_rival = ""  # why no rival of TV is tried on a volume
         self._sigma_reason = ""
         self._steps_reasons: list[str] = []  # for a number of steps, which is a limit where they end by arrival
 
@@ -185,9 +183,23 @@ class _Advisor:
         instrument, columns, n_views = self.scan.instrument, _columns(self.scan), self.scan.n_views
         advice = instrument.advise_scan(columns, n_views, self.typed.sampler.views)
         batches = [one.value for one in advice if (one.section, one.key) == _BATCH]
-        if _BATCH in self.given or not batches:
-            return advice
-        return instrument.advise_scan(columns, n_views, int(batches[0]))
+        if _BATCH not in self.given and batches:
+            advice = instrument.advise_scan(columns, n_views, int(batches[0]))
+        rival = None if any(one.section == "denoiser" and one.search for one in advice) else self._advise_rival()
+        return advice if rival is None else (*advice, rival)
+
+    def _advise_rival(self) -> Advice | None:
+        """A rival of the usual denoiser of volumes, None if it has none."""
+        if len(self.scan.instrument.image.spatial) != 3:
+            return None
+        import torch
+
+        from plugstream.runs.rivals import advise_rival
+
+        threads = self.typed.compute.threads or torch.get_num_threads
+        count = threads if isinstance(threads, int) else threads() if self._decide is None else self._decide(threads)
+        rival, self.without_rival = advise_rival(self.scan.instrument.image, self.typed.compute.device, count)
+        return rival
 
     def _applies(self, advice: Advice, place: tuple[str, str], *, strength: bool) -> bool:
         """Whether a piece of advice is of use, and contradicts nothing that was given."""
@@ -253,7 +265,7 @@ class _Advisor:
 
     def _search_presets(self, later: dict[tuple[str, str], Any]) -> dict[tuple[str, str], Any] | None:
         """What makes a run search for sigma, None for no search; `later` is what is advised to runs that search."""
-        from plugstream.runs.search import heat_steps
+        from plugstream.runs.rivals import heat_share, heat_steps
 
         a, chosen, advised = self.typed.algorithm, _SEARCH in self.given, self.presets
         rivals = str(later.get(_RIVALS) or self.typed.denoiser.rivals or "")
@@ -271,7 +283,8 @@ class _Advisor:
             most = usual * 3 if _SIGMA in advised else usual * 12 // 5
             added[_ITERATIONS] = total = most if steps is None else steps * 6 // 5
             if steps is None and rivals:
-                steps = heat_steps(most * 5 // 6, rivals.count(",") + 1) + most * 5 // 6
+                own = str(later.get(_DENOISER, self.typed.denoiser.name))
+                steps = heat_steps(most * 5 // 6, heat_share(own, rivals.split(","))) + most * 5 // 6
                 added |= {_ITERATIONS: steps + most // 6, _SEARCH: steps}
         if steps is None:
             added[_SEARCH] = total * 5 // 6 if _SIGMA in advised else total * 5 // 6 // 20 * 20
@@ -305,7 +318,7 @@ class _Advisor:
             return
         if batch is not None and batch < n_views:
             self.notes.append(
-                "every view is used once before any again, which takes noise out of batches (--sampler epochs)"
+                "every view is used once before any is repeated, which makes batches less noisy (--sampler epochs)"
             )
             self.add({_SAMPLER: "epochs"})
 
@@ -355,39 +368,3 @@ def _white(presets: dict[tuple[str, str], Any], find_range: Callable[[], float])
     if name is None or "white" not in find("denoiser", name).options.model_fields:
         return {}
     return {("denoiser", "white"): 10.0 ** round(math.log10(_WHITE * find_range()))}
-
-
-def _default_reasons(
-    settings: Settings, image: ImageSpace, n_views: int | None, chosen: Collection[tuple[str, str]]
-) -> list[str]:
-    """A line for each of batch, momentum and denoiser that is a default, with the flag that changes it.
-
-    `chosen` has sections and keys of settings that have their reasons already; n_views is None while views arrive.
-    """
-    reasons = []
-    batch = settings.sampler.views
-    if batch is not None and _BATCH not in chosen:
-        reasons.append(_why_batch(batch, n_views))
-    has_momentum = "momentum" in settings.algorithm.entry.facts.get("uses", ())
-    if has_momentum and settings.momentum.name in _MOMENTA and ("momentum", "name") not in chosen:
-        reasons.append(f"momentum {settings.momentum.name}: {_MOMENTA[settings.momentum.name]} (--momentum)")
-    if settings.denoiser.name == "tv" and _DENOISER not in chosen:
-        reasons.append(f"denoiser tv: {_why_tv(image)} (--denoiser)")
-    return reasons
-
-
-def _why_batch(batch: int, n_views: int | None) -> str:
-    views = f"{batch} view{'s' * (batch > 1)}"
-    if n_views is None:
-        return f"batch {batch}: steps of {views} begin while others still arrive (--batch)"
-    if batch >= n_views:
-        return f"batch {batch}: the scan is small, so that a step may use all of its {n_views} views (--batch)"
-    return f"batch {batch}: steps of {views} take less time than steps of all {n_views} (--batch)"
-
-
-def _why_tv(image: ImageSpace) -> str:
-    if len(image.spatial) == 3:
-        return "it needs no training, and smooths along all three axes; bm4d takes longer and is often better"
-    if image.is_complex:
-        return "it needs no training, and takes complex values as they are"
-    return "it needs no training, suits any image, and is quick; bm3d takes longer and is often better"

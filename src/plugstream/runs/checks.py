@@ -151,7 +151,7 @@ def _check_uses(settings: Settings) -> None:
     uses = a.entry.facts.get("uses", ())
     if a.refined and not _says(a, "refines"):
         raise InputError(
-            f"{a.name} cannot refine anything beside the image; say --refine none, or use --algorithm "
+            f"{a.name} cannot refine anything beside the image; use --refine none, or use --algorithm "
             f"{_entries_with('algorithm', 'refines')}"
         )
     if a.refine_steps is not None and not a.refined:
@@ -198,7 +198,7 @@ def _check_strength(settings: AlgorithmSettings) -> None:
     """Refuse a noise level that is not given, or twice, and steps that are none."""
     if settings.sigma is None and settings.lam is None:
         raise InputError(
-            "how strongly to denoise is not given; use --sigma (for TV and values from 0 to 1, 0.01 to 0.03 is a "
+            "it is not clear how strongly to denoise; use --sigma (for TV and values from 0 to 1, 0.01 to 0.03 is a "
             "good start), --lam, or --search 250, which finds sigma"
         )
     if settings.sigma is not None and settings.lam is not None:

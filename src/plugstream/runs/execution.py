@@ -294,7 +294,7 @@ def _answer(
     """The result with the other two answers of its verdict."""
     if run.part:
         return result
-    report("asking whether the image explains the data")
+    report("checking whether the image explains the data")
     result = answer_explanation(result, fidelity, run.scan, run.plan, run.group)
     last = run.last
     searched = run.search is not None

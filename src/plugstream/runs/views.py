@@ -280,11 +280,11 @@ def open_in_memory(scan: Scan, plan: Plan, log: EventLog, past: History) -> Data
 def wait_for_scan(place: str | Path, patience: float | None, say: Callable[[str], None]) -> None:
     """Wait until there is a scan to follow, at most `patience` seconds; `say` is called when it waits."""
     if isinstance(place, Path) and not place.exists() and place.parent.is_dir():
-        say(f"waiting for the scan {place}, which is not there yet; Ctrl-C ends this")
+        say(f"waiting for the scan {place}, which is not there yet; press Ctrl-C to stop")
         begun = now = time.monotonic()
         while not place.exists():
             if patience is not None and now - begun > patience:
-                raise InputError(f"no scan was made at {place} for {patience:g} s; start what writes it")
+                raise InputError(f"no scan was made at {place} for {patience:g} s; start the program that writes it")
             time.sleep(_LOOK)
             now = time.monotonic()  # before it looks again: this process may have been stopped meanwhile
 
@@ -314,7 +314,8 @@ def wait_for_batch(scan: StoredScan, settings: Settings, say: Callable[[str], No
         if count >= least:
             return
         if not waits:
-            say(f"waiting for {least - count} more views of {scan.path}, to have a batch of {least}; Ctrl-C ends this")
+            more = least - count
+            say(f"waiting for {more} more views of {scan.path}, to have a batch of {least}; press Ctrl-C to stop")
             waits = True
         _wait_for_count(scan, scan.n_views + 1, lambda _: None, patience)
 
@@ -327,7 +328,7 @@ def _first_batch(settings: Settings) -> int:
 def _wait_for_count(scan: StoredScan, least: int, say: Callable[[str], None], patience: float | None) -> None:
     """Wait until a live scan has this many views, is finished with fewer, or gets none for so many seconds."""
     if scan.n_views < least and not scan.complete:
-        say(f"waiting for the first {least} views of {scan.path}; Ctrl-C ends this")
+        say(f"waiting for the first {least} views of {scan.path}; press Ctrl-C to stop")
     while scan.n_views < least and not scan.complete:
         time.sleep(_LOOK)
         now = time.monotonic()
@@ -335,7 +336,7 @@ def _wait_for_count(scan: StoredScan, least: int, say: Callable[[str], None], pa
             continue
         if patience is not None and now - scan.changed > patience:
             if scan.n_views == 0:
-                raise InputError(f"no view came to {scan.path} for {patience:g} s; start what writes it")
+                raise InputError(f"no view came to {scan.path} for {patience:g} s; start the program that writes it")
             return
 
 

@@ -125,7 +125,7 @@ class DenoiserSettings(Choice):
     rivals: str | None = setting(
         None,
         "other denoisers, with commas, of which the search for sigma may choose one instead, by data that no step "
-        "uses; for born-2d it does where no denoiser is given",
+        "uses; for born-2d and volumes it does where no denoiser is given",
     )
     along: Literal["z", "y", "x", "all"] | None = setting(
         None,
