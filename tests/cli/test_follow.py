@@ -44,7 +44,7 @@ def wait_for(scan, views, process):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["import", "ct", "x.h5", "--expect", "3"], "--expect is for files that grow; add --follow"),
+        (["import", "ct", sys.executable, "--expect", "3"], "--expect is for files that grow; add --follow"),
         (["import", "ct", "x.h5", "--follow"], "give --center"),
         (["import", "ct", "x.h5", "--follow", "--center", "3", "--patience", "-1"], "patience must be"),
         (["import", "fresnel", "x.exp", "--follow"], "cannot be followed while it grows"),

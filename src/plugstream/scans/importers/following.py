@@ -36,7 +36,7 @@ from plugstream.scans.stream import RefusedError
 from plugstream.scans.writer import ScanWriter
 
 # Seconds between two looks: while views come, and at most.
-_LOOK, _LONGEST_LOOK = 0.1, 0.5
+_LOOK, _LONGEST_LOOK = 0.05, 0.5
 # A file that was closed is done if nobody has opened it again for so many seconds.
 _DONE = 2.0
 # A file that can be opened but not read is looked at so often: what a writer changes meanwhile may look damaged.
