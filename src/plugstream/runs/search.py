@@ -322,7 +322,7 @@ class Search:
         """Which denoiser has won the heat, and why."""
         misfits = ", ".join(f"{name} {misfit:.5g}" for name, misfit in self._misfits(race, state).items())
         bar = f"{100 * race.margin:.2g} % may be noise, within which the one that is usually better is chosen"
-        proves = state.leader > 0 and race.rivals[state.leader - 1].proves
+        proves = state.leader > 0 and race.rivals[state.leader - 1].proves > 0
         won = "is ahead, and looks for its sigma" if proves else "was chosen"
         name = self._name(race, state.leader)
         self.log.add(Note(f"denoiser {name} {won}: held-out misfit after as many steps {misfits}; {bar}"))
@@ -331,7 +331,8 @@ class Search:
         """Whether a rival that had to prove itself with a sigma of its own was kept."""
         own, rival = self.settings.denoiser.name, self._name(race, state.leader)
         text = f"held-out misfit {state.proof:.5g} with its own sigma, where {own} had {state.heat[0]:.5g}"
-        self.log.add(Note(f"denoiser {self.denoiser} was chosen: {rival} came to a {text}"))
+        bar = f"{100 * race.margin * race.rivals[state.leader - 1].proves:.2g} % may be noise"
+        self.log.add(Note(f"denoiser {self.denoiser} was chosen: {rival} came to a {text}; {bar}"))
 
     def _tell(self, state: RaceState) -> None:
         assert state.tried is not None
