@@ -263,7 +263,7 @@ class Search:
             few = f"a tenth of the data of {few if len(judges) == 1 else f'each of {few}'}"
         d = self.settings.denoiser
         names = "" if d.rivals is None else f", and the best of {', '.join((d.name, *d.rival_names))}"
-        self.log.add(Note(f"sigma is searched for in the first {steps} steps{names}, by {few} that no step uses"))
+        self.log.add(Note(f"the first {steps} steps search for sigma{names}, judged by {few} that no step uses"))
         rivals = [] if self.rival is None else [self.rival(name) for name in d.rival_names]
         return make_race(self.settings, algorithm, judges, self.advised, judge, rivals)
 
@@ -341,7 +341,7 @@ class Search:
         self.log.add(Trial(state.k, *numbers, ended=state.ended))
         text = f"sigma {state.sigma:.4g} after round {state.rounds}, held-out misfit {state.misfit:.4g}"
         if state.ended:
-            text = f"sigma {state.sigma:.4g} was found in {state.rounds} rounds; the run goes on from their last image"
+            text = f"sigma {state.sigma:.4g} was found in {state.rounds} rounds; the run continues from the last image"
             if self.settings.monitor.hold_out is None:
                 text += f", with the {'data' if self._by_data else 'views'} that were held out"
         self.log.add(Note(text))
