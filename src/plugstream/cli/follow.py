@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import argparse
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -119,7 +120,7 @@ class _Producer:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             event = json.loads(line)
-            if event.get("event") == "note":
+            if event.get("event") == "note" and not re.fullmatch(r"\d+ views", event["text"]):  # which the run says
                 say(f"import: {event['text']}")
             self._error = event.get("error", self._error)
         if self._process.wait() != 0 and self._begun and not self._leaving:

@@ -30,7 +30,7 @@ EXAMPLES = {
     "denoise": "plugstream denoise noisy.png clean.png --sigma 15/255",
     "simulate": "plugstream simulate scan.zarr --picture photo.png --input-snr 35",
     "import": "plugstream import ct tooth.h5 tooth.zarr",
-    "follow": "plugstream follow ct scan.h5 --serve",
+    "follow": "plugstream follow ct scan.h5 --center 511.5 --serve",
     "acquire": "plugstream acquire scan.zarr --listen tcp://127.0.0.1:5577",
     "keys": "plugstream keys keys --client beamline",
     "info": "plugstream info scan.zarr",

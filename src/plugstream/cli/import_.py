@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+import threading
 import time
 import warnings
 from collections.abc import Sequence
@@ -16,6 +19,7 @@ from plugstream.cli.common import OUTSIDE_HELP, say
 if TYPE_CHECKING:
     from plugstream.scans.importers.base import ImportResult
 
+_STUCK = 300
 FOLLOWING: dict[str, tuple[Any, str, str]] = {
     "expect": (int, "N", "when following, projections or frames that there will be; by default, until it is closed"),
     "patience": (float, "S", "when following, end the scan after this many seconds without a view"),
@@ -105,23 +109,30 @@ def run(parsed: argparse.Namespace) -> int:
 def _follow(parsed: argparse.Namespace, values: dict[str, Any], limits: dict[str, Any]) -> tuple[Path, ImportResult]:
     from plugstream.scans.importers.following import Following, follow_file
 
-    last_said, shown = time.monotonic(), 0
+    last_said, shown, silent = time.monotonic(), 0, 0
 
     def progress(views: int) -> None:
-        nonlocal last_said, shown
-        report("taking views", views)
+        nonlocal last_said, shown, silent
+        silent = 0
+        report("taking views" if views else "waiting for views", views)
         if views > shown and time.monotonic() - last_said >= 1:
             last_said, shown = time.monotonic(), views
             say(f"{views} views")
 
-    following = Following(**limits)
-    return follow_file(
-        parsed.kind,
-        parsed.file,
-        parsed.scan,
-        values,
-        following=following,
-        trust=parsed.trust,
-        say=say,
-        progress=progress,
-    )
+    def watch() -> None:
+        """End a process that HDF5 does not come back to: it searches a damaged file without end, and cannot be told."""
+        nonlocal silent
+        while not ended.wait(1):
+            silent += 1  # seconds in which this process ran
+            if silent == _STUCK:
+                why = f"{parsed.file} could not be read for {_STUCK} s, so it is damaged or its disk is gone"
+                print(f"plugstream: {why}; the same command goes on after the last view", file=sys.stderr, flush=True)
+                os._exit(2)
+
+    ended = threading.Event()
+    threading.Thread(target=watch, daemon=True).start()
+    places, following = (parsed.kind, parsed.file, parsed.scan), Following(**limits)
+    try:
+        return follow_file(*places, values, following=following, trust=parsed.trust, say=say, progress=progress)
+    finally:
+        ended.set()

@@ -34,7 +34,7 @@ def check_place(arguments: Sequence[str]) -> None:
     flags = {word.split("=")[0] for word in arguments if word.startswith("-")}
     if not message or len(arguments) <= number or any(word.startswith("-") for word in arguments[: number + 1]):
         return
-    if not flags.isdisjoint(_HELP) or (arguments[0] == "reconstruct" and not flags.isdisjoint(_AWAIT)):
+    if not flags.isdisjoint(_HELP) or (arguments[0] in ("reconstruct", "import") and not flags.isdisjoint(_AWAIT)):
         return
     place = arguments[number]
     if "" in arguments or "://" in place or os.path.lexists(place):  # an empty name has a message of its own

@@ -94,7 +94,7 @@ def read_stack(source: Source, choice: FrameChoice = FrameChoice()) -> Projectio
         source = 0.2                      # from the source to the rotation axis: a cone beam
         detector = 0.3                    # from the rotation axis to the detector
         center = 511.5                    # the column on which the rotation axis is seen
-        first = 1                         # of a folder that still fills, the least number of projections
+        first = 7                         # of a folder that still fills: its least number, if that is above 1
 
     Pictures are read when they are needed. Other names are refused.
     """

@@ -36,7 +36,7 @@ from plugstream.scans.stream import RefusedError
 from plugstream.scans.writer import ScanWriter
 
 # Seconds between two looks: while views come, and at most.
-_LOOK, _LONGEST_LOOK = 0.1, 0.5
+_LOOK, _LONGEST_LOOK = 0.05, 0.5
 # A file that was closed is done if nobody has opened it again for so many seconds.
 _DONE = 2.0
 # A file that can be opened but not read is looked at so often: what a writer changes meanwhile may look damaged.
@@ -85,7 +85,7 @@ def follow_file(
     A scan that an earlier call did not finish is continued, after comparing its views with the file's.
 
     Arguments: kind, file, out, values and trust, as of `import_file`; following, how long; say, called with lines for a
-    person; progress, with the number of views on the disk.
+    person; progress, called at each look and after each few views, with the number of views on the disk.
     """
     following = following or Following()
     entry, options, path, target = plan_following(kind, file, out, values, following.expect)
@@ -150,6 +150,7 @@ class _Follower:
         growth, news, failures, said, remarks = self.growth, time.monotonic(), 0, "", list[str]()
         while True:
             self._look()
+            progress(self.committed)
             waiting, before = "", self.committed
             try:
                 if not self.path.exists():

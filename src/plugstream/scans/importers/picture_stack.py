@@ -124,8 +124,8 @@ def _settled(files: list[Path], growth: Growth) -> list[Path]:
         state, since = known.get(file.name, (None, now))
         seen = (status.st_size, status.st_mtime_ns)
         if seen != state:
-            known[file.name] = seen, now
-        elif status.st_size and (growth.final or now - since >= _SETTLED):
+            known[file.name], since = (seen, now), now
+        if status.st_size and (growth.closed or now - since >= _SETTLED):
             settled.append(file)
     return settled
 
