@@ -3,7 +3,7 @@
 A writer in SWMR mode (single writer, multiple readers) lets others read its file. But the shape of a dataset does not
 say what is there: it may be planned in full from the beginning, or be seen before the numbers are, and HDF5 reads what
 was never written as the fill value. So a row counts if all its chunks are in the file. Where a chunk has several rows,
-or all chunks were allocated in advance, a row of nothing but fill values is not believed until the writer is done.
+or all chunks were allocated in advance, a row of nothing but fill values is taken for one that was never written.
 
 Reference: The HDF Group, HDF5 single-writer/multiple-reader user's guide; file format specification 3.0, superblock.
 """
@@ -100,13 +100,20 @@ class WrittenRows:
         self.name, self._growth = name, growth
         self._missing: set[int] = set()
         self._fill = dataset.fillvalue
-        self._doubtful = not growth.closed
+        self._doubtful = True
         if dataset.chunks is None:
             self.rows = dataset.shape[0] if dataset.id.get_storage_size() else 0
         else:
             self.rows = self._by_chunks(dataset)
         if math.prod(dataset.shape[1:]) <= _FEW:
-            if self._doubtful and dataset.dtype.kind == "f" and self.rows and dataset.chunks is not None:
+            self.rows = min([self.rows, *self._missing])
+            if (
+                self._doubtful
+                and not growth.closed
+                and dataset.dtype.kind == "f"
+                and self.rows
+                and dataset.chunks is not None
+            ):
                 self.rows = self._by_values(dataset)
             self._doubtful = False
 
@@ -158,18 +165,18 @@ class WrittenRows:
         return int(rows)
 
     def _by_values(self, dataset: Any) -> int:
-        """The rows of a column but its last ones that are the fill value.
+        """The rows of a column but the last ones that are the fill value.
 
-        In a dataset that grows with its rows, the fill value is believed after a while: an angle may be 0.
+        The fill value between other ones is believed after a while: an angle may be 0, or late.
         """
         values = np.asarray(dataset[: self.rows]).reshape(self.rows, -1)
-        written = np.flatnonzero(~self._equals(values).all(1))
-        rows = int(written[-1]) + 1 if len(written) else 0
-        if dataset.maxshape[0] is None:
-            now, ages = time.monotonic(), self._growth.memory.setdefault("ages", {}).setdefault(self.name, {})
-            ages.setdefault(self.rows, now)
-            old = [count for count, since in ages.items() if now - since >= self._growth.grace]
-            rows = max(rows, min(self.rows, max(old, default=0)))
-            for count in [count for count in old if count < max(old)]:
-                del ages[count]
-        return rows
+        empty, now = np.asarray(self._equals(values).all(1)), time.monotonic()
+        written = np.flatnonzero(~empty)
+        if not len(written):
+            return 0
+        between = written[0] + np.flatnonzero(empty[written[0] : written[-1]])
+        before = self._growth.memory.setdefault("empty", {}).get(self.name, {})
+        since = {row: before.get(row, now) for row in between.tolist()}
+        self._growth.memory["empty"][self.name] = since
+        young = [row for row, seen in since.items() if now - seen < self._growth.grace]
+        return int(min([written[-1] + 1, *young]))
