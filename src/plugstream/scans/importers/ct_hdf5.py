@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from plugstream.models.ct_line_integrals import FlatField
 from plugstream.scans.importers.ct_fields import FrameChoice, Frames, make_field, settle_fields, wait_for_fields
 from plugstream.scans.importers.ct_projections import Projections, angles_in_radians, length_in_metres
 from plugstream.scans.importers.formats import open_source
+from plugstream.scans.importers.growth import Growth
 from plugstream.scans.importers.reading import Indices
 from plugstream.scans.importers.source import Lookup, Source, check_names, unit_of
 
@@ -86,6 +88,7 @@ def _read_separate(
     elif "angles" in look.mapping:
         views = min(views, 0 if angles is None else len(angles))  # which may lag behind
     if growth is not None:
+        views = _believe_angles(growth, angles, views)
         growth.turn_to(views, "projection" + " with its angle" * ("angles" in look.mapping))
         angles = None if angles is None else angles[:views]
     field = _separate_field(look, choice, views)
@@ -168,6 +171,19 @@ def _mapped_angles(look: Lookup) -> NDArray[np.float64] | None:
     return angles_in_radians(array[:], _angle_unit(look.source, array))
 
 
+def _believe_angles(growth: Growth, angles: NDArray[np.float64] | None, views: int) -> int:
+    """How many projections have angles that are believed: a second one of 0 may be one that was not written yet.
+
+    It is, while the file is open, for the time of the grace. Arguments: growth; angles of the projections; views.
+    """
+    if angles is None or growth.closed:
+        return views
+    now, before = time.monotonic(), growth.memory.get("zeros", {})
+    zeros: dict[int, float] = {n: before.get(n, now) for n in np.flatnonzero(angles[:views] == 0)[1:].tolist()}
+    growth.memory["zeros"] = zeros
+    return min([views, *(n for n, since in zeros.items() if now - since < growth.grace)])
+
+
 def _angle_unit(source: Source, array: Any) -> str | None:
     """The unit of angles; while they grow they cannot tell it, and are degrees."""
     return unit_of(array) or (None if source.growth is None else "degrees")
@@ -231,6 +247,7 @@ def _read_keyed(
         raise InputError(f"its rotation_angle has {len(angles)} entries for {len(key)} frames")
     frames = np.flatnonzero(key == _PROJECTION)
     if growth is not None:
+        frames = frames[: _believe_angles(growth, None if angles is None else angles[frames], len(frames))]
         growth.turn_to(len(frames), "projection" + " with its angle" * ("angles" in look.mapping))
     return Projections(
         kind,
