@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -88,7 +87,6 @@ def _read_separate(
     elif "angles" in look.mapping:
         views = min(views, 0 if angles is None else len(angles))  # which may lag behind
     if growth is not None:
-        views = _believe_angles(growth, angles, views)
         growth.turn_to(views, "projection" + " with its angle" * ("angles" in look.mapping))
         angles = None if angles is None else angles[:views]
     field = _separate_field(look, choice, views)
@@ -96,7 +94,7 @@ def _read_separate(
         kind,
         views,
         data.shape[1:],
-        partial(_read_views, data, np.arange(views)),
+        _reader(data, np.arange(views), angles, growth),
         angles,
         flat_field=field,
         pixel=None if pixel is None else (pixel, pixel),
@@ -171,17 +169,18 @@ def _mapped_angles(look: Lookup) -> NDArray[np.float64] | None:
     return angles_in_radians(array[:], _angle_unit(look.source, array))
 
 
-def _believe_angles(growth: Growth, angles: NDArray[np.float64] | None, views: int) -> int:
-    """How many projections have angles that are believed: a second one of 0 may be one that was not written yet.
+def _reader(data: Any, frames: Indices, angles: NDArray[np.float64] | None, growth: Growth | None) -> Any:
+    """Reads projections; while a file is open, those after the first whose angle is 0 may have none yet."""
+    if angles is None or growth is None or growth.closed:
+        return partial(_read_views, data, frames)
+    doubtful = set(np.flatnonzero(angles == 0)[1:].tolist())
 
-    It is, while the file is open, for the time of the grace. Arguments: growth; angles of the projections; views.
-    """
-    if angles is None or growth.closed:
-        return views
-    now, before = time.monotonic(), growth.memory.get("zeros", {})
-    zeros: dict[int, float] = {n: before.get(n, now) for n in np.flatnonzero(angles[:views] == 0)[1:].tolist()}
-    growth.memory["zeros"] = zeros
-    return min([views, *(n for n, since in zeros.items() if now - since < growth.grace)])
+    def read(views: Indices, rows: slice) -> NDArray[Any]:
+        if unknown := doubtful.intersection(views.tolist()):
+            raise InputError(f"projection {min(unknown)} has no angle yet")
+        return _read_views(data, frames, views, rows)
+
+    return read
 
 
 def _angle_unit(source: Source, array: Any) -> str | None:
@@ -246,15 +245,15 @@ def _read_keyed(
     elif angles is not None and len(angles) != len(key):
         raise InputError(f"its rotation_angle has {len(angles)} entries for {len(key)} frames")
     frames = np.flatnonzero(key == _PROJECTION)
+    angles = None if angles is None else angles[frames]
     if growth is not None:
-        frames = frames[: _believe_angles(growth, None if angles is None else angles[frames], len(frames))]
         growth.turn_to(len(frames), "projection" + " with its angle" * ("angles" in look.mapping))
     return Projections(
         kind,
         len(frames),
         data.shape[1:],
-        partial(_read_views, data, frames),
-        None if angles is None else angles[frames],
+        _reader(data, frames, angles, growth),
+        angles,
         flat_field=_keyed_field(source, data, key, choice),
         pixel=pixel,
         provenance=words,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,11 @@ def check_filters(dataset: Any, name: str, path: Path) -> None:
             raise InputError(f"{name} of {path} is compressed by filter {code}, which hdf5plugin does not have")
 
 
+def _exists(dataset: Any, place: tuple[int, ...]) -> bool:
+    """Whether the chunk of a dataset that begins at this place is in the file."""
+    return dataset.id.get_chunk_info_by_coord(place).byte_offset is not None
+
+
 class WrittenRows:
     """The rows of a dataset that are there.
 
@@ -154,6 +159,14 @@ class WrittenRows:
         if written >= needed * across:
             return int(length)
         known = self._growth.memory.setdefault("chunks", {})
+        state, last, gaps = known.get(self.name, (None, 0, set()))
+        if state != (written, length) and not gaps:  # usually they come in order
+            last //= high
+            wide_starts = [range(0, n, chunk) for n, chunk in zip(row, wide, strict=True)]
+            while last < needed and all(_exists(dataset, (last * high, *place)) for place in product(*wide_starts)):
+                last += 1
+            if last * across == written:
+                known[self.name] = (written, length), min(int(length), last * high), set()
         if known.get(self.name, (None,))[0] != (written, length):
             starts: list[int] = []
             dataset.id.chunk_iter(lambda chunk: starts.append(chunk.chunk_offset[0]))
@@ -165,18 +178,7 @@ class WrittenRows:
         return int(rows)
 
     def _by_values(self, dataset: Any) -> int:
-        """The rows of a column but the last ones that are the fill value.
-
-        The fill value between other ones is believed after a while: an angle may be 0, or late.
-        """
-        values = np.asarray(dataset[: self.rows]).reshape(self.rows, -1)
-        empty, now = np.asarray(self._equals(values).all(1)), time.monotonic()
-        written = np.flatnonzero(~empty)
-        if not len(written):
-            return 0
-        between = written[0] + np.flatnonzero(empty[written[0] : written[-1]])
-        before = self._growth.memory.setdefault("empty", {}).get(self.name, {})
-        since = {row: before.get(row, now) for row in between.tolist()}
-        self._growth.memory["empty"][self.name] = since
-        young = [row for row, seen in since.items() if now - seen < self._growth.grace]
-        return int(min([written[-1] + 1, *young]))
+        """The rows of a column but the last ones that are the fill value."""
+        empty = self._equals(np.asarray(dataset[: self.rows]).reshape(self.rows, -1))
+        written = np.flatnonzero(~np.asarray(empty.all(1)))
+        return int(written[-1]) + 1 if len(written) else 0
