@@ -166,6 +166,24 @@ def reconstruct(scan: Path, out: Path, words: list[str]) -> dict[str, Any]:
     return row
 
 
+def draw(scan: Path, runs: dict[str, Path], file: Path) -> None:
+    """The middle slices across z and y of the truth and of runs, each titled with its name and SNR."""
+    from matplotlib.figure import Figure
+
+    truth = np.abs(np.asarray(open_scan(scan).truth))
+    volumes = {"truth": truth} | {name: np.abs(np.load(place / "result.npy")) for name, place in runs.items()}
+    figure = Figure(figsize=(2.2 * len(volumes), 4), layout="constrained")
+    axes = figure.subplots(2, len(volumes), height_ratios=(truth.shape[1], truth.shape[0]))
+    for column, (name, volume) in enumerate(volumes.items()):
+        error = np.sum((volume - truth) ** 2)
+        title = name if name == "truth" else f"{name}, {10 * np.log10(np.sum(truth**2) / error):.1f} dB"
+        for row, plane in enumerate((volume[len(volume) // 2], volume[:, volume.shape[1] // 2])):
+            axes[row, column].imshow(plane, cmap="gray", vmin=0, vmax=np.percentile(truth, 99.5), origin="lower")
+            axes[row, column].set_axis_off()
+        axes[0, column].set_title(title, fontsize=9)
+    figure.savefig(file, dpi=100)
+
+
 def main() -> None:
     """Read the arguments and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -176,6 +194,7 @@ def main() -> None:
     parser.add_argument("--hold-out", help="every so many-th view is held out to the end")
     parser.add_argument("--brain", type=Path)
     parser.add_argument("--curve", action="store_true")
+    parser.add_argument("--picture", type=Path, help="draw the last scan's truth and runs")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     asked.folder.mkdir(exist_ok=True)
@@ -184,11 +203,10 @@ def main() -> None:
         scan = asked.scan or make_scan(asked.folder, name, asked.brain)
         for prior in asked.priors:
             row = reconstruct(scan, asked.folder / f"{name}-{prior}", [*PRIORS[prior], *more])
-            curve = row.pop("curve")
-            print(
-                json.dumps({"scan": name, "prior": prior, **row, **({"curve": curve} if asked.curve else {})}),
-                flush=True,
-            )
+            told = row if asked.curve else {key: value for key, value in row.items() if key != "curve"}
+            print(json.dumps({"scan": name, "prior": prior, **told}), flush=True)
+    if asked.picture is not None:
+        draw(scan, {prior: asked.folder / f"{name}-{prior}" for prior in asked.priors}, asked.picture)
 
 
 if __name__ == "__main__":

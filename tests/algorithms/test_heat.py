@@ -200,7 +200,7 @@ def good_then_bad(good, steps):
 
 def other_race(denoiser, *, factors=(0.5, 1.5, 3.0), margin=0.0):
     """A rival to which sigma means something else: it enters with several and must prove itself with its own."""
-    rivals = [(denoiser, factor, 1.0, 0.0, 0.0, 4, True, True) for factor in factors]
+    rivals = [(denoiser, factor, 1.0, 0.0, 0.0, 4, True, 3.0) for factor in factors]
     return make_race(*rivals, margin=margin)
 
 
@@ -225,6 +225,14 @@ def test_a_rival_that_does_not_prove_itself_leaves_the_race_as_if_it_had_not_bee
     assert torch.equal(state.trunk.s, alone.trunk.s)
     going, _ = race.finish(state)
     assert (going.denoiser, going.sigma) == (ZERO, alone.sigma)
+
+
+def test_a_rival_proves_itself_by_so_many_margins():
+    proof = run(other_race(GOOD))
+    gain = 1 - proof.proof / proof.heat[0]
+    assert gain > 0
+    assert run(other_race(GOOD, margin=0.32 * gain)).choice > 0
+    assert run(other_race(GOOD, margin=0.34 * gain)).choice == 0
 
 
 def test_a_race_with_a_rival_that_proves_itself_goes_on_to_the_bit(tmp_path):

@@ -376,7 +376,7 @@ def test_counts(tmp_path, capsys):
     Image.fromarray(rgb).save(tmp_path / "rgb.png")
     for more, message in (
         (["c.png", "no.png", "--gain", "2", "--sigma", "0.1"], "--gain and --read-noise are for counts"),
-        (["rgb.png", "no.png", "--counts"], "no grey picture of real numbers, as counts are"),
+        (["rgb.png", "no.png", "--counts"], "not a grey picture of real numbers, as counts are"),
         (["c.png", "no.png", "--counts", "--gain", "0"], "counts need a gain > 0"),
     ):
         assert main(["denoise", str(tmp_path / more[0]), str(tmp_path / more[1]), *more[2:]]) == 2

@@ -49,6 +49,13 @@ def test_the_flags_that_matter_come_first_and_all_on_request(name: str, capsys: 
     assert "\n  --progress" not in short
 
 
+def test_nothing_typed_shows_help_and_too_little_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys) == shown(capsys, "--help")
+    assert cli.main(["verify"]) == 2
+    example = "the following arguments are required: scan; for example: plugstream verify scan.zarr"
+    assert capsys.readouterr().err == f"plugstream: {example}\n"
+
+
 def test_what_was_chosen_brings_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--nlm-guide" in shown(capsys, "reconstruct", "--denoiser", "nlm", "--help")
     assert "--nlm-guide" not in shown(capsys, "reconstruct", "--help")

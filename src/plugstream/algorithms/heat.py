@@ -31,8 +31,8 @@ class Rival:
     the rival is better. 0 if it never is. unit: if sigma means something else to the race's own denoiser, its sigma is
     factor * sigma^power * R^unit, with R the range of the image; D = prox_{sigma^2 r} with r(c x) = c r(x), such as TV,
     has a sigma that grows with sqrt(R), so that unit = 1 - power / 2 leaves a level of noise. rounds: how many of 2 m
-    steps it gets for its own sigma if it wins. growing: as of `SigmaRace`, None as the race's own. proves: if these
-    rounds do not end below the misfit of the race's own denoiser, by the margin, that one stays after all.
+    steps it gets for its own sigma if it wins. growing: as of `SigmaRace`, None as the race's own. proves: by how
+    many margins these rounds must end below the misfit of the race's own denoiser, or that one stays; 0 for no proof.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Rival:
     unit: float = 0.0
     rounds: int = ROUNDS
     growing: bool | None = None
-    proves: bool = False
+    proves: float = 0.0
 
     def sigma(self, sigma: float, image: Tensor | None = None) -> float:
         """The sigma that corresponds to one of the race's own denoiser, which has come to this image."""
@@ -121,7 +121,7 @@ class DenoiserRace(SigmaRace):
     def init(self, image: Array | None = None) -> HeatState:
         """The state before the first step, from an image (*image_shape), or from zero."""
         state = super().init(image)
-        home = state.trunk if any(rival.proves for rival in self.rivals) else None
+        home = state.trunk if any(rival.proves > 0 for rival in self.rivals) else None
         return HeatState(**{field.name: getattr(state, field.name) for field in fields(state)}, home=home)
 
     @torch.no_grad()
@@ -158,7 +158,7 @@ class DenoiserRace(SigmaRace):
         if number == 0:
             return replace(over, ended=True, image=trunk.image, side=trunk, rival=trunk, place=0)
         sigma, misfit = self.rivals[number - 1].sigma(state.sigma, trunk.image), state.heat[number]
-        if self.rivals[number - 1].proves:
+        if self.rivals[number - 1].proves > 0:
             over = replace(over, home=trunk, found=state.sigma)
         over = replace(over, sigma=sigma, ratio=_RATIO, turn=0, streak=0, misfit=misfit, length=self.length)
         return super()._begin_round(over, state.rival)
@@ -169,7 +169,7 @@ class DenoiserRace(SigmaRace):
         if not following.ended:
             return following
         if state.decided:
-            return self._prove(following) if self.rivals[state.choice - 1].proves else following
+            return self._prove(following) if self.rivals[state.choice - 1].proves > 0 else following
         return replace(following, ended=False, entrant=0, goal=self.length)
 
     def _prove(self, state: HeatState) -> HeatState:
@@ -177,8 +177,7 @@ class DenoiserRace(SigmaRace):
         misfit = state.misfit
         assert misfit is not None
         state = replace(state, proof=misfit)
-        lean = self.rivals[state.choice - 1].lean(state.found)
-        if misfit / (1 - self.margin * lean) < state.heat[0]:
+        if misfit < (1 - self.rivals[state.choice - 1].proves * self.margin) * state.heat[0]:
             return state
         home = state.home
         back = {"trunk": home, "side": home, "rival": home, "image": home.image, "sigma": state.found}

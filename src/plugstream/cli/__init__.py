@@ -195,6 +195,7 @@ def _warning_printer() -> Callable[..., None]:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
+    arguments = arguments or ["--help"]
     _check_words(arguments)
     typed = next((word for word in arguments if not word.startswith("-")), None)
     if typed is not None and typed not in COMMANDS:
@@ -297,7 +298,8 @@ class _Parser(argparse.ArgumentParser):
         return list_commands(formatter, COMMANDS)
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(message)
+        example = f"; for example: {EXAMPLES[self.name]}" if self.name and "are required" in message else ""
+        raise InputError(message + example)
 
     def _known_flags(self, command: str) -> list[str]:
         for action in self._actions:

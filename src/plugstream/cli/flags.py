@@ -119,7 +119,8 @@ def _help(section: str, key: str, info: FieldInfo) -> str:
     """The description of a setting, its choices and its default."""
     choices = _choices(section, key, info)
     text = f"{info.description}: {', '.join(choices)}" if choices else f"{info.description}"
-    return text if info.default is None or isinstance(info.default, tuple) else f"{text} ({info.default})"
+    says_so = info.default is None or isinstance(info.default, tuple) or "if not given" in text
+    return text if says_so else f"{text} ({info.default})"
 
 
 def _peek(arguments: Sequence[str]) -> str | None:

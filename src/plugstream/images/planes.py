@@ -6,6 +6,7 @@ and turns other images to match it for comparison, so that colours mean the same
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -135,6 +136,28 @@ def color_phase(phase: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.uint
     finite = np.isfinite(phase)
     shares = np.clip((np.where(finite, phase, 0.0) + math.pi) / (2 * math.pi), 0, 1)
     return np.where(finite, np.rint(254 * shares), 255).astype(np.uint8), colours
+
+
+def thumbnail(image: Tensor, axes: int, side: int = 256) -> bytes:
+    """A picture of an image for a glance, as PNG: grey, the magnitude if it is complex, a volume's middle slice.
+
+    Arguments: image (..., *image_shape), the first of several, with that many axes; side, pixels of the longer side at
+    most, and at least, so that a small image can be seen.
+    """
+    plane = image.detach().flatten(0, -axes - 1)[0] if image.ndim > axes else image.detach()
+    while plane.ndim > 2:
+        plane = plane[len(plane) // 2]
+    plane = plane.abs() if plane.is_complex() else plane
+    values = np.nan_to_num(plane.cpu().float().numpy(), posinf=0.0, neginf=0.0)
+    low, high = float(values.min()), float(values.max())
+    levels = np.rint(255 * (values - low) / ((high - low) or 1.0)).astype(np.uint8)
+    from PIL import Image
+
+    picture, factor = Image.fromarray(levels), side / max(levels.shape)
+    size = tuple(max(1, round(factor * count)) for count in reversed(levels.shape))
+    content = io.BytesIO()
+    picture.resize(size, Image.Resampling.NEAREST if factor > 1 else Image.Resampling.BOX).save(content, "PNG")
+    return content.getvalue()
 
 
 def average_blocks(values: Tensor, blocks: Sequence[int]) -> Tensor:

@@ -255,7 +255,7 @@ class _Advisor:
         else:
             begin = added.get(_SIGMA, self.presets.get(_SIGMA))
             steps = added.get(_SEARCH, self.typed.algorithm.search)
-            text = f"no sigma is given, so that the first {steps} steps search for it, from {begin} on"
+            text = f"no sigma is given, so the first {steps} steps search for it, starting at {begin}"
             self.notes.append(f"{text} (--sigma, or --search none)")
             if not added:  # a person said everything
                 return
@@ -343,7 +343,7 @@ class _Advisor:
         limit = searched + _LONGEST * usual
         self.notes = [text for text in self.notes if text not in self._steps_reasons]
         self.notes.append(
-            f"steps end when the image has arrived, after {limit} at most (--iterations for a fixed number)"
+            f"the run ends when the image has arrived, after at most {limit} steps (--iterations for a fixed number)"
         )
         self.add({_ITERATIONS: limit, _ARRIVE: a.arrive or ARRIVED})
 

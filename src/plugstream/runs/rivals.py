@@ -38,7 +38,9 @@ class _Other(NamedTuple):
     rounds: int
 
 
+# How many margins such a rival, which takes far longer, must be ahead with its sigma: the whole standard deviation.
 # docs/sigma-search.md has what was measured.
+_PROOF = 3.0
 _OTHERS = {("tv", "bm4d"): _Other(0.3, 1.0, (0.5, 1.0, 2.0), 6)}
 # Seconds that BM4D takes for a real voxel, times threads on the CPU, between Xeon (2.5e-6) and Neoverse N1 (5.6e-6),
 # and on an H200 (docs/denoisers.md). A run has hundreds of calls, so that nobody should wait for longer ones unasked.
@@ -81,7 +83,7 @@ def make_entrants(settings: Settings, name: str, denoiser: Denoiser) -> list[Riv
     if (own, name) in _OTHERS:
         factor, power, spread, rounds = _OTHERS[own, name]
         unit = 1 - power / 2
-        how = {"power": power, "unit": unit, "rounds": rounds, "growing": True, "proves": True}
+        how = {"power": power, "unit": unit, "rounds": rounds, "growing": True, "proves": _PROOF}
         return [Rival(name, denoiser, factor * times, **how) for times in spread]  # type: ignore[arg-type]
     white = next((d.white for d in map(settings.denoiser.chosen, (own, name)) if hasattr(d, "white")), 1.0)
     (a, u), (b, v) = (_SIGMAS.get(one, (1.0, 1.0)) for one in (own, name))

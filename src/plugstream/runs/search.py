@@ -263,7 +263,7 @@ class Search:
             few = f"a tenth of the data of {few if len(judges) == 1 else f'each of {few}'}"
         d = self.settings.denoiser
         names = "" if d.rivals is None else f", and the best of {', '.join((d.name, *d.rival_names))}"
-        self.log.add(Note(f"sigma is searched for in the first {steps} steps{names}, by {few} that no step uses"))
+        self.log.add(Note(f"the first {steps} steps search for sigma{names}, judged by {few} that no step uses"))
         rivals = [] if self.rival is None else [self.rival(name) for name in d.rival_names]
         return make_race(self.settings, algorithm, judges, self.advised, judge, rivals)
 
@@ -322,7 +322,7 @@ class Search:
         """Which denoiser has won the heat, and why."""
         misfits = ", ".join(f"{name} {misfit:.5g}" for name, misfit in self._misfits(race, state).items())
         bar = f"{100 * race.margin:.2g} % may be noise, within which the one that is usually better is chosen"
-        proves = state.leader > 0 and race.rivals[state.leader - 1].proves
+        proves = state.leader > 0 and race.rivals[state.leader - 1].proves > 0
         won = "is ahead, and looks for its sigma" if proves else "was chosen"
         name = self._name(race, state.leader)
         self.log.add(Note(f"denoiser {name} {won}: held-out misfit after as many steps {misfits}; {bar}"))
@@ -331,7 +331,8 @@ class Search:
         """Whether a rival that had to prove itself with a sigma of its own was kept."""
         own, rival = self.settings.denoiser.name, self._name(race, state.leader)
         text = f"held-out misfit {state.proof:.5g} with its own sigma, where {own} had {state.heat[0]:.5g}"
-        self.log.add(Note(f"denoiser {self.denoiser} was chosen: {rival} came to a {text}"))
+        bar = f"{100 * race.margin * race.rivals[state.leader - 1].proves:.2g} % may be noise"
+        self.log.add(Note(f"denoiser {self.denoiser} was chosen: {rival} came to a {text}; {bar}"))
 
     def _tell(self, state: RaceState) -> None:
         assert state.tried is not None
@@ -340,7 +341,7 @@ class Search:
         self.log.add(Trial(state.k, *numbers, ended=state.ended))
         text = f"sigma {state.sigma:.4g} after round {state.rounds}, held-out misfit {state.misfit:.4g}"
         if state.ended:
-            text = f"sigma {state.sigma:.4g} was found in {state.rounds} rounds; the run goes on from their last image"
+            text = f"sigma {state.sigma:.4g} was found in {state.rounds} rounds; the run continues from the last image"
             if self.settings.monitor.hold_out is None:
                 text += f", with the {'data' if self._by_data else 'views'} that were held out"
         self.log.add(Note(text))

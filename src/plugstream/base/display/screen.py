@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from plugstream.base.display.frame import Clock, Frame, Line, Part, duration, frame_text
 from plugstream.base.display.notebook import NotebookRegion, in_notebook
 from plugstream.base.display.region import TerminalRegion, wrap_for
+from plugstream.base.display.steps import Steps
 from plugstream.base.errors import InputError
 from plugstream.base.progress import Work, enclosing_work, listening
 from plugstream.base.text import printable
@@ -235,7 +236,12 @@ class Display:
         if isinstance(self._region, TerminalRegion):
             _ = self._region.console  # imported before the clock starts
         begin = time.thread_time()
-        self._region.draw(self._view.frame() if self._view is not None and self._takes_steps() else self._frame(now))
+        view = self._view if self._takes_steps() else None
+        frame = self._frame(now) if view is None else view.frame()
+        if isinstance(self._region, NotebookRegion) and isinstance(view, Steps) and view.picture is not None:
+            self._region.draw(frame, view.picture())
+        else:
+            self._region.draw(frame)
         self._due = now + min(_LATEST, max(_FRAME, _SHARE * (time.thread_time() - begin)))
         self._patience = 0.0  # once something is shown, it is updated without waiting
 
