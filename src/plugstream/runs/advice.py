@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from plugstream.base.errors import InputError
 from plugstream.base.registry import find
 from plugstream.base.text import parse_value
+from plugstream.runs.reasons import default_reasons
 from plugstream.settings import Draft, Settings, SettingsFile, is_weight, needs_sigma, parse_assignment
 
 if TYPE_CHECKING:  # what needs torch is imported when it is used, so that mistakes are reported at once
     from plugstream.base.processes import Group
-    from plugstream.images.space import ImageSpace
     from plugstream.instruments.base import Advice, Columns
     from plugstream.runs.parts import Parts
     from plugstream.runs.plan import Plan
@@ -26,6 +26,7 @@ _SIGMA, _SEARCH, _STAGES = ("algorithm", "sigma"), ("algorithm", "search"), ("al
 _ITERATIONS, _ARRIVE, _HOP_STEPS = ("algorithm", "iterations"), ("algorithm", "arrive"), ("algorithm", "hop_steps")
 _REFINED_STEPS, _REFINED_WITHIN = ("algorithm", "refine_steps"), ("algorithm", "refine_tolerance")
 _SAMPLER, _BATCH = ("sampler", "name"), ("sampler", "batch")
+_FALL, _STEP = ("algorithm", "fall"), ("algorithm", "step_size")
 _DENOISER, _RIVALS = ("denoiser", "name"), ("denoiser", "rivals")
 # What says how strongly to denoise: where one of them is given, no other is advised.
 _STRENGTH = {_SIGMA, ("algorithm", "lam")}
@@ -34,15 +35,17 @@ _LONGEST = 5
 # Where a search for sigma begins, by what the denoiser's sigma is: high, since from too small a sigma some denoisers
 # never let go of the noise again.
 _START = {"noise": "10%", "weight": "20%"}
+# Where sigma and the step fall together, the algorithm, the step of the first run, and how many runs there are at most.
+_BY_FALL = {("algorithm", "name"): "inexact-admm", ("algorithm", "prox_products"): 3, _STEP: "10/L", _SAMPLER: "all"}
+_FALLS = 12
+# To which sigma it falls, of images whose first image is as large as the last.
+_FALL_END = "8%"
+# What may be given, and sigma and the step fall together by themselves all the same.
+_ALIKE = {_FALL, _ARRIVE, ("algorithm", "time_limit")}
 # Settings of all denoisers, which do not say that a certain one is meant.
 _COMMON = ("low", "high", "damping", "equivariant", "rivals")
 # What white is over the range of the first image, roughly: of scans of pictures from 0 to 1 that is 0.2 to 0.4.
 _WHITE = 3
-# Why a momentum is the usual one, of all views and of a few a step.
-_MOMENTA = {
-    "nesterov": "it grows from step to step, which takes the fewest steps",
-    "tapered": "it grows at first, and then falls so that the noise of a few views averages out",
-}
 
 
 class Advised(NamedTuple):
@@ -138,7 +141,7 @@ def advised_settings(
     notes = advisor.notes
     if draft.file is None:
         views = None if follow else scan.n_views
-        notes = notes + _default_reasons(settings, scan.instrument.image, views, advisor.given | advisor.presets.keys())
+        notes = notes + default_reasons(settings, scan.instrument.image, views, advisor.given | advisor.presets.keys())
     return Advised(settings, tuple(notes))
 
 
@@ -229,6 +232,12 @@ class _Advisor:
         later = self._if_searched
         if any(section == "denoiser" and key not in _COMMON for section, key in self.given):  # somebody means one
             later = [advice for advice in later if advice.section != "denoiser"]
+        others = any(
+            section in ("algorithm", "momentum", "gradient", "sampler") and (section, key) not in _ALIKE
+            for section, key in self.given
+        )
+        if others:  # somebody means another algorithm, or the usual one
+            later = [advice for advice in later if (advice.section, advice.key) != _FALL]
         theirs = {(advice.section, advice.key): _value(advice) for advice in later}
         added = self._search_presets(theirs)
         if added is None:
@@ -256,6 +265,8 @@ class _Advisor:
         from plugstream.runs.search import heat_steps
 
         a, chosen, advised = self.typed.algorithm, _SEARCH in self.given, self.presets
+        if a.fall is not None or _FALL in later:
+            return self._fall_presets(a.fall or later[_FALL])
         rivals = str(later.get(_RIVALS) or self.typed.denoiser.rivals or "")
         unused = not chosen and not rivals and not needs_sigma(self.typed.denoiser.name)
         if (chosen and a.search is None) or _SEARCH in advised or unused:
@@ -276,6 +287,14 @@ class _Advisor:
         if steps is None:
             added[_SEARCH] = total * 5 // 6 if _SIGMA in advised else total * 5 // 6 // 20 * 20
         return added
+
+    def _fall_presets(self, steps: int) -> dict[tuple[str, str], Any]:
+        """What makes a run search by runs of so many steps, in which sigma and the step fall together."""
+        # An instrument that advises a sigma has a first image as large as the last; the others' is about a third of it.
+        sigma = _FALL_END if _SIGMA in self.presets else f"{_WHITE * float(_FALL_END[:-1]):g}%"
+        added = {**_BY_FALL, _SIGMA: sigma, _FALL: steps, _SEARCH: _FALLS * steps}
+        added[_ITERATIONS] = (_FALLS + 5) * steps
+        return {place: value for place, value in added.items() if place not in self.given}
 
     def choose_views(self) -> None:
         """Say how many views a step uses, and which, where nobody does.
@@ -355,39 +374,3 @@ def _white(presets: dict[tuple[str, str], Any], find_range: Callable[[], float])
     if name is None or "white" not in find("denoiser", name).options.model_fields:
         return {}
     return {("denoiser", "white"): 10.0 ** round(math.log10(_WHITE * find_range()))}
-
-
-def _default_reasons(
-    settings: Settings, image: ImageSpace, n_views: int | None, chosen: Collection[tuple[str, str]]
-) -> list[str]:
-    """A line for each of batch, momentum and denoiser that is a default, with the flag that changes it.
-
-    `chosen` has sections and keys of settings that have their reasons already; n_views is None while views arrive.
-    """
-    reasons = []
-    batch = settings.sampler.views
-    if batch is not None and _BATCH not in chosen:
-        reasons.append(_why_batch(batch, n_views))
-    has_momentum = "momentum" in settings.algorithm.entry.facts.get("uses", ())
-    if has_momentum and settings.momentum.name in _MOMENTA and ("momentum", "name") not in chosen:
-        reasons.append(f"momentum {settings.momentum.name}: {_MOMENTA[settings.momentum.name]} (--momentum)")
-    if settings.denoiser.name == "tv" and _DENOISER not in chosen:
-        reasons.append(f"denoiser tv: {_why_tv(image)} (--denoiser)")
-    return reasons
-
-
-def _why_batch(batch: int, n_views: int | None) -> str:
-    views = f"{batch} view{'s' * (batch > 1)}"
-    if n_views is None:
-        return f"batch {batch}: steps of {views} begin while others still arrive (--batch)"
-    if batch >= n_views:
-        return f"batch {batch}: the scan is small, so that a step may use all of its {n_views} views (--batch)"
-    return f"batch {batch}: steps of {views} take less time than steps of all {n_views} (--batch)"
-
-
-def _why_tv(image: ImageSpace) -> str:
-    if len(image.spatial) == 3:
-        return "it needs no training, and smooths along all three axes; bm4d takes longer and is often better"
-    if image.is_complex:
-        return "it needs no training, and takes complex values as they are"
-    return "it needs no training, suits any image, and is quick; bm3d takes longer and is often better"
