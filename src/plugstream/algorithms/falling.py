@@ -124,7 +124,7 @@ class FallingSearch(SigmaRace):
         if power is None:
             found = powers[best] + _bottom(*(_misfit_at(state, powers[best] + move) for move in (-1, 0, 1)))
             return replace(state, image=trunk.image, side=trunk, place_found=found, ratio=_RATIO**0.25, ended=True)
-        return replace(state, power=power, side=state.rival, image=state.rival.image, place=0)
+        return replace(state, power=power, side=state.rival, place=0)  # whose image is shown after its first step
 
     def _next(self, state: FallingState) -> int | None:
         """The power of the next run, None if there is none."""

@@ -247,7 +247,7 @@ class _Advisor:
             check_search(tried)
             check_judges(tried, self.scan.n_views, self.scan.instrument.data_shape)
         except InputError:
-            if not self.given & {_SEARCH, _RIVALS}:
+            if not self.given & {_SEARCH, _RIVALS, _FALL}:
                 return
         else:
             begin = added.get(_SIGMA, self.presets.get(_SIGMA))
