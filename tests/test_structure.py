@@ -34,7 +34,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS, 1) for room in room
 
 # At most this many lines of Python in all of it, and in a file. The first goes up only with what an issue adds (67,600
 # before BM4D, the NumPy door, filtered back-projection on CUDA and GMRES by graphs), and down with everything else.
-CEILING = 70_100
+CEILING = 70_350
 LONGEST = 400
 
 # This many lines of code in a row stand in one place only.

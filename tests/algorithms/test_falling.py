@@ -94,9 +94,8 @@ def test_it_goes_on_from_the_best_run_with_its_dual_and_the_step_found():
     torch.testing.assert_close(start.s / algorithm.step_size, state.trunk.s / gamma)
     for _ in range(100):
         start = algorithm.step(start)
-    assert float(algorithm.residual(start)) < 1e-8 * float(
-        start.image.square().sum()
-    )  # the fixed point of P at this gamma and sigma
+    size = float(start.image.square().sum())
+    assert float(algorithm.residual(start)) < 1e-8 * size  # the fixed point of P at this gamma and sigma
     with pytest.raises(InputError, match="has ended"):
         search.step(state)
 

@@ -16,20 +16,7 @@ from plugstream.runs.advice import advised_settings
 from plugstream.runs.replay import replay
 from small_run import SMALL, main
 
-RUN = [
-    "--fall",
-    "4",
-    "--threads",
-    "1",
-    "--checkpoint",
-    "100",
-    "--every",
-    "6",
-    "--denoiser",
-    "nlm",
-    "--iterations",
-    "80",
-]
+RUN = ["--denoiser", "nlm", "--fall", "4", "--iterations", "80", "--threads", "1", "--checkpoint", "99", "--every", "6"]
 
 
 @pytest.fixture(scope="module")
@@ -112,15 +99,15 @@ def test_what_cannot_be_is_refused_in_one_line(scan, tmp_path, capsys, words, te
         (["--denoiser", "bm3d", "--batch", "4"], None),
         (["--denoiser", "bm3d", "--iterations", "100"], None),
         (["--denoiser", "bm3d", "--algorithm", "pgm"], None),
+        (["--denoiser", "tnrd"], None),
         (["--denoiser", "tv"], None),
         ([], None),
     ],
 )
 def test_it_is_the_default_where_the_denoiser_is_given_and_nothing_else(scan, words, fall):
     typed = [str(scan), *words]
-    settings, reasons = advised_settings(
-        draft_of(command_parser("reconstruct", typed).parse_args(typed)), open_scan(scan)
-    )
+    draft = draft_of(command_parser("reconstruct", typed).parse_args(typed))
+    settings, reasons = advised_settings(draft, open_scan(scan))
     assert settings.algorithm.fall == fall
     assert (settings.algorithm.name == "inexact-admm") == (fall is not None)
     assert any("fall together" in reason for reason in reasons) == (fall is not None)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from plugstream.algorithms.abilities import as_algorithm
 from plugstream.algorithms.race import RaceState, SigmaRace
 from plugstream.base.arrays import Array
 from plugstream.base.errors import InputError
@@ -77,7 +78,7 @@ class FallingSearch(SigmaRace):
         super().__post_init__()
         if self.fall < 2:
             raise InputError(f"sigma falls in 2 steps at least, not in {self.fall}")
-        if not getattr(self.algorithm, "dual", False):
+        if not as_algorithm(self.algorithm).dual:
             raise InputError("a search with a falling sigma is for ADMM and its kinds; use --algorithm inexact-admm")
         object.__setattr__(self, "_runs", {})  # algorithms by power: one that computes something first does so once
 

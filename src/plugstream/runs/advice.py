@@ -40,7 +40,10 @@ _BY_FALL = {("algorithm", "name"): "inexact-admm", ("algorithm", "prox_products"
 _FALLS = 12
 # To which sigma it falls, of images whose first image is as large as the last.
 _FALL_END = "8%"
-# What may be given, and sigma and the step fall together by themselves all the same.
+# Denoisers with which this was measured to be better (docs/sigma-search.md).
+_FALLING = ("bm3d",)
+# Where nothing may be given for sigma and the step to fall together by themselves, but for some limits.
+_OTHERS = ("algorithm", "momentum", "gradient", "sampler", "loss")
 _ALIKE = {_FALL, _ARRIVE, ("algorithm", "time_limit")}
 # Settings of all denoisers, which do not say that a certain one is meant.
 _COMMON = ("low", "high", "damping", "equivariant", "rivals")
@@ -233,10 +236,10 @@ class _Advisor:
         if any(section == "denoiser" and key not in _COMMON for section, key in self.given):  # somebody means one
             later = [advice for advice in later if advice.section != "denoiser"]
         others = any(
-            section in ("algorithm", "momentum", "gradient", "sampler") and (section, key) not in _ALIKE
+            (section in _OTHERS and (section, key) not in _ALIKE) or key in ("rivals", "opening")
             for section, key in self.given
         )
-        if others:  # somebody means another algorithm, or the usual one
+        if others or self.typed.denoiser.name not in _FALLING:  # somebody means another algorithm, or the usual one
             later = [advice for advice in later if (advice.section, advice.key) != _FALL]
         theirs = {(advice.section, advice.key): _value(advice) for advice in later}
         added = self._search_presets(theirs)
