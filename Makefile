@@ -40,7 +40,10 @@ test-slow: $(STAMP)
 BRIDGES := build/bridges
 BRIDGE_PEERS := deepinv==0.5.0 pylops==2.8.0 pyproximal==0.13.0 torchvision==0.28.0 torchmetrics==1.9.0 lightning-utilities==0.15.3 \
   einops==0.8.2 natsort==8.4.0 tqdm==4.70.1 requests==2.34.2 urllib3==2.8.0 idna==3.20 certifi==2026.10.18 \
-  charset-normalizer==3.5.2 ismrmrd==1.15.0 xsdata==26.10
+  charset-normalizer==3.5.2 ismrmrd==1.15.0 xsdata==26.10 \
+  scico==0.0.7 jax==0.8.1 jaxlib==0.8.1 ml_dtypes==0.6.0 opt_einsum==3.4.0 flax==0.12.0 optax==0.2.8 orbax-checkpoint==0.12.8 \
+  tensorstore==0.1.86 msgpack==1.2.4 absl-py==2.5.1 etils==1.15.0 protobuf==7.36.2 humanize==4.17.0 simplejson==4.3.0 \
+  uvloop==0.23.0 aiofiles==25.1.0 psutil==7.2.2 treescope==0.1.10
 
 $(BRIDGES)/.installed: $(STAMP) tests/bridges/torchvision_without_cuda.py
 	rm -rf $(BRIDGES)

@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from noise_levels import mean_psnr
 from torch import Tensor
 
 from plugstream.base.errors import InputError
 from plugstream.base.registry import entries
 from plugstream.denoisers.by_name import make
 from plugstream.denoisers.facts import facts_of, unavailable
+from plugstream.studies.training.quality import mean_psnr
 
 LEVELS = (5, 15, 25, 50)
 SLOW = ("pypi-bm3d",)
@@ -60,7 +60,7 @@ def denoisers(weights: dict[str, str]) -> tuple[dict[str, Call], dict[str, str]]
     absent = {}
     for name, entry in entries("denoiser").items():
         facts = facts_of(entry)
-        if facts.sigma == "unused" or name == "soft" or "NAME" in name:
+        if facts.sigma == "unused" or name == "soft" or entry.is_pattern:
             continue  # not meant to remove white noise from photographs, or anyone's
         missing = None if name in weights else unavailable(entry)
         if missing is not None:

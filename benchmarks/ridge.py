@@ -25,13 +25,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from noise_levels import mean_psnr
 from torch import Tensor
 
 from plugstream.denoisers import BM3D, ConvexRidge, ridge_cuda, ridge_triton
 from plugstream.denoisers.ridge import PROFILES, load_ridge, save_ridge
 from plugstream.denoisers.ridge_prior import Ridges
 from plugstream.studies.training.patches import Patches
+from plugstream.studies.training.quality import mean_psnr
 from plugstream.studies.training.ridge import train_ridge
 
 LEVELS = (2, 5, 15, 25, 50)

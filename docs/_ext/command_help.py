@@ -9,18 +9,19 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 
 from plugstream.cli import COMMANDS, command_parser
+from plugstream.cli.help import EXAMPLES, GROUPS
 
 __all__ = ["setup"]
 
 
 class CommandHelp(Directive):
-    """Every command of `plugstream`, from the parser: what is said here is what `--help` says."""
+    """Every command of `plugstream`, from the parser: what is said here is what `--help-all` says."""
 
     has_content: ClassVar[bool] = False
 
     def run(self) -> list[nodes.Node]:
         document = self.state.document
-        return [_section(document, name, text) for name, text in COMMANDS.items()]
+        return [_section(document, name, COMMANDS[name]) for names in GROUPS.values() for name in names]
 
 
 def _section(document: nodes.document, name: str, text: str) -> nodes.section:
@@ -31,9 +32,12 @@ def _section(document: nodes.document, name: str, text: str) -> nodes.section:
     parser = command_parser(name, [name])
     positional = " ".join(_metavar(action) for action in parser._actions if not action.option_strings)
     usage = f"plugstream {name} {positional} [settings]".replace("  ", " ")
+    usage = f"{usage}\n\n# for example\n{EXAMPLES[name]}"
     section += nodes.literal_block(usage, usage, language="none")
     for group in parser._action_groups:
-        actions = [a for a in group._group_actions if a.help != argparse.SUPPRESS and a.dest != "help"]
+        actions = [
+            a for a in group._group_actions if a.help != argparse.SUPPRESS and a.dest not in ("help", "help_all")
+        ]
         if actions:
             section += nodes.paragraph("", "", nodes.strong("", (group.title or "settings").capitalize()))
             if group.description:

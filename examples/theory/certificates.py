@@ -38,6 +38,7 @@ COMMANDS: dict[str, list[str]] = {
     "tnrd": ["--denoiser", "tnrd", "--sigma", "15/255", *_SMALL],
     "bm3d": ["--denoiser", "bm3d", "--sigma", "15/255", "--dtype", "float32"],
     "bm3d, fast": ["--denoiser", "bm3d", "--profile", "fast", "--sigma", "15/255", "--dtype", "float32"],
+    "bm4d": ["--denoiser", "bm4d", "--sigma", "15/255", "--dtype", "float32"],
 }
 
 

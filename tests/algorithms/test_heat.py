@@ -11,6 +11,7 @@ import torch
 from effort import effort
 from plugstream import InputError, LeastSquares, MatrixModel, ProximalGradient, Uniform
 from plugstream.algorithms import DenoiserRace, Rival, SigmaRace
+from plugstream.algorithms.heat import value_range
 from plugstream.denoisers import as_denoiser
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.solver.result import Snapshot
@@ -184,3 +185,75 @@ def test_a_race_that_is_stopped_anywhere_in_the_heat_goes_on_to_the_bit(tmp_path
 def test_what_cannot_be_is_refused(change, text):
     with pytest.raises(InputError, match=text):
         replace(make_race(GOOD), **change)
+
+
+def good_then_bad(good, steps):
+    """A prior that is good for so many of its steps in the heat and bad after them, as one that gathers noise."""
+    count = {"calls": 0}
+
+    def denoise(image, sigma):
+        count["calls"] += 1
+        return (good if count["calls"] <= steps else BAD)(image, sigma)
+
+    return as_denoiser(denoise)
+
+
+def other_race(denoiser, *, factors=(0.5, 1.5, 3.0), margin=0.0):
+    """A rival to which sigma means something else: it enters with several and must prove itself with its own."""
+    rivals = [(denoiser, factor, 1.0, 0.0, 0.0, 4, True, 3.0) for factor in factors]
+    return make_race(*rivals, margin=margin)
+
+
+def test_a_rival_that_must_prove_itself_wins_with_the_best_of_its_sigmas_and_more_rounds():
+    race = other_race(GOOD)
+    state = run(race)
+    assert state.choice == 1 + int(np.argmin(state.heat[1:]))
+    assert state.proof == state.misfit < state.heat[0]
+    assert state.used <= race.steps + 8 * race.length
+    assert race._grows(state)
+    assert not race.growing
+
+
+def test_a_rival_that_does_not_prove_itself_leaves_the_race_as_if_it_had_not_been_there():
+    """It is ahead in the heat, and worse once it has looked for a sigma of its own."""
+    race = other_race(good_then_bad(GOOD, 4), factors=(1.5,))
+    state, alone = run(race), run(make_race())
+    assert state.leader == 1
+    assert state.heat[1] < state.heat[0] <= state.proof
+    assert (state.choice, state.sigma, state.misfit) == (0, alone.sigma, state.heat[0])
+    assert torch.equal(state.image, alone.image)
+    assert torch.equal(state.trunk.s, alone.trunk.s)
+    going, _ = race.finish(state)
+    assert (going.denoiser, going.sigma) == (ZERO, alone.sigma)
+
+
+def test_a_rival_proves_itself_by_so_many_margins():
+    proof = run(other_race(GOOD))
+    gain = 1 - proof.proof / proof.heat[0]
+    assert gain > 0
+    assert run(other_race(GOOD, margin=0.32 * gain)).choice > 0
+    assert run(other_race(GOOD, margin=0.34 * gain)).choice == 0
+
+
+def test_a_race_with_a_rival_that_proves_itself_goes_on_to_the_bit(tmp_path):
+    race = other_race(GOOD)
+    one = run(race)
+    state = run(race, until=lambda state: state.decided)
+    for place in range(2 * race.length + 1):
+        if place % effort(5, 1) == 0:
+            saved = Checkpoints(tmp_path / f"{state.k}", {})
+            saved.save(Snapshot(state, 0, 0.0, 0.0, None, None, {}, []))
+            other = run(race, saved.load().snapshot(race.init()).state)
+            assert (one.k, one.sigma, one.choice, one.proof) == (other.k, other.sigma, other.choice, other.proof)
+            assert torch.equal(one.image, other.image)
+        state = race.step(state)
+
+
+def test_a_level_of_noise_follows_a_weight_as_the_units_of_both_ask():
+    """Images c times as large have a weight of TV sqrt(c) times as large, and noise c times as large."""
+    rival = Rival("noise", ZERO, 0.3, 1.0, unit=0.5)
+    image = torch.rand(9, 9, 9, generator=torch.Generator().manual_seed(0))
+    for c in (0.01, 7.0):
+        assert rival.sigma(0.2 * c**0.5, c * image) == pytest.approx(c * rival.sigma(0.2, image))
+    assert value_range(image) == pytest.approx(1, rel=0.02)
+    assert value_range(torch.polar(image, 9 * image)) == pytest.approx(value_range(image))

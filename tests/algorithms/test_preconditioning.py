@@ -117,7 +117,7 @@ def test_models_without_such_a_diagonal_are_refused(fan):
     signed = LeastSquares(MatrixModel([-np.ones((3, 4))], (2, 2)), np.zeros((1, 3)))
     counts = LossFidelity(fan.model, fan.data().abs() + 1, Poisson())
     for fidelity in (signed, counts):
-        with pytest.raises(InputError, match="a diagonal is known of linear models without negative entries"):
+        with pytest.raises(InputError, match="a diagonal is known for linear models without negative entries"):
             Diagonal().begin(fidelity, torch.zeros(fidelity.image_shape, dtype=fidelity.dtype))
 
 

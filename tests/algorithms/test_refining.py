@@ -123,7 +123,7 @@ def test_a_pass_of_all_views_at_once_is_eight_steps():
 def test_without_a_tolerance_nothing_is_followed_and_what_cannot_be_is_refused():
     fidelity = scan()
     assert algorithm(fidelity).init().refinement is None
-    with pytest.raises(InputError, match="leave one of both out"):
+    with pytest.raises(InputError, match="leave one of them out"):
         algorithm(fidelity, refine_tolerance=0.02, refine_pace=0.5)
     with pytest.raises(InputError, match="tolerance > 0"):
         algorithm(fidelity, refine_tolerance=0.0)

@@ -120,7 +120,7 @@ def test_a_growing_scan_is_refused(scan, gradient):
 @pytest.mark.parametrize("name", ["admm", "hqs", "ipa", "inexact-admm", "block-admm"])
 def test_a_momentum_that_would_do_nothing_is_refused(name):
     chosen = ("algorithm", "name", name)
-    with pytest.raises(InputError, match=f"^{name} has no momentum, so that --momentum would do nothing; leave"):
+    with pytest.raises(InputError, match=f"^{name} has no momentum, so --momentum would do nothing; leave"):
         resolve(None, [chosen, ("momentum", "name", "bounded")])
     assert resolve(None, [chosen, ("momentum", "name", "none")]).momentum.name == "none"
 

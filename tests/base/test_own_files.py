@@ -223,7 +223,7 @@ def test_what_fails_in_it_later_is_told_with_its_line(scan, tmp_path, own, capsy
     line = next(n for n, text in enumerate(own.read_text().splitlines(), 1) if "nothing" in text)
     assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), *RUN, "--sampler", f"{own}:every"]) == 2
     told = capsys.readouterr().err.strip().splitlines()[-1]
-    assert f"no attribute 'nothing' at {own}:{line}, which is code of your own" in told
+    assert f"no attribute 'nothing' at {own}:{line}, which is your own code" in told
 
 
 EVERYTHING = """

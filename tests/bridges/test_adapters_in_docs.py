@@ -1,12 +1,12 @@
 """The adapters of docs/bridges.md for others' algorithms, as they stand there: with the real library where it is
-installed (`make test-peers`: deepinv, pyproximal), and with its conventions where it is not (CIL, SCICO)."""
+installed (`make test-peers`: deepinv, pyproximal, SCICO), and with the conventions of CIL and SCICO everywhere."""
 
 from __future__ import annotations
 
 import re
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -92,12 +92,25 @@ def test_cil(noisy, monkeypatch):
     assert np.array_equal(x.values, noisy)
 
 
-def test_scico(noisy, monkeypatch):
-    try:
-        import scico.functional  # noqa: F401
-    except ImportError:
-        called = SimpleNamespace(pure_callback=lambda f, kind, *values: f(*values), ShapeDtypeStruct=lambda *kind: kind)
-        stand_in(monkeypatch, "jax", **vars(called))
-        stand_in(monkeypatch, "scico.functional", Functional=type("Functional", (), {}))
+def test_scico_convention(noisy, monkeypatch):
+    called = {"pure_callback": lambda f, kind, *values: f(*values), "ShapeDtypeStruct": lambda *kind: kind, "numpy": np}
+    stand_in(monkeypatch, "jax", **called)
+    stand_in(monkeypatch, "scico.functional", Functional=type("Functional", (), {}))
     functional = adapter("class BM3DFunctional")["BM3DFunctional"]()
-    assert np.allclose(np.asarray(functional.prox(noisy, SIGMA**2)), ps.bm3d(noisy, SIGMA), atol=1e-6)
+    assert np.array_equal(functional.prox(noisy, SIGMA**2), ps.bm3d(noisy, SIGMA))
+
+
+def test_scico(noisy):
+    jax = pytest.importorskip("jax", reason="JAX and SCICO are not installed")
+    loss = pytest.importorskip("scico.loss", reason="SCICO is not installed")
+    optimize = pytest.importorskip("scico.optimize", reason="SCICO is not installed")
+    functional = adapter("class BM3DFunctional")["BM3DFunctional"](2 * SIGMA)
+    single = noisy.astype(np.float32)
+    want = ps.bm3d(single, SIGMA)
+    for prox in (functional.prox, jax.jit(functional.prox)):
+        for image in (noisy, jax.numpy.asarray(single)):
+            assert np.allclose(prox(image, 0.25), want, atol=1e-6)
+    # One step of x - (x - y) / L, L = 4, from y, and then the prox of 1/4.
+    data = jax.numpy.asarray(single)
+    pgm = optimize.PGM(f=loss.SquaredL2Loss(y=data), g=functional, L0=4.0, x0=data, maxiter=1)
+    assert np.allclose(pgm.solve(), want, atol=1e-6)

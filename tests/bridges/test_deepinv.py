@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -243,3 +244,24 @@ def test_denoisers_go_both_ways() -> None:
     prior = dinv.optim.prior.PnP(denoiser=as_module(ps.TV()))
     ours = ps.PnPSGD(prior=prior, sigma_denoiser=0.05, max_iter=5)(y, physics)
     torch.testing.assert_close(ours, ps.PnPSGD(ps.TV(), 0.05, iterations=5)(y, physics))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "channels", "make"),
+    [
+        ("drunet", 1, lambda: dinv.models.DRUNet(1, 1, nc=(4, 6, 8, 8), nb=2, pretrained=None)),
+        ("drunet", 3, lambda: dinv.models.DRUNet(3, 3, nc=(4, 6, 8, 8), nb=3, pretrained=None)),
+        ("gs-drunet", 1, lambda: dinv.models.GSDRUNet(in_channels=1, out_channels=1, nc=(4, 6, 8, 8), pretrained=None)),
+        ("dncnn", 1, lambda: dinv.models.DnCNN(1, 1, depth=5, nf=8, pretrained=None)),
+    ],
+)
+def test_the_weights_of_its_networks_load_by_their_names(
+    architecture: str, channels: int, make: Callable[[], Any], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    theirs = make().eval()
+    torch.save(theirs.state_dict(), tmp_path / "weights.pt")
+    z = torch.rand(2, 32, 40)
+    wanted = theirs(z[:, None].repeat(1, channels, 1, 1), 0.1).detach().mean(1)
+    ours = ps.from_weights(tmp_path / "weights.pt", architecture)
+    torch.testing.assert_close(ours(z, 0.1), wanted, atol=1e-5, rtol=1e-5)

@@ -165,7 +165,7 @@ def test_a_wrong_adjoint_is_warned_of() -> None:
     ("operators", "y", "message"),
     [
         ([], np.ones(3), "at least one operator"),
-        (["text"], [np.ones(3)], "no linear operator"),
+        (["text"], [np.ones(3)], "not a known kind of linear operator"),
         ([np.ones((6, 20)), np.ones((6, 19))], np.ones((2, 6)), "operator 1 takes 19 values"),
         ([np.ones((6, 20))] * 2, np.ones((3, 6)), "2 operators, but the data of 3"),
         ([np.ones((6, 20))] * 2, [np.ones(6), np.ones(5)], "operator 1 gives 6 values, but its data has 5"),

@@ -154,7 +154,7 @@ def test_what_does_not_fit_is_refused() -> None:
     for physics, data, message in [
         (one, None, "give the data too"),
         ([one, one], y, "a list of 2 Physics"),
-        (object(), y, "no Physics"),
+        (object(), y, "not a Physics"),
         (one, torch.ones(7), "first axis is of images"),
         (one, torch.ones(1, 6, dtype=torch.float64), r"Mixing cannot take data of \(1, 6\)"),
     ]:

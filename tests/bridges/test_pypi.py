@@ -12,14 +12,14 @@ import torch
 import plugstream
 from native_build import LEVELS, needs_native
 from plugstream import BM3D, BM3DProfile, BM3DStages, InputError, _native, bm3d, bm3d_rgb
-from plugstream.bridges.pypi import _principal
 from plugstream.denoisers.bm3d import reference
 from plugstream.denoisers.bm3d.spectrum import coloured_noise
-from plugstream.denoisers.bm3d.transforms import dct, haar, native_matrices, transform
-from plugstream.denoisers.pictures import OPPONENT
+from plugstream.denoisers.bm3d.transforms import dct, haar, native_matrices, principal_axes, transform
 
 SMALL = BM3DProfile(step=3, radius=5, group1=4, group2=8)
 SIGMA = 0.1
+# Brightness, red against blue, green against both.
+OPPONENT = np.array([[1, 1, 1], [1, 0, -1], [1, -2, 1]]) / np.sqrt([[3], [2], [6]])
 
 
 def scene(*shape: int, seed: int = 0) -> np.ndarray:
@@ -105,7 +105,7 @@ def test_principal_components_are_a_rotation_with_the_strongest_first():
     coils = noisy(30, 26)[..., None] * np.array([0.2, 1j, -0.7, 0.1 + 0.1j])
     rng = np.random.default_rng(5)
     z = coils + SIGMA * (rng.standard_normal(coils.shape) + 1j * rng.standard_normal(coils.shape))
-    turn = _principal(z)
+    turn = principal_axes(z)
     assert np.allclose(turn @ turn.conj().T, np.eye(4))
     parts = z @ turn.T
     power = (np.abs(parts) ** 2).sum((0, 1))
@@ -117,7 +117,7 @@ def test_principal_components_are_a_rotation_with_the_strongest_first():
     jointly = bm3d_rgb(z, SIGMA, colorspace="principal")
     assert (np.abs(jointly - coils) ** 2).mean() < 0.7 * (np.abs(alone - coils) ** 2).mean()
     real = noisy(28, 25, 3)
-    assert _principal(real).dtype == np.float64
+    assert principal_axes(real).dtype == np.float64
     assert bm3d_rgb(real.astype(np.float32), SIGMA, colorspace="principal").dtype == np.float32
 
 

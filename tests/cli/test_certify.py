@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from plugstream import TV
+from plugstream import BM4D, TV
 from plugstream.algorithms.pairs import measure
 from plugstream.cli import main
 
@@ -57,6 +57,22 @@ def test_a_guide_makes_nlm_averaged_by_construction(pictures, tmp_path, capsys):
     told = json.loads((tmp_path / "a" / "certificate.json").read_text())
     assert told["theta_averaged"] == "proved"
     assert told["measured"]["theta"]["at_least"] <= 0.5
+
+
+def test_a_denoiser_of_volumes_is_certified_on_volumes(tmp_path, capsys):
+    words = ["certify", "--denoiser", "bm4d", "--sigma", "0.06", "--dtype", "float32", "--size", "9", "--products", "3"]
+    assert main([*words, "--out", str(tmp_path / "c")]) == 0
+    told = json.loads((tmp_path / "c" / "certificate.json").read_text())
+    assert (told["denoiser"], told["shape"], told["images"]) == ("bm4d", [9, 9, 9], ["head", "cell"])
+    assert told["proved"]["averaged"] is None
+    assert told["nonexpansive"] == "refuted"
+    with np.load(tmp_path / "c" / "witnesses.npz") as arrays:
+        first, second = (torch.from_numpy(arrays[f"lipschitz_{end}"]) for end in ("first", "second"))
+    again = measure(BM4D(), 0.06, first, second)
+    assert again.lipschitz == pytest.approx(told["measured"]["lipschitz"]["at_least"], rel=1e-3)
+    assert again.lipschitz > 1
+    assert main([*words, "--images", str(tmp_path), "--out", str(tmp_path / "d")]) == 2
+    assert "bm4d is for volumes, and --images are pictures" in capsys.readouterr().err
 
 
 def test_a_network_of_ones_own_is_differentiated(pictures, tmp_path):

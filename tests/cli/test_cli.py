@@ -219,7 +219,7 @@ def test_ctrl_c_saves_the_best_so_far(scan, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["reconstruct", "{scan}", "--search", "none"], "how strongly to denoise is not given; use --sigma"),
+        (["reconstruct", "{scan}", "--search", "none"], "it is not clear how strongly to denoise; use --sigma"),
         (["reconstruct", "{scan}", "--sigma", "1", "--lam", "1"], "both sigma and lam"),
         (["reconstruct", "{scan}", "--sigma", "-1"], "setting algorithm.sigma = -1 cannot be used"),
         (["reconstruct", "{scan}", "--sgima", "1"], "there is no argument --sgima; did you mean --sigma?"),

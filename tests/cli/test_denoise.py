@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tifffile
@@ -9,10 +11,25 @@ import torch
 import zarr
 from PIL import Image
 
-from plugstream import BM3D, BM4D, TV, Anscombe, InputError, RealImaginary, SliceMean, Slices, bm3d_rgb
+from native_build import needs_native
+from plugstream import (
+    BM3D,
+    BM4D,
+    TV,
+    Anscombe,
+    InputError,
+    RealImaginary,
+    RotatedChannels,
+    SliceMean,
+    Slices,
+    Tiles,
+    adapt,
+    bm3d_rgb,
+)
 from plugstream.base.progress import listening
 from plugstream.cli import main
-from plugstream.denoisers.pictures import OPPONENT, denoise_picture, denoise_volume
+from plugstream.denoisers.bm3d.transforms import dct
+from plugstream.denoisers.pictures import denoise_picture, denoise_volume
 from plugstream.images.volumes import read_volume
 
 SIGMA = 15 / 255
@@ -61,7 +78,8 @@ def test_floats_keep_their_range(grey, tmp_path):
 
 
 def test_colour_goes_through_an_opponent_space(grey, tmp_path):
-    assert np.allclose(OPPONENT @ OPPONENT.T, np.eye(3))
+    opponent = dct(3)
+    assert np.allclose(opponent @ opponent.T, np.eye(3))
     rgb = np.stack([grey, grey[::-1], 1 - grey], axis=-1)
     eight = np.rint(255 * rgb).astype(np.uint8)
     Image.fromarray(eight).save(tmp_path / "c.png")
@@ -71,9 +89,12 @@ def test_colour_goes_through_an_opponent_space(grey, tmp_path):
     # With another denoiser each channel is on its own.
     words = ["denoise", str(tmp_path / "c.png"), str(tmp_path / "tv.png"), "--sigma", "0.1", "--denoiser", "tv"]
     assert main([*words, "--tol", "1e-4"]) == 0
-    stack = torch.from_numpy(np.moveaxis((eight / 255) @ OPPONENT.T, -1, 0).copy()).float()
-    alone = np.moveaxis(TV(tol=1e-4)(stack, 0.1).double().numpy(), 0, -1) @ OPPONENT
+    stack = torch.from_numpy(np.moveaxis((eight / 255) @ opponent.T, -1, 0).copy()).float()
+    alone = np.moveaxis(TV(tol=1e-4)(stack, 0.1).double().numpy(), 0, -1) @ opponent
     assert np.abs(np.asarray(Image.open(tmp_path / "tv.png")) - 255 * np.clip(alone, 0, 1)).max() <= 0.52
+    # Bounds are those of the picture, not of the opponent space.
+    assert run(tmp_path / "c.png", tmp_path / "low.png", "--low", "0", "--high", "1") == 0
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "low.png")), got)
     # The noise goes: what is left differs from the clean picture by less than what came in.
     flat = np.full((24, 24, 3), 0.5) + SIGMA * np.random.default_rng(1).standard_normal((24, 24, 3))
     assert denoise_picture(flat, BM3D(), SIGMA).std() < flat.std() / 3
@@ -145,7 +166,8 @@ def test_complex_arrays_are_denoised_without_their_mean_phase(grey, tmp_path, ca
     for words, message in (
         (["wave.npy", "no.tif"], "complex numbers are written as .npy"),
         (["real.npy", "no.npy", "--parts", "mean-phase"], "--parts is for complex images, and this one is real"),
-        (["stack.npy", "no.npy"], "the complex picture is of shape (1, 40, 37); (H, W) is needed"),
+        (["stack.npy", "no.tif"], "complex numbers are written as .npy or .zarr"),
+        (["stack.npy", "no.npy", "--counts"], "holds complex numbers, and counts are real"),
     ):
         assert run(tmp_path / words[0], tmp_path / words[1], *words[2:]) == 2
         said = capsys.readouterr().err
@@ -229,6 +251,50 @@ def test_a_series_of_pictures_is_no_volume(solid, tmp_path):
     assert np.allclose(got.values, BM3D()(solid, SIGMA).numpy(), atol=1e-6)
 
 
+def test_complex_volumes(solid, tmp_path, capsys):
+    wave = (solid * np.exp(1j * solid)).astype(np.complex64)
+    np.save(tmp_path / "w.npy", wave)
+    words = ["denoise", str(tmp_path / "w.npy"), "--sigma", "15/255"]
+    assert main([*words, str(tmp_path / "o.npy")]) == 0
+    got = np.load(tmp_path / "o.npy")
+    assert got.dtype == np.complex64
+    assert np.array_equal(got, BM4D()(wave, SIGMA).numpy())
+    assert main([*words, str(tmp_path / "o.zarr"), "--along", "z", "--parts", "real-imaginary"]) == 0
+    want = RealImaginary(Slices(BM3D(), 0))(wave, SIGMA).numpy()
+    assert np.allclose(read_volume(tmp_path / "o.zarr").values, want, atol=1e-6)
+    assert "on real and imaginary part" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["energies", "times", "coils"])
+def test_channels_share_their_groups(solid, tmp_path, kind):
+    how = "opp" if kind == "times" else "principal"
+    series = solid[:5] * (np.exp(1j * np.arange(5))[:, None, None] if kind == "coils" else 1)
+    series = series.astype(np.complex64 if kind == "coils" else np.float32)
+    if kind == "times":
+        tifffile.imwrite(tmp_path / "s.tif", series, imagej=True, metadata={"axes": "TYX"})
+    else:
+        np.save(tmp_path / "s.npy", series)
+    source = tmp_path / ("s.tif" if kind == "times" else "s.npy")
+    words = ["denoise", str(source), str(tmp_path / "o.npy"), "--sigma", "15/255", "--channels", how]
+    assert main(words) == 0
+    want = np.moveaxis(bm3d_rgb(np.moveaxis(series, 0, -1), SIGMA, colorspace=how), -1, 0)
+    assert np.allclose(np.load(tmp_path / "o.npy"), want, atol=1e-5)
+    got = adapt(RotatedChannels(BM3D(), how), series.shape, channels=True, complex=kind == "coils")(series, SIGMA)
+    assert np.allclose(got.numpy(), want, atol=1e-5)
+
+
+def test_tiles_and_the_order_of_axes(solid, tmp_path, capsys):
+    np.save(tmp_path / "v.npy", solid)
+    words = ["denoise", "--sigma", "15/255"]
+    assert main([*words, str(tmp_path / "v.npy"), str(tmp_path / "t.npy"), "--tile", "4", "--halo", "3"]) == 0
+    assert np.array_equal(np.load(tmp_path / "t.npy"), Tiles(BM4D(), 4, 3)(solid, SIGMA).numpy())
+    tifffile.imwrite(tmp_path / "zc.tif", np.stack([solid] * 2, 1), imagej=True, metadata={"axes": "ZCYX"})
+    capsys.readouterr()
+    assert main([*words, str(tmp_path / "zc.tif"), str(tmp_path / "o.tif")]) == 0
+    assert "2 x 10 x 22 x 19: BM4D" in capsys.readouterr().err
+    assert np.allclose(read_volume(tmp_path / "o.tif").values[1], BM4D()(solid, SIGMA).numpy(), atol=1e-6)
+
+
 def test_progress_counts_slices(solid):
     heard = []
     with listening(lambda *words: heard.append(words)):
@@ -237,6 +303,19 @@ def test_progress_counts_slices(solid):
     assert heard[-1] == ("denoising", 102, 102)
     assert [done for _, done, _ in heard] == sorted(done for _, done, _ in heard)
     assert len({done for _, done, _ in heard}) == 7
+
+
+@needs_native
+def test_progress_of_bm4d_goes_through_a_volume():
+    """In slices' worth of work, and the result is the same."""
+    volume = np.random.default_rng(0).standard_normal((48, 40, 40)).astype(np.float32)
+    heard = []
+    with listening(lambda *words: heard.append(words)):
+        clean, _ = denoise_volume(volume, BM4D("fast"), 1.0)
+    assert np.array_equal(clean, BM4D("fast")(volume, 1.0).numpy())
+    assert heard[0] == ("denoising", 0, 48)
+    assert heard[-1] == ("denoising", 48, 48)
+    assert [done for _, done, _ in heard] == sorted(done for _, done, _ in heard)
 
 
 @pytest.mark.parametrize(
@@ -249,6 +328,14 @@ def test_progress_counts_slices(solid):
         (["group.zarr", "o.npy"], "no multiscales"),
         (["small.npy", "o.npy", "--denoiser", "bm3d"], "the denoiser needs at least"),
         (["8.npy", "o.npy", "--sigma", "15"], "did you mean 15/255"),
+        (["cut.tif", "o.npy"], "cannot read the volume cut.tif"),
+        (["v.npy", "o.npy", "--halo", "3"], "a halo was asked for, but no tiles"),
+        (["v.npy", "o.npy", "--memory", "1GB"], "use --tile here"),
+        (["v.npy", "o.npy", "--rivals", "tv"], "leave --rivals out here"),
+        (["flat.npy", "o.npy", "--channels", "opp"], "--channels is for a stack of pictures"),
+        (["four.npy", "o.npy", "--channels", "opp"], "the channels of volumes are denoised each on its own"),
+        (["v.npy", "o.npy", "--channels", "opp", "--along", "z"], "leave one of them out"),
+        (["v.npy", "o.npy", "--channels", "opp", "--denoiser", "bm4d"], "needs a denoiser of images"),
     ],
 )
 def test_mistakes_with_volumes(solid, tmp_path, capsys, monkeypatch, words, message):
@@ -257,6 +344,10 @@ def test_mistakes_with_volumes(solid, tmp_path, capsys, monkeypatch, words, mess
     np.save("nan.npy", np.full((9, 9, 9), np.nan))
     np.save("small.npy", solid[:, :6, :7])
     np.save("8.npy", np.rint(255 * solid).astype(np.uint8))
+    np.save("flat.npy", solid[0])
+    np.save("four.npy", solid[None])
+    tifffile.imwrite("whole.tif", solid)
+    Path("cut.tif").write_bytes(Path("whole.tif").read_bytes()[:3000])
     zarr.open_group("group.zarr", mode="w")
     assert main(["denoise", "--sigma", "0.1", *words]) == 2
     said = capsys.readouterr().err
@@ -285,7 +376,7 @@ def test_counts(tmp_path, capsys):
     Image.fromarray(rgb).save(tmp_path / "rgb.png")
     for more, message in (
         (["c.png", "no.png", "--gain", "2", "--sigma", "0.1"], "--gain and --read-noise are for counts"),
-        (["rgb.png", "no.png", "--counts"], "no grey picture of real numbers, as counts are"),
+        (["rgb.png", "no.png", "--counts"], "not a grey picture of real numbers, as counts are"),
         (["c.png", "no.png", "--counts", "--gain", "0"], "counts need a gain > 0"),
     ):
         assert main(["denoise", str(tmp_path / more[0]), str(tmp_path / more[1]), *more[2:]]) == 2

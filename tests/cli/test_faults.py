@@ -147,7 +147,7 @@ def test_a_bug_is_one_line_with_a_file_that_tells_more(monkeypatch, capsys, tmp_
     assert main(["denoisers"]) == BUG
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert "this is a bug of plugstream: KeyError: 'no such key' at " in said
+    assert "this is a bug in plugstream: KeyError: 'no such key' at " in said
     (file,) = tmp_path.iterdir()
     assert str(file) in said
     assert "Traceback" in file.read_text()

@@ -117,6 +117,7 @@ BASES: dict[str, list[str]] = {
     "baseline": ["s.zarr", "new"],
     "residual": ["s.zarr", "run"],
     "import": ["npz", "d.npz", "new.zarr"],
+    "follow": ["npz", "d.npz", "new.zarr"],
     "acquire": ["new.zarr", "--listen", "tcp://127.0.0.1:*"],
     "movie": ["run", "--size", "24"],
     "report": ["run"],
@@ -134,7 +135,7 @@ BASES: dict[str, list[str]] = {
     "certify": ["--sigma", "0.1", "--images", "pictures", "--size", "16", "--denoiser", "tv"],
 }
 # Settings that another command tries as well, in the same way.
-SHARED = {"demo", "tune", "certify", "denoise"}
+SHARED = {"demo", "follow", "tune", "certify", "denoise"}
 
 
 def actions(command: str) -> Iterator[argparse.Action]:

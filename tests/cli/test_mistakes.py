@@ -140,7 +140,7 @@ def test_an_option_that_a_denoiser_has_no_use_for_is_refused(name, options, user
 
 def test_every_option_is_used_by_what_takes_it_and_defaults_are_never_refused():
     for entry in entries("denoiser").values():
-        if unavailable(entry) is None and ":" not in entry.name:
+        if unavailable(entry) is None and not entry.is_pattern:
             make(entry.name, low=0.0, high=1.0)
     make("tv", tol=1e-4, max_iterations=5)
     make("ridge", tol=1e-3, max_iterations=5, white=2.0)

@@ -182,6 +182,9 @@ def test_it_is_the_denoiser_of_volumes_by_name_and_bm3d_of_images() -> None:
     denoiser = make("bm4d", profile="fast")
     assert ps.adapt(denoiser, (9, 9, 9), complex=True) is denoiser
     assert ps.adapt(denoiser, (64, 64)) == ps.BM3D("fast")
+    for volume in ("mean", 1):  # asked for slices, it is BM3D on them
+        slices = [ps.adapt(one, (9, 9, 9), volume=volume, complex=True) for one in (denoiser, ps.BM3D("fast"))]
+        assert slices[0].describe() == slices[1].describe()
     assert ps.adapt(denoiser, (3, 9, 9, 9), channels=True).describe() == "BM4D, channel by channel"
     with pytest.raises(InputError, match="for volumes"):
         ps.adapt(ps.BM4D(SMALL), (64, 64))
@@ -227,6 +230,23 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(*results)
+
+
+@needs_native
+def test_an_exception_of_its_progress_stops_it() -> None:
+    """As Ctrl-C does; the next call is as any other."""
+    z, parts = torch.randn(1, 1, 64, 64, 64), []
+
+    def stop(part: float) -> None:
+        parts.append(part)
+        raise ValueError("enough")
+
+    with pytest.raises(ValueError, match="enough"):
+        native.bm4d(z, level(1.0), Profile(), progress=stop)
+    assert len(parts) == 1
+    assert 0 < parts[0] < 1
+    small = z[..., :12, :12, :12].contiguous()
+    assert torch.equal(native.bm4d(small, level(1.0), SMALL), native.bm4d(small, level(1.0), SMALL, progress=print))
 
 
 @needs_native

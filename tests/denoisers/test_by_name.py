@@ -19,6 +19,8 @@ from plugstream.base.registry import entries, find
 from plugstream.denoisers import facts
 from plugstream.denoisers.by_name import make
 from plugstream.denoisers.facts import facts_of, unavailable
+from plugstream.denoisers.networks.light_unet import LightUNet
+from plugstream.denoisers.networks.unet import save_unet
 from plugstream.denoisers.ridge import Ridges, save_ridge
 from plugstream.denoisers.tnrd.files import save_model
 from plugstream.models.born import BornModel
@@ -37,13 +39,14 @@ class Net(nn.Module):
     def forward(self, x, sigma):
         return sigma[:, None, None, None] * self.conv(x).tanh()
 """
-# Every name, one for each of the two patterns, and forms that options make of them.
+# Every name, one for each of the three patterns, and forms that options make of them.
 CATALOG = entries("denoiser")
 NAMES = [
-    *(name for name in CATALOG if "NAME" not in name and name != "pypi-bm3d"),
+    *(name for name, entry in CATALOG.items() if not entry.is_pattern and name != "pypi-bm3d"),
     pytest.param("pypi-bm3d", marks=pytest.mark.slow),  # seconds for the smallest picture
     "deepinv:DnCNN",
     "net.py:Net",
+    "dncnn.pt",
     "nlm guided",
     "bm3d damped",
 ]
@@ -59,6 +62,8 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> DenoiserSettings
         more["weights"] = str(tmp_path / "w.safetensors")
         if name == "tnrd":
             save_model(random_model(stages=1, sigma=25.0), tmp_path / "w.safetensors")
+        elif name == "unet":
+            save_unet(tmp_path / "w.safetensors", LightUNet((2, 2), (1, 1), "safe"), {}, 0.2)
         else:
             save_ridge(tmp_path / "w.safetensors", Ridges.initial(), {})
     elif unavailable(entry) is not None:
@@ -73,6 +78,11 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> DenoiserSettings
         save_file(weights, str(tmp_path / "net.safetensors"))
         name = f"{tmp_path}/net.py:Net"
         more |= {"weights": str(tmp_path / "net.safetensors"), "condition": "scalar"}
+    elif name == "dncnn.pt":
+        weights = {"in_conv.weight": torch.randn(2, 1, 3, 3), "out_conv.weight": torch.randn(1, 2, 3, 3)}
+        name = f"{tmp_path}/dncnn.pt"
+        torch.save(weights, name)
+        more["architecture"] = "dncnn"
     elif name == "deepinv:DnCNN":
         model = importlib.import_module("deepinv.models").DnCNN(1, 1, pretrained=None)
         save_file(model.state_dict(), str(tmp_path / "dncnn.safetensors"))
@@ -165,7 +175,7 @@ def test_the_bounds_hold_before_or_within_every_denoiser() -> None:
 def test_what_is_said_of_averagedness_is_what_they_say_themselves(tmp_path: Path) -> None:
     save_ridge(tmp_path / "w.safetensors", Ridges.initial(), {})
     for name, entry in CATALOG.items():
-        if "NAME" in name or (unavailable(entry) is not None and name != "ridge"):
+        if entry.is_pattern or (unavailable(entry) is not None and name != "ridge"):
             continue
         options = {"weights": str(tmp_path / "w.safetensors")} if name == "ridge" else {}
         assert make(name, **options).averaged == facts_of(entry).averaged, name
@@ -211,7 +221,11 @@ def test_a_wrong_name_is_answered_with_the_right_ones_in_one_line(name: str) -> 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("bm3d", {"weights": "w"}, "bm3d has no use for weights; leave it out, or choose tnrd or ridge or deepinv"),
+        (
+            "bm3d",
+            {"weights": "w"},
+            "no use for weights; leave it out, or choose tnrd or ridge or unet or deepinv",
+        ),
         ("tv", {"guide": "g.npy"}, "tv has no use for guide; leave it out, or choose nlm"),
         ("nlm", {"unpickle": True}, "no use for unpickle"),
         ("tnrd", {"condition": "map"}, "no use for condition"),

@@ -85,7 +85,7 @@ def test_a_phase_is_not_drawn_where_there_is_nothing():
     ((_, phase),) = arrange_panels([("wave", wave)], ImageSpace((6, 8), is_complex=True))
     assert np.isfinite(phase.image).sum() == 4
     assert np.allclose(phase.image[2:4, 2:4], np.pi / 2)
-    assert phase.shades.colours == "twilight"
+    assert phase.shades.colours == "twilight_shifted"
 
 
 def solved(shape: tuple[int, ...], dtype: torch.dtype, channels: bool = False):

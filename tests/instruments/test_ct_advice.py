@@ -68,7 +68,7 @@ def test_what_is_typed_or_in_a_file_counts(scan: Path, tmp_path: Path, capsys: p
     assert again == typed
     few = settings_of(scan, tmp_path / "few", "--batch", "11", "--sigma", "1")  # four steps go through all
     assert few.sampler.name == "epochs"
-    assert "every view is used once before any again" in capsys.readouterr().err
+    assert "every view is used once before any is repeated" in capsys.readouterr().err
 
 
 def test_sigma_may_be_a_share_of_the_range(scan: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -62,7 +62,7 @@ def test_who_says_that_nothing_is_refined_is_not_asked_for_what_was_advised(tmp_
     )
     capsys.readouterr()
     assert main(["reconstruct", "s.zarr", "--search", "20", "--out", "no", *QUICK]) == 2
-    assert "say --refine none, or say --search none" in capsys.readouterr().err
+    assert "use --refine none, or use --search none" in capsys.readouterr().err
     assert main(["reconstruct", "s.zarr", "--search", "20", "--refine", "none", "--out", "run", *QUICK]) == 0
     assert "search for it" in capsys.readouterr().err
     assert not list((tmp_path / "run").glob("refined-*"))

@@ -89,7 +89,7 @@ def advised(place, *words):
 def test_nothing_but_the_scan_is_needed_and_the_floor_is_that_of_waves(small):
     settings, told = advised(small)
     assert "the beam has 2 photons a pixel, whose roots would be biased (--loss poisson)" in told
-    assert any("the first 250 steps search for it, from 0.0" in text for text in told)
+    assert any("the first 250 steps search for it, starting at 0.0" in text for text in told)
     assert (settings.loss.name, settings.loss.floor) == ("poisson", 0.02)
 
 

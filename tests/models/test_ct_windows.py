@@ -145,7 +145,7 @@ def test_a_stack_has_the_bounds_of_its_slices() -> None:
 
 
 def test_a_masked_stack_has_the_bounds_of_its_blocks_to_the_bit() -> None:
-    """By which a volume that goes by blocks of slices has the step of the volume at once."""
+    """By which a volume that is reconstructed in blocks of slices has the step of the volume at once."""
     views, mask = torch.arange(len(ANGLES)), np.random.default_rng(0).random((len(ANGLES), 7, 40)) < 0.9
     mask[:, 2] = False
     for rows in (7, 9):  # two of them beside the volume

@@ -11,12 +11,13 @@ import pytest
 
 from plugstream.base.processes import Group
 from plugstream.runs.commands import Command, Inbox, Requests, send_command
-from plugstream.runs.controls import RunControls
+from plugstream.runs.controls import RunControls, reason_to_end
 from plugstream.runs.event_log import EventLog, SilentLog, read_events
 from plugstream.runs.events import Steering
 from plugstream.runs.steering import PlannedChanges
 from plugstream.settings import Settings, parse_changes
 from plugstream.solver.result import Stop
+from plugstream.solver.verdict import ARRIVED, Arrival, Outcome, Trace, judge
 
 
 class Told(Group):
@@ -110,3 +111,24 @@ def test_what_is_asked_for_is_heard_by_rank_0_and_done_by_all(tmp_path: Path) ->
     assert made == [None, Iteration(0.5, 1.0), None]  # whoever changed sigma has put the step off that was planned
     assert [event for event in read_events(log.path) if isinstance(event, Steering)] == [Steering(2, "change", 0.5)]
     assert not list((tmp_path / "commands").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "reason"),
+    [
+        ([Arrival(0.005, 0.001, 0.003)], Stop.ARRIVED),
+        ([Arrival(0.02, 0.005, 0.0137)], Stop.HOVERS),
+        ([Arrival(0.011, 0.009, 0.0045)], None),  # most of the rest is drift, of which more steps would be the end
+        ([Arrival(0.02, 0.011, 0.0118)], None),
+        ([Arrival(0.02, 0.005, 0.0137), Arrival(0.005, 0.001, 0.003)], Stop.HOVERS),
+        ([Arrival(0.02, 0.005, 0.0137), Arrival(0.011, 0.009, 0.0045)], None),
+    ],
+)
+def test_a_run_ends_as_hovering_only_where_its_verdict_says_so_too(
+    arrivals: list[Arrival], reason: Stop | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plugstream.runs.controls.estimate_arrival", lambda trace: arrivals)
+    assert reason_to_end(Trace(phase=0), ARRIVED) is reason
+    if reason is not None:
+        worst = judge([], [], [], arrivals=arrivals).outcome
+        assert worst is (Outcome.ARRIVED if reason is Stop.ARRIVED else Outcome.HOVERING)

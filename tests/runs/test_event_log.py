@@ -185,4 +185,4 @@ def test_an_event_of_the_wrong_kind_is_refused_though_its_checksum_is_right(run,
     assert main(["resume", str(folder), "--iterations", "20"]) == 2
     (said,) = capsys.readouterr().err.strip().splitlines()
     assert "of the event log" in said
-    assert "it is no event" in said
+    assert "it is not an event" in said

@@ -136,7 +136,7 @@ def test_what_is_no_event_is_refused_though_its_checksum_is_right(tmp_path, chan
     lines = LineWriter(path, "the event log")
     lines.add({**Measurement(1, 0.5, {"snr": 1.0}).content(), **change})
     lines.close()
-    with pytest.raises(DamagedError, match=r"line 3 of the event log .* it is no event of version"):
+    with pytest.raises(DamagedError, match=r"line 3 of the event log .* it is not an event of version"):
         list(read_events(path))
 
 

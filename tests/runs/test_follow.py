@@ -286,7 +286,7 @@ def test_a_scan_that_is_not_there_yet_is_waited_for(scan, tmp_path):
 
     stored = open_live(live, settings, say)
     assert stored.n_views >= 4
-    assert said[0] == f"waiting for the scan {live}, which is not there yet; Ctrl-C ends this"
+    assert said[0] == f"waiting for the scan {live}, which is not there yet; press Ctrl-C to stop"
     maker.join()
     assert open_live(live, settings, said.append).n_views == 24
     with pytest.raises(InputError, match="there is no scan at"):  # nor could one be made there

@@ -107,7 +107,7 @@ def test_which_views_are_held_out_does_not_change_as_a_scan_grows(hold_out):
     for views in (1, 7, 12, 80):
         damaged = tuple(view for view in (3, 9) if view < views)
         usable = usable_views(Views(0, views, damaged, None, False), hold_out).tolist()
-        where = MeasuredViews(None, settings, lambda damaged=damaged: damaged)
+        where = MeasuredViews(None, settings, lambda damaged=damaged: Views(0, 0, damaged, None, True))
         held = where.held_out(LeastSquaresOf(views))
         held = [] if held is None else held.tolist()
         assert sorted([*usable, *held, *damaged]) == list(range(views))

@@ -236,7 +236,7 @@ def test_a_run_waits_for_a_batch_of_views_that_can_be_used(scan, tmp_path):
 
         wait_for_batch(stored, settings, grow_when_asked)
         assert stored.n_views == 9
-        assert said == [f"waiting for 1 more views of {live}, to have a batch of 6; Ctrl-C ends this"]
+        assert said == [f"waiting for 1 more views of {live}, to have a batch of 6; press Ctrl-C to stop"]
         stored = open_scan(live)
         wait_for_batch(
             stored, resolve(None, [*changes, ("sampler", "batch", 9), ("scan", "patience", 0.2)]), said.append

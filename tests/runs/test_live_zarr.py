@@ -202,7 +202,7 @@ def test_a_place_that_is_somebody_elses_is_refused_before_anything_is_written(sc
         ]
         assert main(words) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert "exists already, and is no live image of a run" in line
+        assert "exists already, and is not a live image of a run" in line
     assert main(["reconstruct", str(scan), *RUN[:-2], "--live-zarr", str(tmp_path / "gone" / "live.zarr")]) == 2
     assert "does not exist; make it first" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

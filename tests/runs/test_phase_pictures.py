@@ -40,11 +40,12 @@ def wave(angle: float = 0.0) -> np.ndarray:
 
 def test_the_colours_are_those_of_figures_and_of_the_page():
     table = cyclic_table(256).astype(int)
-    figures = np.rint(255 * colormaps["twilight"](np.linspace(0, 1, 256))[:, :3])
+    figures = np.rint(255 * colormaps["twilight_shifted"](np.linspace(0, 1, 256))[:, :3])
     assert np.abs(table - figures).max() <= 2
     assert np.array_equal(table[0], table[-1])  # pi is -pi
     steps = np.abs(np.diff(np.concatenate([table, table[:1]]), axis=0)).max()
     assert steps < 10  # so that no edge is seen where it wraps
+    assert table[128].min() > 200  # and no phase, as that of empty space, is pale
     script = read_asset("picture.js")
     page = re.search(r"cyclic: \[(.*?)\]", script, re.S)
     assert page is not None

@@ -118,7 +118,7 @@ def test_what_cannot_refine_or_follow_the_overlap_says_so_in_one_line(small, sca
         (small, ["--refine-end", "0.1"], "--refine-end says how something is refined at last, and nothing is"),
         (small, ["--refine", "probe", "--refine-tolerance", "0.1"], "give --refine-steps"),
         (small, ["--loss", "gaussian"], "--loss amplitude or --loss poisson"),
-        (scan, ["--step", "overlap"], "how much views overlap is not known"),
+        (scan, ["--step", "overlap"], "does not say how much views overlap"),
         (scan, ["--refine", "probe"], "nothing that can be"),
     ):
         out = tmp_path / "run"

@@ -54,11 +54,11 @@ def test_what_an_algorithm_does_not_have_is_not_explained(tmp_path):
     settings, notes = reasons(place, "born-2d", "--sigma", "0.1", "--algorithm", "proxskip")
     assert settings.momentum.name == "bounded"  # as the algorithm prefers, whatever the instrument advises
     _, notes = reasons(place, "born-2d", "--sigma", "0.1", "--batch", "20")
-    assert notes[0].startswith("steps end when the image has arrived, after 500 at most")
+    assert notes[0].startswith("the run ends when the image has arrived, after at most 500 steps")
     assert [note.split(":")[0] for note in notes[1:]] == ["momentum tapered", "denoiser tv"]
     _, notes = reasons(place, "born-2d", "--sigma", "0.1")
     assert [note.split(":")[0] for note in notes[2:]] == ["batch 10", "momentum tapered", "denoiser tv"]
-    assert "every view is used once before any again" in notes[0]
+    assert "every view is used once before any is repeated" in notes[0]
     assert "steps of 10 views take less time than steps of all 12" in notes[2]
     _, notes = reasons(place, "born-2d", "--sigma", "0.1", "--watch-theory")  # whose theory is of independent views
     assert not [note for note in notes if "--sampler" in note]

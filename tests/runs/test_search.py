@@ -160,12 +160,12 @@ def test_views_that_are_held_out_to_the_end_judge_and_stay_out(scan, tmp_path):
         (["--search", "40", "--lam", "0.1"], "starts from a sigma, and not from a lam"),
         (["--search", "40", "--stages", "all: 80"], "leave stages out"),
         (["--search", "40", "--opening", "tv", "--denoiser", "bm3d"], "leave --opening out"),
-        (["--opening", "tv", "--denoiser", "bm3d"], "how strongly to denoise is not given"),
-        (["--watch-theory"], "how strongly to denoise is not given"),
-        (["--iterations", "20"], "how strongly to denoise is not given"),
+        (["--opening", "tv", "--denoiser", "bm3d"], "it is not clear how strongly to denoise"),
+        (["--watch-theory"], "it is not clear how strongly to denoise"),
+        (["--iterations", "20"], "it is not clear how strongly to denoise"),
         (["--search", "19"], "greater than or equal to 20"),
-        (["--search", "none"], "how strongly to denoise is not given"),
-        (["--follow"], "how strongly to denoise is not given"),
+        (["--search", "none"], "it is not clear how strongly to denoise"),
+        (["--follow"], "it is not clear how strongly to denoise"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_in_one_line(scan, tmp_path, capsys, words, text):
@@ -194,7 +194,7 @@ def test_a_sigma_that_an_instrument_advises_is_where_the_search_begins(tmp_path,
     capsys.readouterr()
     assert main(["reconstruct", place, "--out", out, *search, *quiet]) == 0
     told = capsys.readouterr().err
-    assert f"the first {20 if search else 250} steps search for it, from " in told
+    assert f"the first {20 if search else 250} steps search for it, starting at " in told
     assert "of the image's range" not in told  # it is no more than where the search begins
     trials = replay(tmp_path / "run" / "events.jsonl").trials
     assert trials[-1].ended

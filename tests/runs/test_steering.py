@@ -249,7 +249,7 @@ def test_a_command_that_cannot_be_done_is_told_and_changes_nothing(scan, pilot, 
     refused = [text for text in notes if "cannot be done" in text]
     assert len(refused) == 6 + len(HUGE)
     assert all(NINES not in text and "\n" not in text for text in refused)
-    assert any("knows no L" in text for text in notes)
+    assert any("its L is unknown" in text for text in notes)
     assert Path("/etc/passwd").exists()
 
 

@@ -311,7 +311,7 @@ def test_memory_decides_and_what_does_not_fit_is_refused(scan: Path, monkeypatch
     sizes = np.diff(made.edges)
     assert sizes.max() - sizes.min() <= 1
     assert 9 >= sizes.max() > 4
-    assert "are to be had" in made.note
+    assert "are available" in made.note
     for words, advice in (
         ((limit,), "--along z"),
         ((*small, "algorithm.time_limit=5"), "leave --time-limit out"),

@@ -180,7 +180,7 @@ def test_a_seed_is_declared_once_and_refused_where_nothing_is_drawn(scan, tmp_pa
     words = ["reconstruct", str(scan), "--sigma", "0.02", "--seed", "3", "--sampler"]
     for name in ("shifted", "fixed", "all"):
         assert main([*words, name, "--out", str(tmp_path / name)]) == 2
-        assert f"--sampler {name} draws nothing, so that --seed would do nothing" in capsys.readouterr().err
+        assert f"--sampler {name} draws nothing, so --seed would do nothing" in capsys.readouterr().err
     for typed in (
         [("sampler", "name", "uniform")],
         [("sampler", "name", "epochs")],

@@ -39,7 +39,7 @@ def test_settings_of_the_algorithm_are_arguments_of_the_library():
 
 def test_the_step_has_one_name_and_a_short_flag(capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["reconstruct", "--help"])
+        main(["reconstruct", "--help-all"])
     assert stop.value.code == 0
     text = capsys.readouterr().out
     assert "--step-size X, --step X" in text

@@ -226,7 +226,7 @@ def test_presets_are_for_entries_that_have_them():
 def test_flags_are_those_of_the_entry_that_is_chosen(capsys, tmp_path):
     def shown(*words: str) -> str:
         with pytest.raises(SystemExit):
-            main(["reconstruct", *words, "--help"])
+            main(["reconstruct", *words, "--help-all"])
         return capsys.readouterr().out
 
     file = tmp_path / "s.toml"

@@ -109,5 +109,7 @@ NB_MODULE(_kernels, m) {
     plugstream::joseph::bind(m);
     plugstream::nufft::bind(m);
     plugstream::gather::bind(m);
+#ifdef PLUGSTREAM_HAS_READER
     plugstream::reader::bind(m);
+#endif
 }

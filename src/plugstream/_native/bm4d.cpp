@@ -45,8 +45,8 @@ Pool<Buffer>& buffers() {
 // each stage. The pieces of a phase are claimed one by one; a phase begins when the one before is finished.
 class Job {
   public:
-    Job(const Volume& volume, const Settings& settings, int stages, int threads, Level level)
-        : v_(volume), settings_(settings), stages_(stages), kernels_(kernels_of(level)), noise_(volume) {
+    Job(const Volume& volume, const Settings& settings, int stages, int threads, Level level, const Progress& progress)
+        : v_(volume), settings_(settings), stages_(stages), kernels_(kernels_of(level)), noise_(volume), progress_(progress) {
         if (noise_.largest() == 0) return;
         long most_tiles = 1;
         for (int stage = 0; stage < stages; ++stage) {
@@ -57,6 +57,7 @@ class Job {
             for (long layer = 0; layer < tiling.layers(); layer += at_once) {
                 const long end = std::min(tiling.layers(), layer + at_once);
                 phases_.push_back({Phase::filter, stage, layer * tiling.in_layer(), end * tiling.in_layer()});
+                tiles_ += (end - layer) * tiling.in_layer();
                 phases_.push_back({Phase::add, stage, tiling.axes[0].ranges[layer].from,
                                    tiling.axes[0].ranges[end - 1].to + block - 1});
                 most_tiles = std::max(most_tiles, (end - layer) * tiling.in_layer());
@@ -70,6 +71,7 @@ class Job {
     }
 
     int size() const { return size_; }
+    bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
     // All memory is taken here, where running out of it can still be reported.
     void prepare() {
@@ -96,18 +98,15 @@ class Job {
             if (*buffer && (*buffer)->size() <= most_kept) buffers().put(std::move(*buffer));
     }
 
+    // Pieces that are claimed after a stop are counted, not done, so that nobody waits for them.
     void work(int member) {
         for (size_t k = 0; k < phases_.size(); ++k) {
             const Phase& phase = phases_[k];
             const long pieces = phase.end - phase.first;
             for (long n; (n = next_[k].fetch_add(1, std::memory_order_relaxed)) < pieces;) {
-                if (phase.kind == Phase::filter)
-                    filter_tile(phase, phase.first + n, *workspaces_[member]);
-                else if (phase.kind == Phase::add)
-                    add_plane(phases_[k - 1], phase.first + n);
-                else
-                    divide_plane(phase.stage, n);
+                if (!stopped()) work_on(k, n, member);
                 done_[k].fetch_add(1, std::memory_order_release);
+                if (member == 0 && !stopped() && !progress_(part_done())) stopped_ = true;
             }
             wait_until([&] { return done_[k].load(std::memory_order_acquire) == pieces; });
         }
@@ -119,6 +118,23 @@ class Job {
         int stage;
         long first, end;  // tiles, or planes of voxels
     };
+
+    void work_on(size_t k, long n, int member) {
+        const Phase& phase = phases_[k];
+        if (phase.kind == Phase::filter)
+            filter_tile(phase, phase.first + n, *workspaces_[member]);
+        else if (phase.kind == Phase::add)
+            add_plane(phases_[k - 1], phase.first + n);
+        else
+            divide_plane(phase.stage, n);
+    }
+
+    double part_done() const {
+        long done = 0;
+        for (size_t k = 0; k < phases_.size(); ++k)
+            if (phases_[k].kind == Phase::filter) done += done_[k].load(std::memory_order_relaxed);
+        return static_cast<double>(done) / static_cast<double>(tiles_);
+    }
 
     long voxels() const { return v_.depth * v_.height * v_.width; }
     // The sums of a tile's values in a channel; those of the weights follow.
@@ -199,6 +215,9 @@ class Job {
     const int stages_;
     const Kernels kernels_;
     const Noise noise_;
+    const Progress progress_;
+    std::atomic<bool> stopped_ = false;
+    long tiles_ = 0;
     int size_ = 1;
     long most_sums_ = 0;
     std::vector<Tiling> tilings_;
@@ -248,11 +267,12 @@ void match(const Volume& v, const Settings& settings, int stage, Level level, in
     }
 }
 
-void denoise(const Volume& volume, const Settings& settings, int stages, int threads, Level level) {
-    const auto job = std::make_shared<Job>(volume, settings, stages, threads, level);
+bool denoise(const Volume& volume, const Settings& settings, int stages, int threads, Level level, const Progress& progress) {
+    const auto job = std::make_shared<Job>(volume, settings, stages, threads, level, progress);
     job->prepare();
     run_team(job->size(), job);
     job->release();
+    return !job->stopped();
 }
 
 }  // namespace plugstream::bm4d

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "level.hpp"
 
@@ -26,8 +27,11 @@ struct Volume {
     float* out;
 };
 
-// `stages` is 1 or 2. The result has the same bits whatever the number of threads.
-void denoise(const Volume& volume, const Settings& settings, int stages, int threads, Level level);
+// Called now and then, by the thread that called, with the part of the work that is done; false stops it.
+using Progress = std::function<bool(double)>;
+
+// `stages` is 1 or 2. The result has the same bits whatever the number of threads. False if it was stopped.
+bool denoise(const Volume& volume, const Settings& settings, int stages, int threads, Level level, const Progress& progress);
 
 // Gives back the memory that is kept between calls.
 void forget();

@@ -1,4 +1,7 @@
 // The Python side of BM4D.
+#include <chrono>
+#include <optional>
+
 #include "bindings.hpp"
 #include "bm4d.hpp"
 
@@ -43,11 +46,42 @@ void check_search(int step1, int step2, int radius, int group1, int group2, cons
         expect(order.data()[k] >= 0 && static_cast<size_t>(order.data()[k]) < order.size(), "order must be a permutation");
 }
 
+// Ten times a second: Python's signal handlers, so that Ctrl-C need not wait for a volume, and `call` with the part of
+// all volumes that is done. An exception of either stops the work.
+class Ticker {
+  public:
+    Ticker(const nb::object& call, size_t volumes) : call_(call), volumes_(static_cast<double>(volumes)) {}
+
+    bool tick(double done) {
+        const auto now = std::chrono::steady_clock::now();
+        if (now - last_ < std::chrono::milliseconds(100)) return true;
+        last_ = now;
+        const nb::gil_scoped_acquire locked;
+        try {
+            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+            if (!call_.is_none()) call_(done / volumes_);
+        } catch (nb::python_error& error) {
+            error_.emplace(std::move(error));
+        }
+        return !error_;
+    }
+
+    void rethrow() {
+        if (error_) throw std::move(*error_);
+    }
+
+  private:
+    const nb::object& call_;
+    const double volumes_;
+    std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+    std::optional<nb::python_error> error_;
+};
+
 void denoise_batch(Array<const float, 5> volumes, Array<const float, 4> sigma, Array<float, 5> out,
                    Array<const float, 3> analysis, Array<const float, 3> synthesis,
                    Array<const float, 5> correlations, Array<const float, 1> kaiser, Array<const int32_t, 1> order,
                    int step1, int step2, int radius, int group1, int group2, double alike1, double alike2,
-                   double threshold, double wiener, int stages, int threads, const std::string& level) {
+                   double threshold, double wiener, int stages, int threads, const std::string& level, const nb::object& progress) {
     const Shape s = shape_of(volumes, sigma);
     expect(out, {s.count, s.channels, s.depth, s.height, s.width}, "out must be shaped like volumes");
     for (const auto* matrices : {&analysis, &synthesis})
@@ -68,9 +102,15 @@ void denoise_batch(Array<const float, 5> volumes, Array<const float, 4> sigma, A
                             kaiser.data(),
                             order.data()};
     const Level chosen = find_level(level);
-    const nb::gil_scoped_release unlocked;
-    for (size_t n = 0; n < s.count; ++n)
-        denoise(volume_of(s, volumes, sigma, n, out.data()), settings, stages, threads, chosen);
+    Ticker ticker(progress, s.count);
+    {
+        const nb::gil_scoped_release unlocked;
+        for (size_t n = 0; n < s.count; ++n)
+            if (!denoise(volume_of(s, volumes, sigma, n, out.data()), settings, stages, threads, chosen,
+                         [&](double part) { return ticker.tick(static_cast<double>(n) + part); }))
+                break;
+    }
+    ticker.rethrow();
 }
 
 void match_cubes(Array<const float, 5> guide, Array<const float, 4> sigma, Array<int64_t, 2> found,
@@ -99,7 +139,8 @@ void bind(nb::module_& m) {
     m.def("bm4d", &denoise_batch, "volumes"_a.noconvert(), "sigma"_a.noconvert(), "out"_a.noconvert(), nb::kw_only(),
           "analysis"_a.noconvert(), "synthesis"_a.noconvert(), "correlations"_a.noconvert(), "kaiser"_a.noconvert(),
           "order"_a.noconvert(), "step1"_a, "step2"_a, "radius"_a, "group1"_a, "group2"_a, "alike1"_a, "alike2"_a,
-          "threshold"_a, "wiener"_a, "stages"_a, "threads"_a, "level"_a = "", "Denoise every volume of the batch into out.");
+          "threshold"_a, "wiener"_a, "stages"_a, "threads"_a, "level"_a = "", "progress"_a = nb::none(),
+          "Denoise every volume of the batch into out; progress(part) is called now and then.");
     m.def("bm4d_match", &match_cubes, "guide"_a.noconvert(), "sigma"_a.noconvert(), "found"_a.noconvert(), nb::kw_only(),
           "order"_a.noconvert(), "step"_a, "radius"_a, "group"_a, "alike"_a, "level"_a = "",
           "The positions of the cubes most like each reference cube.");

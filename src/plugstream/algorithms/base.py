@@ -126,7 +126,7 @@ class PlugAndPlay(AlgorithmAbilities):
             if not 0 < largest < math.inf:
                 raise InputError(
                     f"L is {largest:g}, so there is no step 1/L: the data does not depend on the image, or is "
-                    "beyond what can be computed; see whether everything is masked, and the units of all lengths"
+                    "beyond what can be computed; check whether everything is masked, and the units of all lengths"
                 )
             gamma = value_at(step.multiple, k) / largest
         else:
@@ -149,10 +149,10 @@ class PlugAndPlay(AlgorithmAbilities):
         fidelity = self.fidelity_at(state)
         overlap = fidelity.overlap(batch.views, batch.weights)
         if overlap is None:
-            raise InputError("how much views overlap is not known of this model; use a multiple of 1/L as the step")
+            raise InputError("this model does not say how much views overlap; use a multiple of 1/L as the step")
         largest = float(overlap.max()) * fidelity.fit_curvature
         if not 0 < largest < math.inf:
-            raise InputError(f"the overlap of the views of step {k} is {largest:g}, so that there is no step by it")
+            raise InputError(f"the overlap of the views of step {k} is {largest:g}, so there is no step by it")
         return largest
 
     def fidelity_at(self, state: Any) -> Fidelity:

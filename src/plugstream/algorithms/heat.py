@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from plugstream.algorithms.race import RaceState, SigmaRace
 from plugstream.base.arrays import Array
@@ -16,7 +17,9 @@ from plugstream.denoisers.base import Denoiser
 # The ratio of the first round of a rival that has won.
 _RATIO = 2**0.5
 # Rounds that this rival gets for its own sigma, besides those that the race did not use.
-_ROUNDS = 2
+ROUNDS = 2
+# This part of an image's values at each end is no part of its range.
+_OUTSIDE = 0.005
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,11 @@ class Rival:
 
     name; denoiser. factor, power: its sigma is on average factor * sigma^power, with sigma that of the race's own
     denoiser. even: the sigma of the race's own denoiser at which both are equally good on average; with a smaller one
-    the rival is better. 0 if it never is.
+    the rival is better. 0 if it never is. unit: if sigma means something else to the race's own denoiser, its sigma is
+    factor * sigma^power * R^unit, with R the range of the image; D = prox_{sigma^2 r} with r(c x) = c r(x), such as TV,
+    has a sigma that grows with sqrt(R), so that unit = 1 - power / 2 leaves a level of noise. rounds: how many of 2 m
+    steps it gets for its own sigma if it wins. growing: as of `SigmaRace`, None as the race's own. proves: by how
+    many margins these rounds must end below the misfit of the race's own denoiser, or that one stays; 0 for no proof.
     """
 
     name: str
@@ -33,14 +40,27 @@ class Rival:
     factor: float = 1.0
     power: float = 1.0
     even: float = 0.0
+    unit: float = 0.0
+    rounds: int = ROUNDS
+    growing: bool | None = None
+    proves: float = 0.0
 
-    def sigma(self, sigma: float) -> float:
-        """The sigma that corresponds to one of the race's own denoiser."""
-        return float(self.factor * sigma**self.power)
+    def sigma(self, sigma: float, image: Tensor | None = None) -> float:
+        """The sigma that corresponds to one of the race's own denoiser, which has come to this image."""
+        size = 1.0 if self.unit == 0 or image is None else value_range(image) ** self.unit
+        return float(self.factor * sigma**self.power) * size
 
     def lean(self, sigma: float) -> float:
         """How far to prefer the race's own denoiser at this sigma of its own, from 1 to -1."""
         return 1.0 if self.even == 0 else max(-1.0, min(1.0, math.log2(sigma / self.even)))
+
+
+def value_range(image: Tensor) -> float:
+    """The range of an image's values, of a complex one's magnitudes, without 0.5 % of them at each end."""
+    values = (image.abs() if image.is_complex() else image).flatten()
+    outside = min(int(_OUTSIDE * len(values)) + 1, len(values))
+    low, high = (float(values.kthvalue(k).values) for k in (outside, len(values) + 1 - outside))
+    return high - low
 
 
 @dataclass(frozen=True)
@@ -49,7 +69,8 @@ class HeatState(RaceState):
 
     entrant: the denoiser that runs in the heat, 0 for the race's own, None before and after the heat. heat: the misfits
     of those that have run. leader: the best of them, whose state is `rival` during the heat. choice: the denoiser of
-    the rounds, the leader once the heat is over (`decided`).
+    the rounds, the leader once the heat is over (`decided`). home, found: where a rival `proves` itself, the state
+    to which the race goes back if it does not, and the sigma of then; proof: the misfit that it came to.
     """
 
     entrant: int | None = None
@@ -57,6 +78,9 @@ class HeatState(RaceState):
     leader: int = 0
     choice: int = 0
     decided: bool = False
+    home: Any = None
+    found: float = 0.0
+    proof: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,15 +93,16 @@ class DenoiserRace(SigmaRace):
         e_i / (1 - margin l_i),    l_i = log2(sigma / even_i), from -1 to 1, and 0 for the race's own denoiser,
 
     wins. So a rival must be better by the margin with sigma > 2 even_i, and may be worse by as much with
-    sigma < even_i / 2. A rival that wins gets further rounds from its image, with r = sqrt(2): two of 2 m steps, and
-    those that the race did not use. Otherwise the race ends as that for sigma alone, to the bit.
+    sigma < even_i / 2. A rival that wins gets further rounds from its image, with r = sqrt(2): its `rounds` of 2 m
+    steps, and those that the race did not use. Otherwise the race ends as that for sigma alone, to the bit.
 
     Why at the end: with too large a sigma, as earlier in a race, whoever smooths least wins. Why a margin: with noisy
     data e is nearly all noise, so that chance decides between two good denoisers; the one that is best on average
     should then be chosen (docs/sigma-search.md).
 
     Condition: sigma means the same to all of them, a level of noise or the weight of a prior, so that c_i, p_i and
-    even_i hardly depend on the data.
+    even_i hardly depend on the data. A rival to which it means something else (`Rival.unit`) may enter several times,
+    with several c_i.
 
     Arguments: as of `SigmaRace`, whose `steps` do not include the heat and what follows it; rivals, at least one;
     margin.
@@ -96,7 +121,8 @@ class DenoiserRace(SigmaRace):
     def init(self, image: Array | None = None) -> HeatState:
         """The state before the first step, from an image (*image_shape), or from zero."""
         state = super().init(image)
-        return HeatState(**{field.name: getattr(state, field.name) for field in fields(state)})
+        home = state.trunk if any(rival.proves > 0 for rival in self.rivals) else None
+        return HeatState(**{field.name: getattr(state, field.name) for field in fields(state)}, home=home)
 
     @torch.no_grad()
     def step(self, state: Any) -> RaceState:
@@ -131,20 +157,41 @@ class DenoiserRace(SigmaRace):
         over = replace(state, entrant=None, decided=True, choice=number)
         if number == 0:
             return replace(over, ended=True, image=trunk.image, side=trunk, rival=trunk, place=0)
-        sigma, misfit = self.rivals[number - 1].sigma(state.sigma), state.heat[number]
+        sigma, misfit = self.rivals[number - 1].sigma(state.sigma, trunk.image), state.heat[number]
+        if self.rivals[number - 1].proves > 0:
+            over = replace(over, home=trunk, found=state.sigma)
         over = replace(over, sigma=sigma, ratio=_RATIO, turn=0, streak=0, misfit=misfit, length=self.length)
         return super()._begin_round(over, state.rival)
 
     def _begin_round(self, state: Any, trunk: Any) -> RaceState:
         """The state before a round, or before the heat where sigma has just been found."""
         following = cast(HeatState, super()._begin_round(state, trunk))
-        if state.decided or not following.ended:
+        if not following.ended:
             return following
+        if state.decided:
+            return self._prove(following) if self.rivals[state.choice - 1].proves > 0 else following
         return replace(following, ended=False, entrant=0, goal=self.length)
+
+    def _prove(self, state: HeatState) -> HeatState:
+        """The end of the rounds of a rival that must prove itself, or the return to the race's own denoiser."""
+        misfit = state.misfit
+        assert misfit is not None
+        state = replace(state, proof=misfit)
+        if misfit < (1 - self.rivals[state.choice - 1].proves * self.margin) * state.heat[0]:
+            return state
+        home = state.home
+        back = {"trunk": home, "side": home, "rival": home, "image": home.image, "sigma": state.found}
+        return replace(state, choice=0, misfit=state.heat[0], **back)
 
     def _limit(self, state: Any) -> int:
         """How many steps the way in and all rounds may take, more for a rival."""
-        return super()._limit(state) + (2 * _ROUNDS * self.length if state.choice > 0 else 0)
+        extra = 2 * self.rivals[state.choice - 1].rounds * self.length if state.choice > 0 else 0
+        return super()._limit(state) + extra
+
+    def _grows(self, state: Any) -> bool:
+        """Whether rounds grow, which may be otherwise for a rival."""
+        other = self.rivals[state.choice - 1].growing if state.choice > 0 else None
+        return super()._grows(state) if other is None else other
 
     def _side(self, state: Any) -> Any:
         """The algorithm with the sigma and the denoiser of what is running."""
@@ -153,7 +200,7 @@ class DenoiserRace(SigmaRace):
         if number == 0:
             return side
         rival = self.rivals[number - 1]
-        sigma = side.sigma if state.entrant is None else rival.sigma(side.sigma)
+        sigma = side.sigma if state.entrant is None else rival.sigma(side.sigma, state.trunk.image)
         return replace(side, denoiser=rival.denoiser, sigma=sigma)
 
     def finish(self, state: Any, algorithm: Any | None = None) -> tuple[Any, Any]:

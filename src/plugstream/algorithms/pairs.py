@@ -26,17 +26,20 @@ class Pair:
 
         its Lipschitz constant is at least  ||w|| / ||u||,
         that of the residual I - D          ||r|| / ||u||,
-        and it is not theta-averaged for a theta below  ||r||^2 / (2 <u, r>).
+        it is not theta-averaged for a theta below            ||r||^2 / (2 <u, r>),
+        and not k-strictly pseudo-contractive for a k below   1 - 2 <u, r> / ||r||^2.
 
     The last: D is theta-averaged exactly if ||w||^2 <= ||u||^2 - (1 - theta)/theta ||r||^2 for all pairs. Since
     ||w||^2 = ||u||^2 - 2 <u, r> + ||r||^2, that is ||r||^2 <= 2 theta <u, r>. So no theta at all will do where
-    <u, r> <= 0 and r is not 0: D then lengthens u along itself.
+    <u, r> <= 0 and r is not 0: D then lengthens u along itself. D is k-strictly pseudo-contractive, k < 1, if
+    ||w||^2 <= ||u||^2 + k ||r||^2 for all pairs; then (1 - t) I + t D is averaged for t < 1 - k. So k = 1 - 1 / theta.
 
-    D(z) and D(z') are known up to `error` each (`denoise`), which is subtracted, so that the three numbers are lower
-    bounds of the exact map's constants.
+    D(z) and D(z') are known up to `error` each (`denoise`), which is subtracted, so that the numbers are lower bounds
+    of the exact map's constants.
 
     Arguments: the images, of any kind, and the outputs; error, a length; where, in words.
-    Reference: Sun, Wohlberg and Kamilov, Proposition 7(c); Bauschke and Combettes, Proposition 4.35.
+    References: Sun, Wohlberg and Kamilov, Proposition 7(c); Bauschke and Combettes, Proposition 4.35; Browder and
+    Petryshyn, J. Math. Anal. Appl. 20, 1967, and Wei et al., ICML 2024, for k.
     """
 
     first: Tensor
@@ -89,6 +92,20 @@ class Pair:
         if u == 0 or r == 0:
             return 0.0
         return r * r / (2 * inner) if inner > 0 else math.inf
+
+    @property
+    def pseudo(self) -> float:
+        """A lower bound of the smallest k >= 0 that D can be pseudo-contractive for, strictly if it is below 1."""
+        u, _, r, inner = self._lengths
+        inner += 2 * self.error * u
+        r = max(0.0, r - 2 * self.error) if inner > 0 else r + 2 * self.error
+        return max(0.0, 1 - 2 * inner / (r * r)) if u > 0 and r > 0 else 0.0
+
+    @property
+    def curvature(self) -> float:
+        """An upper bound of the least curvature of g, if D = I - grad g: <u, r> / ||u||^2."""
+        u, _, _, inner = self._lengths
+        return (inner + 2 * self.error * u) / (u * u) if u > 0 else math.inf
 
 
 def denoise(

@@ -213,7 +213,7 @@ class ProximalGradient(PlugAndPlay):
         if self.refine_tolerance is not None and not (self.refine_tolerance > 0 and self.refine_pace == 1):
             raise InputError(
                 "what is refined has arrived within a tolerance > 0 when its own steps shrink, not those that "
-                "--refine-end makes shorter; leave one of both out"
+                "--refine-end makes shorter; leave one of them out"
             )
         if self.fidelity.refine is None:
             raise InputError(f"a {type(self.fidelity).__name__} cannot refine its model; use one process")

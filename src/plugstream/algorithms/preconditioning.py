@@ -53,8 +53,8 @@ class Diagonal:
         able = fidelity.linear and fidelity.model is not None and as_model(fidelity.model).nonnegative
         if not able or fidelity.loss is not None:
             raise InputError(
-                "a diagonal is known of linear models without negative entries, such as that of ct, with least squares;"
-                " use the plain gradient"
+                "a diagonal is known for linear models without negative entries, such as that of ct, with least "
+                "squares; use the plain gradient"
             )
         ones = torch.ones(fidelity.image_shape, device=fidelity.device, dtype=fidelity.dtype)
         total = torch.zeros_like(ones)
@@ -64,7 +64,7 @@ class Diagonal:
         total /= len(fidelity.available)
         largest = float(total.max())
         if not largest > 0:
-            raise InputError("no view sees the image, so that there is no diagonal; see whether everything is masked")
+            raise InputError("no view sees the image, so there is no diagonal; check whether everything is masked")
         return Memory(None, (fidelity.lipschitz_max / total.clamp_min(_LEAST * largest)).expand_as(image))
 
     def estimate(

@@ -231,7 +231,7 @@ class SigmaRace(AlgorithmAbilities):
         length = min(state.length, remaining // 2 * 2 if self.patient else remaining)
         if length < self.length and not state.ended:
             # The last move may have gone too far.
-            between = self.growing and state.streak == 0
+            between = self._grows(state) and state.streak == 0
             back = -state.turn / 2 if self.patient and not between else 0
             state = replace(state, sigma=state.sigma * state.ratio**back, ended=True)
         return replace(
@@ -263,6 +263,10 @@ class SigmaRace(AlgorithmAbilities):
         chance = self.patient and state.each is not None and each is not None and _is_chance(state.each, each)
         return self._decide(state, misfit, lead, draw=draw or chance or lead == 0)
 
+    def _grows(self, state: RaceState) -> bool:
+        """Whether rounds grow."""
+        return self.growing
+
     def _limit(self, state: RaceState) -> int:
         """How many steps the way in and all rounds may take."""
         return self.steps if self.patient else _HASTY_SHARE * self.length
@@ -286,7 +290,7 @@ class SigmaRace(AlgorithmAbilities):
         if self.patient and streak >= _STREAK:
             ratio = min(_RATIO, ratio**2)
         length = max(self.length, state.goal // 4 * 2)
-        if self.growing:
+        if self._grows(state):
             length = max(length, 2 * state.length if turned else state.length)
         still = state.misfit is not None and not best < (1 - _STILL) * state.misfit
         after = replace(

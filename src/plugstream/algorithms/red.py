@@ -86,7 +86,7 @@ class RED(ProximalGradient):
             return _multiple(self.tau) * self.fidelity.lipschitz_max
         estimate = getattr(state, "lipschitz", None)
         if estimate is None:
-            raise InputError(f"no L is known, so that tau = {self.tau} says nothing; give tau as a number")
+            raise InputError(f"no L is known, so tau = {self.tau} says nothing; give tau as a number")
         return _multiple(self.tau) * float(estimate)
 
     @torch.no_grad()

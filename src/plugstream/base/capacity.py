@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plugstream.base.errors import InputError
+from plugstream.base.system import find_limit, find_memory
 
 if TYPE_CHECKING:
     import torch
@@ -65,10 +66,7 @@ def _of_system() -> int:
 
 def machine_memory() -> int:
     """Bytes of memory of the machine; 8 GB if the system does not say, as on Windows."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return 8 << 30
+    return find_memory() or 8 << 30
 
 
 def _of_container() -> int | None:
@@ -87,11 +85,8 @@ def _of_container() -> int | None:
 
 def _of_limit() -> int | None:
     """What `ulimit -v` leaves; None without a limit."""
-    with contextlib.suppress(OSError, ValueError, ImportError):
-        import resource
-
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if limit != resource.RLIM_INFINITY:
+    with contextlib.suppress(OSError, ValueError):
+        if (limit := find_limit("AS")) is not None:
             pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
             return limit - pages * os.sysconf("SC_PAGE_SIZE")
     return None

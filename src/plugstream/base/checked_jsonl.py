@@ -185,7 +185,7 @@ def _is_cut(line: bytes) -> bool:
 def _open(path: Path, flags: int) -> FileIO:
     """A plain file: a link could lead anywhere, and a pipe would wait."""
     handle = open_plain(path, flags)
-    return FileIO(handle, "r" if flags & os.O_ACCMODE == os.O_RDONLY else "a+")
+    return FileIO(handle, "r" if flags & (os.O_RDWR | os.O_WRONLY) == os.O_RDONLY else "a+")
 
 
 def _checksum(body: bytes, before: str) -> str:

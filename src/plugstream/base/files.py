@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import importlib
 import json
 import os
 import re
@@ -16,10 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from plugstream.base.errors import InputError, StorageError
-
-fcntl: Any = None  # on Windows, where folders with one writer are not available
-with contextlib.suppress(ImportError):
-    fcntl = importlib.import_module("fcntl")
+from plugstream.base.system import has_locks, lock_file, renames_open, sync_folder as sync_folder
 
 NOT_PLAIN = "it is a link, a folder, a pipe or a device instead of a plain file"
 # Links are not followed, handles not inherited, and bytes left as they are, as far as the system can.
@@ -72,9 +68,9 @@ def write_whole(path: Path, parts: Iterable[bytes | memoryview], *, durable: boo
             file.flush()
             if durable:
                 os.fsync(file.fileno())
-            if fcntl is not None:
+            if renames_open():
                 temporary.replace(path)  # while it is locked, so that nobody takes it for a leftover
-        if fcntl is None:  # Windows does not rename open files, and has no leftovers to remove
+        if not renames_open():  # and nobody removes leftovers
             temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):  # the first error is the one to report
@@ -92,7 +88,7 @@ def _open_beside(path: Path) -> tuple[int, Path]:
         temporary = path.with_name(f"{_sibling_prefix(path)}{secrets.token_hex(8)}.new")
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NEW_FILE, 0o666)
         try:
-            _lock(handle)
+            lock_file(handle)
         except BlockingIOError:  # another process is removing it as a leftover at this instant
             os.close(handle)
             continue
@@ -117,6 +113,8 @@ def _refuse_stream(path: Path) -> None:
 def _remove_left(path: Path) -> None:
     """Remove the files of dead writers of `path`: nobody holds a lock on them."""
     begin = _sibling_prefix(path)
+    if not renames_open():
+        return
     try:
         names = [name for name in os.listdir(path.parent) if name.startswith(begin) and name.endswith(".new")]
     except OSError:
@@ -127,7 +125,7 @@ def _remove_left(path: Path) -> None:
         with contextlib.suppress(OSError):
             handle = os.open(path.with_name(name), os.O_RDONLY | AT_ONCE | NEW_FILE)
             try:
-                _lock(handle)
+                lock_file(handle)
                 path.with_name(name).unlink()
             finally:
                 os.close(handle)
@@ -158,44 +156,36 @@ def open_plain(path: str | Path, flags: int = os.O_RDONLY) -> int:
     return handle
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the renames in a folder survive a power cut."""
-    if os.name == "nt":  # Windows cannot open folders, and needs no flush
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def lock_folder(folder: Path, what: str) -> int:
     """Become the only writer of a folder; returns a handle to close. InputError if another process is.
 
     When the process ends, however it ends, the system unlocks it. `what` names the folder in messages: "the scan x".
     """
-    if fcntl is None:
+    if not has_locks():
         raise InputError(
             f"cannot write to {what}: this system has no file locks (fcntl), which a folder with one writer needs; use "
-            "Linux, macOS or the Windows Subsystem for Linux, or the library on arrays in memory"
+            "Linux, macOS or Windows, or the library on arrays in memory"
         )
     try:
         handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | NEW_FILE, 0o644)
     except OSError as error:
         raise StorageError(f"cannot write to {what}: {error.strerror}") from error
     try:
-        _lock(handle)
+        lock_file(handle)
     except OSError:
         os.close(handle)
         raise InputError(f"another process is writing to {what}; wait for it, or stop it") from None
     return handle
 
 
-def _lock(handle: int) -> None:
-    """Lock an open file; OSError if somebody else has, or if the system has no locks."""
-    if fcntl is None:
-        raise OSError(errno.ENOLCK, "this system has no file locks")
-    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def rename_locked(handle: int, folder: Path, target: Path, what: str) -> int:
+    """Rename a folder that this process has locked; returns the handle of its lock, which Windows has to take anew."""
+    if renames_open():
+        folder.rename(target)
+        return handle
+    os.close(handle)
+    folder.rename(target)
+    return lock_folder(target, what)
 
 
 # A string, whose content is not counted. An unterminated one reaches to the end, and there is no backtracking, so that

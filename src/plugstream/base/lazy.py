@@ -17,7 +17,7 @@ a whole room. The package itself lists the names of the first blocks only, and k
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -46,9 +46,10 @@ def lazy_names(
     def find(name: str) -> Any:
         if name == "__all__":
             return list(listed())
-        if name.startswith("__") or name not in (places := read_names(package)):
+        place = None if name.startswith("_") else next((p for n, p in _iterate_names(package) if n == name), None)
+        if place is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(places[name].module), places[name].name)
+        value = getattr(import_module(place.module), place.name)
         setattr(sys.modules[package], name, value)
         return value
 
@@ -58,18 +59,29 @@ def lazy_names(
 @cache
 def read_names(package: str) -> dict[str, Place]:
     """The names of a package by the imports for type checkers in its `__init__`."""
+    return dict(_iterate_names(package))
+
+
+def _iterate_names(package: str) -> Iterator[tuple[str, Place]]:
+    """The same one by one, so that the rooms after that of a name need not be read to find it."""
+    for name, place in _read_imports(package):
+        if name == "*":
+            yield from _iterate_names(place.module)
+        else:
+            yield name, place
+
+
+@cache
+def _read_imports(package: str) -> list[tuple[str, Place]]:
+    """The imports for type checkers as they stand, "*" for all of a room."""
     import ast
 
     with open(str(import_module(package).__file__), encoding="utf-8") as file:  # every start would wait for pathlib
         blocks = [node for node in ast.parse(file.read()).body if isinstance(node, ast.If)]
-    places: dict[str, Place] = {}
+    imports = []
     for number, block in enumerate(blocks):
         for node in block.body:
             assert isinstance(node, ast.ImportFrom)
             assert node.module is not None
-            for alias in node.names:
-                if alias.name == "*":
-                    places |= read_names(node.module)
-                else:
-                    places[alias.asname or alias.name] = Place(node.module, alias.name, number > 0)
-    return places
+            imports += [(a.asname or a.name, Place(node.module, a.name, number > 0)) for a in node.names]
+    return imports

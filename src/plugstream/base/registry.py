@@ -82,6 +82,8 @@ class Kind:
 _ALGORITHMS = "plugstream.algorithms.entries"
 OWN = "FILE.py:NAME"
 """The pattern of a name in a person's own file."""
+WEIGHTS = "FILE.pt"
+"""The pattern of a file of a network's weights, from which nothing is run."""
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -103,8 +105,8 @@ class Entry:
     """One thing that can be asked for by name.
 
     Arguments:
-        kind, name: a name with a colon, such as "deepinv:NAME" or "FILE.py:NAME", is a pattern, whose last word stands
-            for any. help: one line for people. options: the class of its options.
+        kind, name: "deepinv:NAME", "FILE.py:NAME" and "FILE.pt" are patterns, which stand for any such name.
+        help: one line for people. options: the class of its options.
         build: makes it from its options and arguments that depend on the kind (`docs/extending.md`).
         needs: modules that must be installed. facts: anything else, by names that the kind uses. origin: the module
             that declared it.
@@ -122,7 +124,7 @@ class Entry:
     @property
     def is_pattern(self) -> bool:
         """Whether its name stands for many."""
-        return self.name.endswith(":NAME")
+        return self.name.endswith(":NAME") or self.name == WEIGHTS
 
     @property
     def missing(self) -> str | None:
@@ -230,7 +232,7 @@ def entries(kind: str) -> dict[str, Entry]:
 
     def place(item: tuple[str, Entry]) -> tuple[bool, bool, str]:  # independent of the order of imports
         ours = item[1].origin.startswith(package)
-        return ":" in item[0], not ours, item[1].origin.removeprefix(package).partition(".")[0] if ours else ""
+        return item[1].is_pattern, not ours, item[1].origin.removeprefix(package).partition(".")[0] if ours else ""
 
     _ordered[kind] = items, dict(sorted(items, key=place))
     return dict(_ordered[kind][1])
@@ -239,9 +241,9 @@ def entries(kind: str) -> dict[str, Entry]:
 def find(kind: str, name: str, *, trust: bool = False) -> Entry:
     """The entry of a name, or an error that lists all of them, with the nearest one.
 
-    "deepinv:NAME" and the like lead to the entry of their pattern. So does FILE.py:NAME, unless the file may be run
-    (`user_code.allow`) and declares more: an entry that it registers under NAME, or a function or class NAME whose
-    first parameter is annotated with its `Options`.
+    "deepinv:NAME", "drunet.pt" and the like lead to the entry of their pattern. So does FILE.py:NAME, unless the file
+    may be run (`user_code.allow`) and declares more: an entry that it registers under NAME, or a function or class NAME
+    whose first parameter is annotated with its `Options`.
 
     Arguments: trust, whether the file may be run from now on, since a person typed the name or passed it to a function.
     """
@@ -330,9 +332,11 @@ def _annotated_options(build: Any) -> type[Options] | None:
 
 
 def pattern_of(name: str) -> str:
-    """The pattern of a name with a colon, or "" if there is none."""
+    """The pattern of a name with a colon, or of a file of weights, or "" if there is none."""
     if re.fullmatch(r"(?s).+\.py:[^\W\d]\w*", name):
         return OWN
+    if re.fullmatch(r"(?s).+\.(pt|pth|ckpt|safetensors)", name):
+        return WEIGHTS
     match = re.fullmatch(r"([A-Za-z]\w*):[A-Za-z_]\w*", name)
     return f"{match[1]}:NAME" if match else ""
 

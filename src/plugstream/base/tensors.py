@@ -17,6 +17,7 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError
 from plugstream.base.files import write_whole
+from plugstream.base.system import renames_open
 
 _SUM = "plugstream:sha256"
 _NAMES = {
@@ -57,6 +58,8 @@ def load_tensors(path: Path, expected_format: str | None = None) -> tuple[dict[s
         with path.open("rb") as file, safe_open(_readable_name(path, file.fileno()), "pt") as opened:
             about = dict(opened.metadata() or {})
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is not a dict
+            if not renames_open():  # they are the file's own pages, and it could not be replaced
+                tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise InputError(f"it is not safetensors, or damaged ({str(error).splitlines()[0]})") from error
     checksum = about.pop(_SUM, None)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shlex
-from pathlib import PurePath
 from typing import Any
 
 # Only the two ends of a longer word or message are shown.
 _WORD, _MESSAGE = 400, 2000
 _LONG = re.compile(rf"\S{{{_WORD + 1},}}")
+_COMMAND = re.compile(r"(?<=: )plugstream .*|'plugstream [^']*'")
 
 
 def printable(text: str) -> str:
@@ -38,12 +38,32 @@ def one_line(text: str) -> str:
     return line if len(line) <= _MESSAGE else _ends(line, _MESSAGE)
 
 
+def wrap_words(text: str, columns: int, indent: str = "  ") -> str:
+    """A line as several of at most `columns` characters, broken between words only.
+
+    Longer words stay whole, and so does a command, which somebody may copy. Arguments: indent, of all lines but the
+    first, added to its own.
+    """
+    if len(text) <= columns:
+        return text
+    import textwrap
+
+    whole = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), text)
+    own = text[: len(text) - len(text.lstrip())]
+    lines = textwrap.wrap(
+        whole, columns, subsequent_indent=own + indent, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines).replace("\0", " ")
+
+
 def shell_quote(word: object) -> str:
     """A word as typed into a shell; control characters and bytes that are not UTF-8 become bash's $'\\x1b'.
 
     A path that begins with a dash would be mistaken for a flag, so it is written as ./-name.
     """
-    text = f"./{word}" if isinstance(word, PurePath) and str(word).startswith("-") else str(word)
+    import shlex  # with pathlib a third of what `plugstream.bm3d` waits for beside NumPy
+
+    text = f"./{word}" if isinstance(word, os.PathLike) and str(word).startswith("-") else str(word)
     if text.isprintable():
         return shlex.quote(text)
     return "$'" + "".join(c if c.isprintable() and c not in "\\'" else _escape(c) for c in text) + "'"

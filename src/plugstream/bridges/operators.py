@@ -226,7 +226,7 @@ def _matrix(op: Any) -> Any:
         return aslinearoperator(op)
     except (TypeError, ValueError, AttributeError):
         raise InputError(
-            f"{type(op).__name__} is no linear operator that is known: it needs matvec and rmatvec, as SciPy's and "
+            f"{type(op).__name__} is not a known kind of linear operator: it needs matvec and rmatvec, as SciPy's and "
             "PyLops' have, or op(x) and op.adj(z), as SCICO's"
         ) from None
 

@@ -43,7 +43,7 @@ class SingleView:
 
     def __init__(self, physics: Any, y: Tensor) -> None:
         if not callable(getattr(physics, "A", None)):
-            raise InputError(f"{type(physics).__name__} is no Physics: it has no A")
+            raise InputError(f"{type(physics).__name__} is not a Physics: it has no A")
         self.physics, self.linear = physics, is_linear(physics)
         self.data_shapes = [tuple(y.shape[1:])]
 

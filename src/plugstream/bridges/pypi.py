@@ -5,16 +5,19 @@ from __future__ import annotations
 import enum
 import os
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from plugstream import _native
 from plugstream.base.errors import InputError
+from plugstream.base.system import count_processors
 from plugstream.denoisers.bm3d.profile import BLOCK, PROFILES, Profile
 from plugstream.denoisers.bm3d.spectrum import Coloured, coloured_noise
-from plugstream.denoisers.bm3d.transforms import dct, native_matrices
+from plugstream.denoisers.bm3d.transforms import dct, native_matrices, principal_axes
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
 
 
 class BM3DStages(enum.IntFlag):
@@ -82,18 +85,9 @@ def bm3d_rgb(
     if image.ndim != 3:
         raise InputError(f"an image in colour has the shape (H, W, C), not {image.shape}; bm3d takes others")
     parameters = _parameters(profile)
-    turn = dct(image.shape[2]) if colorspace == "opp" else _principal(image)
+    turn = dct(image.shape[2]) if colorspace == "opp" else principal_axes(image)
     levels, noise = _noise(sigma_psd, image.shape[:2], turn, parameters.radius)
     return _denoise(image, levels, noise, parameters, None, turn, BM3DStages.ALL_STAGES)
-
-
-def _principal(image: NDArray[Any]) -> NDArray[Any]:
-    """The unitary matrix to principal components, (C, C), the strongest first, its phase such that most is real."""
-    pixels = image.reshape(-1, image.shape[2]).astype(np.result_type(image.dtype, np.float64))
-    turn: NDArray[Any] = np.linalg.eigh(pixels.T @ pixels.conj())[1].T.conj()[::-1]
-    if np.iscomplexobj(turn):
-        turn = turn * np.exp(-0.5j * np.angle(((pixels @ turn.T) ** 2).sum(0)))[:, None]
-    return turn
 
 
 def _parameters(profile: str | Profile) -> Profile:
@@ -211,4 +205,4 @@ def threads() -> int:
     text = os.environ.get("OMP_NUM_THREADS", "")
     if text.isdigit() and int(text) > 0:
         return int(text)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return count_processors()

@@ -25,11 +25,14 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any, NoReturn
 
+from plugstream.base.display.region import wrap_for
 from plugstream.base.display.screen import MODES, Display
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.text import one_line
 from plugstream.cli.faults import BUG, check_room_to_start, explain
 from plugstream.cli.flags import add_settings, join_values
+from plugstream.cli.help import EXAMPLES, FIRST, HelpAll, WholeWords, join_help, list_commands, short_help
+from plugstream.cli.places import check_place
 from plugstream.cli.streams import give_up, open_standard_streams, steady_streams
 from plugstream.cli.values import read_path
 from plugstream.cli.version import ShowVersion
@@ -37,39 +40,40 @@ from plugstream.cli.version import ShowVersion
 __all__ = ["COMMANDS", "command_parser", "main"]
 
 _LISTS = {
-    "denoisers": "list the denoisers, with what is known of each",
+    "denoisers": "list the denoisers, and what is known about each",
     "algorithms": "list the algorithms",
     "samplers": "list the samplers: which views a step uses",
     "momenta": "list the momenta",
     "gradients": "list the gradients: plain, or with less variance",
     "losses": "list the losses: how predictions are compared with data",
-    "monitors": "list the monitors: what is measured while a run goes on",
-    "instruments": "list the instruments whose scans can be read",
-    "importers": "list the importers: what files scans can be made from",
+    "monitors": "list the monitors: what is measured during a run",
+    "instruments": "list the instruments whose scans can be reconstructed",
+    "importers": "list the importers: which files become scans",
 }
 COMMANDS = {
-    "demo": "simulate a scan of a picture and reconstruct it online",
+    "demo": "simulate a scan of a picture and reconstruct it",
     "simulate": "make a scan of a picture, with noise, as a Zarr folder",
     "reconstruct": "form the image of a scan, a few views at a time",
-    "resume": "go on with a run that was stopped",
-    "serve": "show runs in a browser, while they go on and after, and steer them",
-    "report": "write the report of a run as a page, or one that compares several",
-    "baseline": "form the image by a usual method, such as filtered back-projection or CG-SENSE",
-    "residual": "say how well images explain a scan, such as one of views that were left out",
-    "import": "make a scan from a file of others: X-ray tomographs, Institut Fresnel, HDF5, NPZ",
+    "resume": "continue a run that was stopped",
+    "serve": "show runs in a browser, live or finished, and steer them",
+    "report": "write the report of a run, or a page that compares several",
+    "baseline": "form the image by a standard method, such as FBP or CG-SENSE",
+    "residual": "say how well images explain a scan, such as held-out views",
+    "import": "make a scan from another program's file",
+    "follow": "form the image while another program writes its file",
     "acquire": "receive a scan from an instrument, view by view",
-    "keys": "make keys, so that acquire lets in a known instrument and nobody else",
+    "keys": "make keys that let one instrument send a scan, and nobody else",
     "movie": "make a GIF or MP4 of a run's image as it forms",
-    "watch": "see how a run is getting on, from another terminal",
-    "info": "describe a scan, or the folder of a run",
-    "verify": "read every byte of a scan, and name the views that are damaged",
-    "denoise": "remove noise from a picture: PNG, TIFF or NPY, grey or colour",
+    "watch": "follow a run from another terminal",
+    "info": "describe a scan, a run, or a file to import",
+    "verify": "check every byte of a scan, and name damaged views",
+    "denoise": "remove noise from a picture or a volume",
     **_LISTS,
     "train": "train a denoiser on a folder of pictures",
     "tune": "find the best sigma, step and momentum for a scan",
-    "reproduce": "compute the paper's tables and figures anew, beside the printed values",
-    "certify": "say what is proved of a denoiser, and measure the rest",
-    "completion": "write the completion of words for bash, zsh or fish",
+    "reproduce": "recompute the paper's tables and figures",
+    "certify": "say what is proved about a denoiser, and measure the rest",
+    "completion": "write shell completion for bash, zsh or fish",
 }
 
 _STARTED = time.monotonic()
@@ -121,7 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except Exception as error:
             text, status = explain(error)
             failure = {"error": one_line(text)}
-            print(f"plugstream: {one_line(text)}", file=stderr if status == BUG else sys.stderr)
+            stream = stderr if status == BUG else sys.stderr
+            print(wrap_for(stream, f"plugstream: {one_line(text)}"), file=stream)
             try:
                 sys.stdout.flush()
             except OSError:
@@ -184,29 +189,32 @@ def _warning_printer() -> Callable[..., None]:
         ours = issubclass(category, PlugstreamWarning) or os.environ.get("PLUGSTREAM_DEBUG")
         if ours and str(message) not in shown:
             shown.add(str(message))
-            print(f"warning: {one_line(str(message))}", file=sys.stderr)
+            print(wrap_for(sys.stderr, f"warning: {one_line(str(message))}"), file=sys.stderr)
 
     return show
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
+    arguments = arguments or ["--help"]
     _check_words(arguments)
     typed = next((word for word in arguments if not word.startswith("-")), None)
     if typed is not None and typed not in COMMANDS:
         near = difflib.get_close_matches(typed.lower(), COMMANDS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COMMANDS)}"
         raise InputError(f"there is no command {typed!r}; {hint}")
+    check_place(arguments)
+    arguments = join_help(arguments)
     parser = _Parser(
         prog="plugstream",
-        description="Online plug-and-play image reconstruction: a few views per iteration, any denoiser as the prior.",
-        epilog="'plugstream COMMAND --help' lists a command's settings.",
+        description="Reconstruct an image while its scan is still running, with any denoiser as the prior.",
     )
     parser.add_argument("--version", action=ShowVersion, help="show what is installed here and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     # After a command the others are not needed, and thirty parsers take longer to build than most mistakes to find.
     for name in [typed] if typed is not None and arguments[0] == typed else COMMANDS:
         text = COMMANDS[name]
-        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        about, example = text[0].upper() + text[1:] + ".", f"Example: {EXAMPLES[name]}"
+        command = commands.add_parser(name, help=text, description=about, epilog=example)
         if name == typed:  # describing settings needs pydantic, so only for the command that is used
             _describe(command, name, arguments)
             arguments = join_values(command, arguments)
@@ -227,6 +235,10 @@ def command_parser(name: str, arguments: list[str]) -> argparse.ArgumentParser:
 def _describe(command: argparse.ArgumentParser, name: str, arguments: list[str]) -> None:
     """Give a command its arguments and the flags of its settings."""
     module = _module(name)
+    if isinstance(command, _Parser):
+        command.name, command.first = name, FIRST.get(name, ())
+    about = "show every flag and exit" if name in FIRST else argparse.SUPPRESS  # --help shows them, too
+    command.add_argument("--help-all", action=HelpAll, nargs=0, help=about)
     module.add_arguments(command)
     if hasattr(module, "add_options"):
         module.add_options(command, arguments)
@@ -243,7 +255,7 @@ def _check_words(arguments: list[str]) -> None:
         if word.startswith("--") and word.endswith("=--"):  # which argparse would read as no value at all
             raise InputError(f"argument {word.removesuffix('=--')}: '--' is not a value")
         if "\0" in word:
-            raise InputError(f"the argument {word!r} holds a null character, which nothing can be named by")
+            raise InputError(f"the argument {word!r} holds a null character, which no name can contain")
 
 
 def _module(command: str) -> Any:
@@ -253,10 +265,17 @@ def _module(command: str) -> Any:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse that answers a mistake in one line, with the nearest right flag or command."""
+    """argparse that answers a mistake in one line, with the nearest right flag or command.
+
+    Attributes: name of a command with many flags, and the `first` of them that its help shows; empty of others.
+    """
+
+    name: str
+    first: Sequence[str]
 
     def __init__(self, **keywords: Any) -> None:
-        super().__init__(allow_abbrev=False, **keywords)
+        super().__init__(allow_abbrev=False, formatter_class=WholeWords, **keywords)
+        self.name, self.first = "", ()
         self.register("type", Path, read_path)  # every path of every command
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -268,8 +287,19 @@ class _Parser(argparse.ArgumentParser):
             raise InputError(f"there is no argument {unknown[0]}{hint}")
         return parsed
 
+    def format_help(self) -> str:
+        if self.first:
+            return short_help(self, self.name, self.first, self.get_default("brought") or ())
+        if not any(isinstance(action, argparse._SubParsersAction) for action in self._actions):
+            return super().format_help()
+        formatter = self._get_formatter()
+        formatter.add_usage("plugstream COMMAND ...\n       plugstream --version", (), ())
+        formatter.add_text(self.description)
+        return list_commands(formatter, COMMANDS)
+
     def error(self, message: str) -> NoReturn:
-        raise InputError(message)
+        example = f"; for example: {EXAMPLES[self.name]}" if self.name and "are required" in message else ""
+        raise InputError(message + example)
 
     def _known_flags(self, command: str) -> list[str]:
         for action in self._actions:

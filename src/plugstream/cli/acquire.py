@@ -39,7 +39,7 @@ def size(text: str) -> int:
     """A number of bytes: 1500, 200MB, 1.5 GB."""
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?) ?([kMGT]?)B?", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no size; write 500MB or 20GB, say")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a size; write 500MB or 20GB, say")
     return int(float(match[1]) * 1000 ** " kMGT".index(match[2] or " "))
 
 

@@ -28,15 +28,18 @@ PRESETS = (
     ("compute", "dtype", "float64"),
 )
 _PICTURES = ("camera", "coins", "moon")
+_SIDE, _VOXELS = 48, 16
 _KINDS = (".png", ".tif", ".tiff", ".npy", ".jpg", ".jpeg", ".bmp", ".pgm")
 SECTIONS = ("denoiser", "compute")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sigma", required=True, help="the noise level to certify it for, such as 15/255 or 0.06")
-    parser.add_argument("--images", type=Path, metavar="FOLDER", help=f"pictures ({', '.join(_PICTURES)} if not given)")
     parser.add_argument(
-        "--size", type=whole_number(4096), default=48, help="pixels a side to which pictures are brought (48)"
+        "--images", type=Path, metavar="FOLDER", help=f"pictures ({', '.join(_PICTURES)} if not given); not for volumes"
+    )
+    parser.add_argument(
+        "--size", type=whole_number(4096), help=f"pixels a side of pictures ({_SIDE}), or of volumes ({_VOXELS})"
     )
     parser.add_argument(
         "--products", type=whole_number(10**9), default=36, help="products of the Jacobian in a search (36)"
@@ -51,7 +54,7 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.settings import parse_sigma
 
     settings, sigma = settings_of(parsed, PRESETS), parse_sigma(parsed.sigma, zero=False)
-    if parsed.products < 3 or parsed.size < 8 or parsed.seed < 0:
+    if parsed.products < 3 or (parsed.size is not None and parsed.size < 8) or parsed.seed < 0:
         raise InputError("--products must be at least 3, --size at least 8 and --seed at least 0")
     if settings.denoiser.parts is not None:
         raise InputError("--parts is for complex images, and pictures are real; leave it out")
@@ -64,10 +67,13 @@ def run(parsed: argparse.Namespace) -> int:
 
     device, dtype = prepare_device(settings.compute)
     check_precision(settings, sigma=sigma)
-    denoiser = _denoiser(settings, parsed.size)
-    if parsed.size < (least := max(denoiser.min_shape)):
+    denoiser = _denoiser(settings, parsed.size or _SIDE)
+    size = parsed.size or (_VOXELS if denoiser.ndim == 3 else _SIDE)
+    if size < (least := max(denoiser.min_shape)):
         raise InputError(f"{settings.denoiser.name} needs at least {least} pixels a side; use --size")
-    pictures = _pictures(parsed.images, parsed.size)
+    if denoiser.ndim == 3 and parsed.images is not None:
+        raise InputError(f"{settings.denoiser.name} is for volumes, and --images are pictures; leave --images out")
+    pictures = _volumes(size) if denoiser.ndim == 3 else _pictures(parsed.images, size)
     images = {name: picture.to(device=device, dtype=dtype) for name, picture in pictures.items()}
     folder = parsed.out or free_folder(f"certificate-{Path(settings.denoiser.name).name}")
     with whole_folder(folder) as partial:
@@ -94,6 +100,17 @@ def _pictures(folder: Path | None, size: int) -> dict[str, Tensor]:
     if not files:
         raise InputError(f"there is no picture in {folder}; PNG, TIFF, NPY and JPEG are read")
     return {printable(file.stem): load_picture(file, size) for file in files}
+
+
+def _volumes(size: int) -> dict[str, Tensor]:
+    """The head of Shepp and Logan and a cell of balls, from 0 to 1: (size, size, size) each."""
+    import torch
+
+    from plugstream.images.simulated import shepp_logan
+    from plugstream.instruments.odt import ball_cell
+
+    cell = torch.from_numpy(ball_cell(size, 1.36, 1.335)).double()
+    return {"head": torch.from_numpy(shepp_logan((size,) * 3)), "cell": (cell / cell.max()).clamp(min=0)}
 
 
 def _denoiser(settings: Settings, size: int) -> Denoiser:

@@ -213,7 +213,7 @@ def _describe_result(result: Result[Any] | VolumeResult, folder: Path, formats: 
             value = float(series.value[series.step == result.image_step][-1])
             say(f"{series.quantity.text(value)} at step {result.image_step}")
     shown = f"report.{'html' if 'html' in formats else formats[0]} shows them, " if formats else ""
-    say(f"results are in {folder}: {shown}settings.toml repeats them")
+    say(f"results are in {folder}: {shown}settings.toml repeats the run")
 
 
 @contextlib.contextmanager

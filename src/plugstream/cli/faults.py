@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from plugstream.base.errors import InputError
+from plugstream.base.system import find_limit
 from plugstream.base.text import one_line
 
 MISTAKE = 2
@@ -49,14 +50,14 @@ def explain(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError):
         return _disk(error), MISTAKE
     if isinstance(error, ImportError):
-        return f"a package cannot be loaded: {error}; install plugstream anew, with what it needs", MISTAKE
+        return f"a package cannot be loaded: {error}; reinstall plugstream with its dependencies", MISTAKE
     from plugstream.base.user_code import own_line
 
     if (where := own_line(error)) is not None:
         if os.environ.get("PLUGSTREAM_DEBUG"):
             traceback.print_exception(error, file=sys.stderr)
-        advice = "PLUGSTREAM_DEBUG=1 shows how it came there"
-        return f"{_words(error)} at {where}, which is code of your own; {advice}", MISTAKE
+        advice = "PLUGSTREAM_DEBUG=1 shows the traceback"
+        return f"{_words(error)} at {where}, which is your own code; {advice}", MISTAKE
     return _bug(error), BUG
 
 
@@ -65,19 +66,14 @@ def check_room_to_start() -> None:
     try:
         os.getcwd()
     except OSError as error:  # MKL would end the process for it
-        raise InputError(f"the current folder cannot be found: {error.strerror}; go to one that is there") from error
-    try:
-        import resource
-    except ImportError:  # not on this system
-        return
+        raise InputError(f"the current folder cannot be found: {error.strerror}; change to one that exists") from error
     for kind, least, limited, advice in (
-        (resource.RLIMIT_AS, _LEAST_MEMORY, "virtual memory of a process", "ulimit -v unlimited"),
-        (resource.RLIMIT_DATA, _LEAST_MEMORY // 2, "data of a process", "ulimit -d unlimited"),
-        (resource.RLIMIT_STACK, _LEAST_STACK, "stack of a process", "ulimit -s 8192"),
-        (resource.RLIMIT_NOFILE, _LEAST_FILES, "open files of a process", "ulimit -n 1024"),
+        ("AS", _LEAST_MEMORY, "virtual memory of a process", "ulimit -v unlimited"),
+        ("DATA", _LEAST_MEMORY // 2, "data of a process", "ulimit -d unlimited"),
+        ("STACK", _LEAST_STACK, "stack of a process", "ulimit -s 8192"),
+        ("NOFILE", _LEAST_FILES, "open files of a process", "ulimit -n 1024"),
     ):
-        limit = resource.getrlimit(kind)[0]
-        if limit != resource.RLIM_INFINITY and limit < least:
+        if (limit := find_limit(kind)) is not None and limit < least:
             raise InputError(
                 f"the limit on the {limited} is {limit:,}, and plugstream needs at least {least:,}; raise it with "
                 f"'{advice}'"
@@ -116,7 +112,7 @@ def _disk(error: OSError) -> str:
         errno.EACCES: "choose another place, or change its permissions",
         errno.EPERM: "choose another place, or change its permissions",
         errno.ENAMETOOLONG: "choose a shorter name",
-        errno.ENOENT: "see whether it was moved or removed",
+        errno.ENOENT: "check whether it was moved or removed",
     }.get(error.errno or 0)
     return f"{where}{error.strerror or _words(error)}" + (f"; {advice}, and try again" if advice else "")
 
@@ -126,7 +122,7 @@ def _bug(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if "plugstream" in Path(frame.filename).parts] or list(frames)
     where = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
-    line = f"this is a bug of plugstream: {_words(error)}{where}"
+    line = f"this is a bug in plugstream: {_words(error)}{where}"
     if os.environ.get("PLUGSTREAM_DEBUG"):
         traceback.print_exception(error, file=sys.stderr)
         return line
@@ -135,7 +131,7 @@ def _bug(error: BaseException) -> str:
         with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{sys.version}\nplugstream {' '.join(sys.argv[1:])}\n\n")
             traceback.print_exception(error, file=file)
-        return f"{line}; please report it with {path}, which tells more"
+        return f"{line}; please report it with {path}, which has the details"
     return f"{line}; PLUGSTREAM_DEBUG=1 shows more"
 
 

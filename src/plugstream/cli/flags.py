@@ -60,10 +60,13 @@ def add_settings(
     names = _chosen_names(sections, arguments, settings_file(Path(typed[-1])) if typed else None, presets, instrument)
     parser.set_defaults(names=names, instrument=instrument, sections=tuple(sections))
     groups = {section: parser.add_argument_group(f"[{section}]") for section in sections}
-    visible = set()
+    visible, brought = set(), []
+    usual = {(section, key) for section, key, _ in leaves(sections, {})}
     for section, key, info in leaves(sections, names):
         visible.add((section, key))
-        add_flag(parser, groups[section], section, key, info)
+        flag = add_flag(parser, groups[section], section, key, info)
+        brought += [flag] if flag and (section, key) not in usual else []
+    parser.set_defaults(brought=brought)
     for section, key, info in all_leaves(sections):
         if (section, key) not in visible:
             add_flag(parser, groups[section], section, key, info, hidden=True)
@@ -71,22 +74,22 @@ def add_settings(
 
 def add_flag(
     parser: argparse.ArgumentParser, group: Any, section: str, key: str, info: FieldInfo, *, hidden: bool = False
-) -> None:
-    """Give a command the flag of one setting, unless it has it already.
+) -> str | None:
+    """Give a command the flag of one setting, unless it has it already, and return it, without dashes.
 
     Arguments: group to show it in; section, key and field of the setting; hidden, whether help leaves it out.
     """
     from plugstream.settings.fields import marks_of
 
     if ":" in key:  # of FILE.py:NAME
-        return
+        return None
     extra = marks_of(info)
     flag = str(extra.get("flag", key)).replace("_", "-")
     flags = [f"--{flag}", *([f"--{extra['short']}"] if "short" in extra else [])]
     if any(one in parser._option_string_actions for one in flags):  # another section has the same
         flags = [f"--{section}-{key}".replace("_", "-")]
         if flags[0] in parser._option_string_actions:
-            return
+            return None
     value: dict[str, Any] = {"action": "store_const", "const": "true"} if extra.get("switch") else {"metavar": "X"}
     if extra.get("on_off"):
         value = {"nargs": "?", "const": "true", "metavar": _ON_OFF}
@@ -97,6 +100,7 @@ def add_flag(
     text = argparse.SUPPRESS if hidden else _help(section, key, info).replace("%", "%%")
     added = group.add_argument(*flags, dest=f"{section}.{key}", default=argparse.SUPPRESS, help=text, **value)
     added.values = _choices(section, key, info)  # not argparse's choices, which it checks itself
+    return flags[0].removeprefix("--")
 
 
 def _choices(section: str, key: str, info: FieldInfo) -> list[str]:
@@ -115,7 +119,8 @@ def _help(section: str, key: str, info: FieldInfo) -> str:
     """The description of a setting, its choices and its default."""
     choices = _choices(section, key, info)
     text = f"{info.description}: {', '.join(choices)}" if choices else f"{info.description}"
-    return text if info.default is None or isinstance(info.default, tuple) else f"{text} ({info.default})"
+    says_so = info.default is None or isinstance(info.default, tuple) or "if not given" in text
+    return text if says_so else f"{text} ({info.default})"
 
 
 def _peek(arguments: Sequence[str]) -> str | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
+from plugstream.base.display.region import wrap_for
 from plugstream.base.text import printable
 from plugstream.cli.common import OUTSIDE_HELP, add_instrument, open_argument, scan_place
 
@@ -73,7 +75,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _show(rows: dict[str, str]) -> None:
     for name, text in rows.items():
-        print(f"{name:<11} {_plain(text, most=1500)}")
+        print(wrap_for(sys.stdout, f"{name:<11} {_plain(text, most=1500)}", " " * 12))
 
 
 def _plain(text: str, most: int = 300) -> str:

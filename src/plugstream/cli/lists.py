@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import TYPE_CHECKING, Any
+
+from plugstream.base.display.region import terminal_size, wrap_for
+from plugstream.base.text import wrap_words
 
 if TYPE_CHECKING:
     from plugstream.base.registry import Entry
@@ -81,14 +85,30 @@ def _measures(entry: Entry) -> list[dict[str, Any]]:
 
 
 def _text(kind: str, columns: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    table = _table([list(columns), *([_cell(entry, column) for column in columns.values()] for entry in rows)])
+    cells = [[_cell(entry, column) for column in columns.values()] for entry in rows]
+    table, size = _table([list(columns), *cells]), terminal_size(sys.stdout)
+    if size is not None and max(map(len, table)) > size[0]:
+        table = [line for row in cells for line in _block(list(columns), row, size[0])]
     missing = [f"  {e['name']}: {e['missing']}" for e in rows if e["missing"] is not None]
     lines = [*table, *(["", "Not here:", *missing] if missing else [])]
     if kind == "denoiser":
         reasons = [f"  {e['name']}: {e['why']}" for e in rows if e["why"] != "not known"]
         note = "Each is also there damped, (1 - theta) I + theta D: --damping THETA. GPU: '-' where torch sees none."
         lines += ["", "Averaged, and why:", *reasons, "", note]
-    return "\n".join(lines)
+    return "\n".join(wrap_for(sys.stdout, line) for line in lines)
+
+
+def _block(titles: list[str], row: list[str], columns: int) -> list[str]:
+    """An entry of a table that is too wide: its name with what it is, and below that the rest."""
+    name, *others, what = row
+    usual = ("", "-", "yes")  # that it is here need not be said
+    known = [(title, text) for title, text in zip(titles[1:], others, strict=False) if text not in usual]
+    rest = "; ".join(f"{title.partition(' (')[0]} {text}" for title, text in known)
+    lines = [
+        wrap_words(f"{name}: {what}", columns, " " * 4),
+        *([wrap_words(f"    {rest}", columns, "")] if rest else []),
+    ]
+    return "\n".join(lines).splitlines()
 
 
 def _markdown(columns: dict[str, Any], rows: list[dict[str, Any]]) -> str:

@@ -63,7 +63,7 @@ def run(parsed: argparse.Namespace) -> int:
                 for path in write(what, work, parsed.out):
                     say(f"wrote {path}")
     except OutOfTimeError as error:
-        say(f"the time is over, before {error}; the same command goes on from there")
+        say(f"time is up, before {error}; the same command goes on from there")
         return 130
     except KeyboardInterrupt:
         say("stopped; the same command goes on from the last cell")

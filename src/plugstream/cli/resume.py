@@ -80,7 +80,7 @@ def resume(
     partition = read_partition(folder)
     if partition is not None and iterations is not None:
         raise InputError(
-            f"blocks of {folder} that have finished keep no state, so that none can take more steps; start a new run "
+            f"blocks of {folder} that have finished keep no state, so they cannot take more steps; start a new run "
             "with more --iterations"
         )
     planned = plan(parts if group is None else parts.share(group), stored, partition=partition)

@@ -88,6 +88,10 @@ def open_page(parsed: argparse.Namespace, group: Group | None = None) -> RunPage
         if parsed.host is not None or parsed.port is not None:
             raise InputError("--host and --port say where --serve serves the page; add --serve, or leave them out")
         return None
+    from plugstream.base.system import renames_open
+
+    if not renames_open():  # Windows, where no process takes over a socket
+        raise InputError("--serve does not work on this system; type 'plugstream serve' in another terminal instead")
     from plugstream.runs.pages.access import new_token
     from plugstream.runs.pages.listening import open_socket
 

@@ -82,7 +82,7 @@ def _catch_up(events: list[Event], history: History, terminal: Terminal) -> None
 def _tell_state(folder: Path, history: History, running: bool | None) -> None:
     """Say what there is to watch, unless the run has ended."""
     if running:
-        say(f"watching {folder} at step {history.step}; Ctrl-C ends the watching, not the run")
+        say(f"watching {folder} at step {history.step}; Ctrl-C stops watching, not the run")
     elif running is None and history.stop is None:
         from plugstream.runs.describe import describe_state
 

@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from plugstream.denoisers.bm4d import BM4D as BM4D, BM4DProfile as BM4DProfile
     from plugstream.denoisers.counts import anscombe as anscombe, inverse_anscombe as inverse_anscombe
     from plugstream.denoisers.equivariant import Equivariant as Equivariant
+    from plugstream.denoisers.networks.published import from_weights as from_weights
+    from plugstream.denoisers.networks.unet import UNet as UNet
     from plugstream.denoisers.nlm import NLM as NLM
     from plugstream.denoisers.opening import Opening as Opening
     from plugstream.denoisers.parts import MagnitudePhase as MagnitudePhase, RealImaginary as RealImaginary
     from plugstream.denoisers.ridge import ConvexRidge as ConvexRidge
+    from plugstream.denoisers.rotated import RotatedChannels as RotatedChannels
     from plugstream.denoisers.shapes import (
         Channels as Channels,
         SliceMean as SliceMean,

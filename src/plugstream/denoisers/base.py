@@ -45,6 +45,7 @@ class Denoiser(ABC):
         tol: the relative tolerance that it states, 0 if it is exact.
         guide: an image by which it denoises others, if any.
         value: r(x) of a proximal operator, (..., *image) to (...); None if it is not known.
+        potential: g_sigma(x) of a gradient step, D(z) = z - grad g_sigma(z), from (..., *image) and sigma to (...).
     """
 
     ndim: int = 2
@@ -61,6 +62,7 @@ class Denoiser(ABC):
     tol: float = 0.0
     guide: Tensor | None = None
     value: Callable[[Tensor], Tensor] | None = None
+    potential: Callable[[Tensor, Sigma], Tensor] | None = None
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)

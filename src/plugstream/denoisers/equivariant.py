@@ -80,7 +80,7 @@ class Equivariant(Wrapper):
             raise InputError(f"equivariant must be mean or random, not {how!r}")
         if _innermost(self.denoiser).guide is not None:
             raise InputError(
-                f"{self.denoiser.describe()} has a guide, which lies one way, so that the image cannot be turned; "
+                f"{self.denoiser.describe()} has a guide, which lies one way, so the image cannot be turned; "
                 "leave the guide or equivariant out"
             )
         self.how, self.seed = how, seed

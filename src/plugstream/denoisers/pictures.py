@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -13,12 +14,11 @@ from torch import Tensor
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.denoisers.base import Around, Denoiser, Sigma, Wrapper
-from plugstream.denoisers.bm3d import BM3D
+from plugstream.denoisers.bm4d import BM4D
+from plugstream.denoisers.rotated import rotate_channels
 from plugstream.denoisers.shapes import SliceMean, Slices, adapt
-
-# Brightness, red against blue, green against both. Orthonormal, so white noise keeps its strength in every channel,
-# and uncorrelated for natural pictures, so that denoising one channel at a time loses little.
-OPPONENT = np.array([[1, 1, 1], [1, 0, -1], [1, -2, 1]]) / np.sqrt([[3], [2], [6]])
+from plugstream.denoisers.stabilized import Anscombe
+from plugstream.denoisers.wrap import Clip, Damping
 
 # Slices of a volume between two reports of progress have about this many pixels.
 _REPORTED = 1 << 20
@@ -55,9 +55,7 @@ def denoise_picture(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> NDArray[Any]:
-    """Remove white noise of standard deviation sigma from a picture, each channel of colour in an opponent space.
-
-    BM3D on the CPU finds the groups of all three on the brightness, as the papers do.
+    """Remove white noise of standard deviation sigma from a picture, colour in an opponent space (`RotatedChannels`).
 
     Arguments: pixels, (H, W), (H, W, 3), or with a last channel of transparency, (H, W, 2) or (H, W, 4), which is kept;
     or complex, (H, W), for a denoiser of complex images, with a noise of sigma in each part.
@@ -68,7 +66,7 @@ def denoise_picture(
     if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] not in (1, 2, 3, 4)):
         raise InputError(f"the picture is of shape {pixels.shape}; grey (H, W) or colour (H, W, 3) is needed")
     if not np.isfinite(pixels).all():
-        raise InputError("the picture holds NaN or infinity")
+        raise InputError("the picture holds NaN or infinity; replace these values first")
     if denoiser.ndim != 2:
         raise InputError(f"{denoiser.describe()} is for volumes, and a picture has two axes; use another denoiser")
     if any(length < least for length, least in zip(pixels.shape[:2], denoiser.min_shape, strict=True)):
@@ -79,12 +77,11 @@ def denoise_picture(
     planes = pixels[..., None] if pixels.ndim == 2 else pixels
     alpha = planes[..., planes.shape[2] - 1 :] if planes.shape[2] in (2, 4) else planes[..., :0]
     colour = planes[..., : planes.shape[2] - alpha.shape[2]]
-    turn = OPPONENT if colour.shape[2] == 3 else np.eye(1)
-    if colour.shape[2] == 3 and isinstance(denoiser, BM3D) and torch.device(device).type == "cpu":
-        denoiser = replace(denoiser, channels=True)
     kind, exact = (dtype.to_complex(), torch.complex128) if waves else (dtype, torch.float64)
-    stack = torch.from_numpy(np.ascontiguousarray(np.moveaxis(colour @ turn.T, -1, 0))).to(device=device, dtype=kind)
-    clean = np.moveaxis(denoiser(stack, sigma).to(exact).cpu().resolve_conj().numpy(), 0, -1) @ turn
+    if colour.shape[2] == 3:  # rotated before they are rounded
+        denoiser, kind = rotate_channels(denoiser, "opp", dtype), exact
+    stack = torch.from_numpy(np.ascontiguousarray(np.moveaxis(colour, -1, 0))).to(device=device, dtype=kind)
+    clean = np.moveaxis(denoiser(stack, sigma).to(exact).cpu().resolve_conj().numpy(), 0, -1)
     return np.concatenate([clean, alpha], axis=-1).reshape(pixels.shape)
 
 
@@ -94,43 +91,71 @@ def denoise_volume(
     sigma: float,
     *,
     ndim: int = 3,
-    volume: Literal["mean", 0, 1, 2] | None = None,
+    rotation: Literal["opp", "principal"] | None = None,
+    tiles: Callable[[Denoiser], Denoiser] | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    **how: Any,
 ) -> tuple[NDArray[Any], Denoiser]:
     """Remove white noise of standard deviation sigma from a volume, or each of several, and report the progress.
 
-    Arguments: values, (..., D, H, W); ndim, 2 for a series of pictures, (..., H, W); volume, as of `adapt`.
+    Arguments: values, (..., D, H, W), real or complex; ndim, 2 for a series of pictures, (..., H, W); rotation, if
+    pictures are channels of one, (..., C, H, W), as of `RotatedChannels`; tiles, puts the adapted denoiser on tiles;
+    how, `volume`, `parts` and `phase` of `adapt`.
     Returns the result, and the denoiser as it was adapted to volumes.
     """
     if not np.isfinite(values).all():
-        raise InputError("the volume holds NaN or infinity")
-    shape = values.shape[-ndim:]
-    stack = values.reshape(-1, *shape)
-    adapted = adapt(denoiser, shape, volume=volume)
-    inner = adapted
+        raise InputError("the volume holds NaN or infinity; replace these values first")
+    shape = values.shape[-ndim if rotation is None else -3 :]
+    stack, waves = values.reshape(-1, *shape), np.iscomplexobj(values)
+    adapted = denoiser if rotation is None else rotate_channels(denoiser, rotation)
+    adapted = adapt(adapted, shape, channels=rotation is not None, complex=waves, **how)
+    adapted = adapted if tiles is None else tiles(adapted)
+    inner, once = adapted, True
     while isinstance(inner, Wrapper):
+        once = once and isinstance(inner, Clip | Damping | Anscombe)  # which call the inner one once
         inner = inner.denoiser
     count = shape[inner.axis] if isinstance(inner, Slices) else sum(shape) if isinstance(inner, SliceMean) else 1
-    working = _report_slices(adapted, len(stack) * count)
-    out = np.empty(stack.shape, np.float64 if dtype == torch.float64 else np.float32)
+    count = shape[0] if isinstance(inner, BM4D) and once else count
+    working = _report_slices(adapted, len(stack) * count, count)
+    kind = dtype.to_complex() if waves else dtype
+    out = np.empty(stack.shape, torch.empty(0, dtype=kind).numpy().dtype)
     report("denoising", 0, len(stack) * count)
     for number, each in enumerate(stack):
-        image = torch.from_numpy(np.ascontiguousarray(each, dtype=out.dtype)).to(device=device, dtype=dtype)
-        out[number] = working(image, sigma).cpu().numpy()
+        image = torch.from_numpy(np.ascontiguousarray(each, dtype=out.dtype)).to(device=device, dtype=kind)
+        out[number] = working(image, sigma).cpu().resolve_conj().numpy()
         report("denoising", (number + 1) * count, len(stack) * count)
     return out.reshape(values.shape), adapted
 
 
-def _report_slices(denoiser: Denoiser, total: int) -> Denoiser:
-    """The same denoiser, which reports every few slices of a volume."""
+def _report_slices(denoiser: Denoiser, total: int, each: int) -> Denoiser:
+    """The same denoiser, which reports every few slices of a volume; BM4D as many of `each` volume's as it is worth."""
     if isinstance(denoiser, Wrapper):
-        return denoiser.rewrap(_report_slices(denoiser.denoiser, total))
+        return denoiser.rewrap(_report_slices(denoiser.denoiser, total, each))
     if isinstance(denoiser, SliceMean):
         return SliceMean(_Reporting(denoiser.denoiser, total))
     if isinstance(denoiser, Slices):
         return Slices(_Reporting(denoiser.denoiser, total), denoiser.axis)
+    if isinstance(denoiser, BM4D) and each > 1:
+        return _ReportingBM4D(denoiser.profile, denoiser.stages, total, each)
     return denoiser
+
+
+@dataclass(frozen=True)
+class _ReportingBM4D(BM4D):
+    """BM4D, one volume of `each` slices after the other, that reports its work as slices of `total`."""
+
+    total: int = 1
+    each: int = 1
+    volumes: list[int] = field(default_factory=lambda: [0])
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
+        out = super().denoise(image, sigma, warm)
+        self.volumes[0] += 1
+        return out
+
+    def on_progress(self, part: float) -> None:
+        report("denoising", self.volumes[0] * self.each + int(part * self.each), self.total)
 
 
 class _Reporting(Around):

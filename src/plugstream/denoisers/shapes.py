@@ -272,6 +272,8 @@ def _adapt(
             else RealImaginary(rest(complex=False), phase=phase)
         )
     sliced = len(spatial) == 3 and volume is not None and not isinstance(denoiser, Slices | SliceMean)
+    if sliced and denoiser.ndim == 3 and (plane := denoiser.variant(2)) is not None:  # BM3D, say, in place of BM4D
+        return _adapt(plane, spatial, complex, channels, volume, parts, phase)
     variant = None if sliced else denoiser.variant(len(spatial), channels=channels, complex=complex)
     if variant is not None:
         return variant

@@ -164,7 +164,8 @@ class Damping(Wrapper):
     """Make a nonexpansive denoiser averaged: (1 - theta) z + theta D(z, sigma), 0 < theta < 1.
 
     It has the fixed points of D, but other ones once combined with a gradient step. If D is nonexpansive this is
-    theta-averaged, and if D is a-averaged it is (theta a)-averaged.
+    theta-averaged, if D is a-averaged it is (theta a)-averaged, and if D is k-strictly pseudo-contractive, with theta <
+    1 - k, it is (theta / (1 - k))-averaged. A gradient step of g becomes one of theta g.
     Reference: Sun, Wohlberg and Kamilov, section 3.
     """
 
@@ -175,6 +176,9 @@ class Damping(Wrapper):
         self.theta = theta
         inner = self.denoiser.averaged
         self.averaged = theta * inner if inner is not None else (theta if nonexpansive else None)
+        potential = self.denoiser.potential
+        if potential is not None:  # z - theta grad g
+            self.potential = lambda image, sigma: theta * potential(image, sigma)
 
     def describe(self) -> str:
         return f"{self.denoiser.describe()}, damped by {self.theta:g}"

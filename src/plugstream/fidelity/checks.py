@@ -77,7 +77,7 @@ def check_adjoint(
             )
         worst = max(worst, error)
     if not bool(prediction.any()):
-        raise InputError(f"{names[0]} of {type(model).__name__} is zero here, so that nothing is checked; give `image`")
+        raise InputError(f"{names[0]} of {type(model).__name__} is zero here, so nothing is checked; give `image`")
     return worst
 
 
@@ -106,7 +106,7 @@ def check_gradient(
         raise InputError(f"the gradient has shape {tuple(gradient.shape)}, not that of the image, {tuple(x.shape)}")
     length = float(norm(gradient, ndim))
     if length == 0:
-        raise InputError("the gradient is zero at this image, so that nothing is checked; give another `image`")
+        raise InputError("the gradient is zero at this image, so nothing is checked; give another `image`")
     noise = _random(shape, fidelity.dtype, fidelity.device, draw)
     v = gradient / length + noise / norm(noise, ndim)
     slope, size = float(inner(gradient, v, ndim)), length * float(norm(v, ndim))
@@ -120,7 +120,7 @@ def check_gradient(
         raise InputError(
             f"the gradient of {type(fidelity).__name__} does not match its value: along a direction d changes by "
             f"{difference:.6g}, but the gradient says {slope:.6g}, a relative error of {best:.2g} where {limit:.0e} is "
-            "allowed; see whether it is the mean over views, and check the model by check_adjoint"
+            "allowed; check whether it is the mean over views, and check the model by check_adjoint"
         )
     return best
 

@@ -90,7 +90,7 @@ def prefer_bounds(fidelity: ModelFidelity) -> Preference:
     empty |= bounded.held_out >= _ALL and free.held_out < _HELD_OUT
     reason = (
         f"non-negative images leave {bounded.held_out:.2g} of the data unexplained and free ones {free.held_out:.2g} "
-        f"(asked of {len(views)} view{'s' * (len(views) > 1)})"
+        f"(judged by {len(views)} view{'s' * (len(views) > 1)})"
     )
     if not empty and (bounded.held_out <= _FACTOR * free.held_out + _LEAST or free.held_out >= _EXPLAINED):
         return Preference(0.0, f"{_BOUNDED}: {reason}")

@@ -24,7 +24,7 @@ INK, BLUE, ORANGE = "#222222", "#1f5fa8", "#c2571a"
 _PANEL, _SMALL_PANEL, _WIDE_PANEL, _LOW, _LEAST, _LETTER = 3.1, 2.2, 6.0, 0.9, 0.4, 0.07
 _FLAT = 2.5  # width over height beyond which images stand one below the other
 _LONGEST = 30.0  # width over height up to which an image has one scale in both directions
-_NOTHING, _CYCLIC = "#808080", "twilight"
+_NOTHING, _CYCLIC = "#808080", "twilight_shifted"
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) 
 
     A complex image is stem.npy in complex64 and two pictures, each as TIFF and PNG: stem-magnitude and stem-phase, the
     latter in radians. The TIFFs are the numbers of the array. The PNG of the phase is for the eye: in colours that
-    close from pi to -pi (those of `twilight`), grey where the magnitude is below 5 % of its largest, and, if
+    close from pi to -pi (those of `twilight_shifted`), grey where the magnitude is below 5 % of its largest, and, if
     the space calls the phase free, turned so that the image's mean is real, by the angle in its text chunk
     `plugstream:turned`. The range is the magnitude's.
 

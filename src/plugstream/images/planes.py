@@ -6,6 +6,7 @@ and turns other images to match it for comparison, so that colours mean the same
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +20,13 @@ from torch import Tensor
 
 from plugstream.images.space import ImageSpace
 
-# The colours of a phase, those of matplotlib's "twilight" (Bechtold, public domain), evenly spaced from -pi to pi. Both
-# ends are pale and 0 is dark, so that no edge shows where a phase wraps. The page's picture.js has the same.
+# The colours of a phase, those of matplotlib's "twilight_shifted" (Bechtold, public domain), evenly spaced from -pi to
+# pi. Both ends are dark, so that no edge shows where a phase wraps, and 0, the phase of empty space, is pale. The
+# same are in picture.js of the pages.
 CYCLIC = bytes.fromhex(
-    "e2d9e2 d7d7dd c4ced4 acc2cc 95b5c7 81a6c3 7297c1 6887be 6276ba 5f64b5 5e51ad "
-    "5d3da1 592a8f 511b77 45135c 381145 2f1436 3a113a 4a1342 5f174a 741e4f 872750 "
-    "983550 a64550 b25652 bb6958 c27c63 c89073 cca389 d1b6a3 d8c7be dfd4d6 e2d9e2"
+    "301437 381145 45135c 511b77 592a8f 5d3da1 5e51ad 5f64b5 6276ba 6887be 7297c1 "
+    "81a6c3 95b5c7 acc2cc c4ced4 d7d7dd e2d9e2 dfd4d6 d8c7be d1b6a3 cca389 c89073 "
+    "c27c63 bb6958 b25652 a64550 983550 872750 741e4f 5f174a 4a1342 3a113a 301437"
 )
 NOTHING = (0x80, 0x80, 0x80)  # where a value is not finite, or has no phase to speak of
 _MOST_CHANNELS = 4
@@ -134,6 +136,28 @@ def color_phase(phase: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.uint
     finite = np.isfinite(phase)
     shares = np.clip((np.where(finite, phase, 0.0) + math.pi) / (2 * math.pi), 0, 1)
     return np.where(finite, np.rint(254 * shares), 255).astype(np.uint8), colours
+
+
+def thumbnail(image: Tensor, axes: int, side: int = 256) -> bytes:
+    """A picture of an image for a glance, as PNG: grey, the magnitude if it is complex, a volume's middle slice.
+
+    Arguments: image (..., *image_shape), the first of several, with that many axes; side, pixels of the longer side at
+    most, and at least, so that a small image can be seen.
+    """
+    plane = image.detach().flatten(0, -axes - 1)[0] if image.ndim > axes else image.detach()
+    while plane.ndim > 2:
+        plane = plane[len(plane) // 2]
+    plane = plane.abs() if plane.is_complex() else plane
+    values = np.nan_to_num(plane.cpu().float().numpy(), posinf=0.0, neginf=0.0)
+    low, high = float(values.min()), float(values.max())
+    levels = np.rint(255 * (values - low) / ((high - low) or 1.0)).astype(np.uint8)
+    from PIL import Image
+
+    picture, factor = Image.fromarray(levels), side / max(levels.shape)
+    size = tuple(max(1, round(factor * count)) for count in reversed(levels.shape))
+    content = io.BytesIO()
+    picture.resize(size, Image.Resampling.NEAREST if factor > 1 else Image.Resampling.BOX).save(content, "PNG")
+    return content.getvalue()
 
 
 def average_blocks(values: Tensor, blocks: Sequence[int]) -> Tensor:

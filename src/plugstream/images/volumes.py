@@ -39,7 +39,8 @@ def volume_header(path: Path) -> tuple[str, tuple[int, ...]]:
     """The axes and the shape of a volume, or of a series of pictures, by its ending and its header: an OME-Zarr, a
     stack of grey pictures, or an NPY of three or more axes whose last is longer than the channels of a colour picture.
 
-    Axes are letters of t, c, z, y and x; there are none if it is a picture, or cannot be read.
+    Axes are letters of t, c, z, y and x, in the order of the file; there are none if it is a picture, or cannot be
+    read.
     """
     kind = path.suffix.lower()
     try:
@@ -48,7 +49,7 @@ def volume_header(path: Path) -> tuple[str, tuple[int, ...]]:
             return names, tuple(array.shape)
         if kind == ".npy" and path.is_file():
             values = np.load(path, mmap_mode="r", allow_pickle=False)
-            volume = values.dtype.kind != "c" and (values.ndim > 3 or (values.ndim == 3 and values.shape[2] > 4))
+            volume = values.ndim > 3 or (values.ndim == 3 and (values.shape[2] > 4 or values.dtype.kind == "c"))
             return (_usual_axes(values.ndim), values.shape) if volume else ("", ())
         if kind in (".tif", ".tiff") and path.is_file():
             import tifffile
@@ -70,7 +71,7 @@ def _usual_axes(count: int) -> str:
 
 
 def read_volume(path: Path) -> StoredVolume:
-    """The volume of a file for which `volume_header` gives axes; real numbers."""
+    """The volume of a file for which `volume_header` gives axes, z moved before y and x."""
     about: dict[str, Any] = {}
     kind = path.suffix.lower()
     try:
@@ -89,12 +90,12 @@ def read_volume(path: Path) -> StoredVolume:
     if "z" in names:
         values, names = np.moveaxis(values, names.index("z"), -3), f"{names.replace('z', '')[:-2]}zyx"
         about = about if about.get("axes") == names else {}
-    if values.dtype.kind not in "fiu" or 0 in values.shape:
-        raise InputError(f"{path} holds {values.dtype} of shape {values.shape}; a volume of real numbers is needed")
+    if values.dtype.kind not in "fiuc" or 0 in values.shape:
+        raise InputError(f"{path} holds {values.dtype} of shape {values.shape}; a volume of numbers is needed")
     return StoredVolume(np.asarray(values), names, about)
 
 
-def check_volume_place(path: Path) -> None:
+def check_volume_place(path: Path, *, complex: bool = False) -> None:
     """Refuse a place to which a volume cannot be written, before it is made."""
     if path.exists():
         raise InputError(f"{path} exists already; remove it or choose another name")
@@ -102,6 +103,8 @@ def check_volume_place(path: Path) -> None:
         raise InputError(f"the folder {path.parent} does not exist; make it first")
     if path.suffix.lower() not in _ENDINGS:
         raise InputError(f"cannot write {path.name}: for a volume the ending must be .npy, .tif or .zarr")
+    if complex and path.suffix.lower() not in (".npy", ".zarr"):
+        raise InputError(f"cannot write {path.name}: complex numbers are written as .npy or .zarr")
 
 
 def write_volume(path: Path, volume: StoredVolume) -> None:

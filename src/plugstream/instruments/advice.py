@@ -36,7 +36,7 @@ def advise_batches(n_views: int, batch: int | None, rounds: int, few: int) -> li
     """
     advice = []
     if batch is not None and n_views >= rounds * batch:
-        advice.append(Advice("sampler", "name", "epochs", "every view is used once before any again", True))
+        advice.append(Advice("sampler", "name", "epochs", "every view is used once before any is repeated", True))
     if batch is not None and batch < few:
         reason = f"{batch} views a step are too few for momentum that grows (--momentum bounded)"
         advice.append(Advice("momentum", "name", "bounded", reason, True))

@@ -17,7 +17,7 @@ from plugstream.instruments.base import Block, Experiment, Instrument, Place, de
 from plugstream.instruments.ct_advice import advise_limited, advise_views, lacks_angles
 from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, FixedArray, mask_column
 from plugstream.instruments.suspects import suspects_of_ct
-from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
+from plugstream.models.ct_beams import cone_beam, fan_beam, find_order, ordered_angles, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_plausible import check_plausible, outlook, warn_if_implausible
 from plugstream.models.ct_stack import row_slices
@@ -48,6 +48,9 @@ class CTSimulation(Options):
     views: int = Field(180, ge=1, le=10**9, description="number of views")
     arc: float = Field(
         0.0, ge=0, le=360, description="degrees that they cover; 0 for 180 if parallel, and otherwise 360"
+    )
+    order: Literal["ascending", "golden", "bit-reversed"] = Field(
+        "ascending", description="order of the angles: ascending, golden or bit-reversed, which see all sides early"
     )
     columns: int = Field(0, ge=0, le=1 << 24, description="detector columns; 0 for as many as see the whole image")
     rows: int = Field(0, ge=0, le=1 << 20, description="detector rows of a volume; 0 for as many as it has slices")
@@ -207,8 +210,10 @@ class CT(Instrument):
         tilted = f", tilted by {tilt:.3g} degrees" if tilt > 0.01 else ""
         scale = "" if self.parallel else f" magnified {np.median(beam.magnification):.4g} times"
         bad = 0 if self.good is None else int((~self.good).sum())
+        order = find_order(beam.angles)
+        ordered = f" in {order} order" if order not in ("", "ascending") else ""
         return {
-            "views": f"{n_views} over {beam.arc:.4g} degrees, {kind}{scale}{tilted}",
+            "views": f"{n_views} over {beam.arc:.4g} degrees{ordered}, {kind}{scale}{tilted}",
             "detector": f"{' x '.join(map(str, self.data_shape))} pixels, {np.median(beam.pixel):.6g} {unit} wide at "
             "the image" + (f", {bad} of them bad" if bad else ""),
             "image": f"{self.voxels.describe()} {unit}",
@@ -279,7 +284,7 @@ class CT(Instrument):
             "use fewer --views or a smaller --size",
         )
         arc = s.arc or (180.0 if s.beam == "parallel" else 360.0)
-        angles = np.deg2rad(arc) * np.arange(s.views) / s.views
+        angles = ordered_angles(s.views, np.deg2rad(arc), s.order)
         if s.beam == "parallel":
             rays = parallel_beam(angles, (rows, columns) if s.slices else columns, pixel)
         elif s.beam == "cone":

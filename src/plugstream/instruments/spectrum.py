@@ -28,7 +28,7 @@ def parse_waves(text: str) -> tuple[float, ...]:
     """
     words = [word for word in text.split(",") if word.strip()]
     if not words or len(words) > _MOST:
-        raise InputError(f"{_shorten(text)!r} is no list of frequencies; write 2,4,6GHz, or wavelengths as 50,75mm")
+        raise InputError(f"{_shorten(text)!r} is not a list of frequencies; write 2,4,6GHz, or wavelengths as 50,75mm")
     waves: list[float] = []
     unit = "GHz"
     frequencies = {name.lower(): name for name in FREQUENCY_UNITS}
@@ -43,7 +43,7 @@ def parse_waves(text: str) -> tuple[float, ...]:
         if not 0 < value < math.inf or (unit not in FREQUENCY_UNITS and unit not in _LENGTH_UNITS):
             units = ", ".join((*FREQUENCY_UNITS, *_LENGTH_UNITS))
             raise InputError(
-                f"{_shorten(word.strip())!r} is no frequency or wavelength; write 4GHz, with one of {units}"
+                f"{_shorten(word.strip())!r} is not a frequency or wavelength; write 4GHz, with one of {units}"
             )
         wave = LIGHT / (value * FREQUENCY_UNITS[unit]) if unit in FREQUENCY_UNITS else value * _LENGTH_UNITS[unit]
         if not 0 < wave < math.inf:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from plugstream.base.errors import InputError
-from plugstream.base.progress import report
 from plugstream.models.base import ModelBase
 from plugstream.models.born_dense import FIELD_BYTES, DenseBorn, fits, green_matrix, incident_fields, peak_intensities
 from plugstream.models.born_expansion import Expansion, plan_expansion, source_distance
@@ -170,7 +169,6 @@ class BornModel(ModelBase):
         index = all_views(views, self.n_views)
         if isinstance(self.engine, DenseBorn):
             return super().squared_norms(index, tol)
-        report("estimating L of every view", 0, len(index))
         return self.engine.squared_norms(index, self._mask_rows(index), tol)
 
     def squared_norm_bounds(self, views: Tensor) -> Tensor:

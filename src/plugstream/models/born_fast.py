@@ -12,6 +12,7 @@ from torch import Tensor
 
 from plugstream.base.cuda_graphs import GraphCall
 from plugstream.base.linalg import largest_eigenvalue
+from plugstream.base.progress import report
 from plugstream.images.grid import Points
 from plugstream.models.born_dense import fits, weigh
 from plugstream.models.born_expansion import Coefficients, Expansion
@@ -216,8 +217,11 @@ class FastBorn:
         """
         step = max(1, self._at_once() // 8)
         masks = [None] * len(index) if mask is None else mask.split(step)
-        parts = zip(index.split(step), masks, strict=False)
-        return torch.cat([self._squared_norms(part, rows, tol) for part, rows in parts])
+        norms = []
+        for number, (part, rows) in enumerate(zip(index.split(step), masks, strict=False)):
+            report("estimating L of every view", number * step, len(index))
+            norms.append(self._squared_norms(part, rows, tol))
+        return torch.cat(norms)
 
     def _squared_norms(self, index: Tensor, mask: Tensor | None, tol: float) -> Tensor:
         rows = self._rows(index)

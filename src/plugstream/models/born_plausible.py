@@ -64,7 +64,7 @@ def check_plausible(setup: Experiment) -> None:
     if (across := _diagonal(setup.grid) / wavelength) < _TOO_SMALL_IMAGE:
         raise InputError(
             f"the image is {across:.2g} wavelengths of {wavelength:.4g} m across, with {wavelength / pixel:,.0f} "
-            f"pixels a wavelength, so that nothing in it can be told apart; {_UNITS}"
+            f"pixels a wavelength, so nothing in it can be told apart; {_UNITS}"
         )
     for name, points in _antennas(setup):
         check_places(name, points, setup)

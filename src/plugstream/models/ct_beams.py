@@ -16,6 +16,51 @@ from plugstream.models.ct_geometry import Rays
 
 Points = NDArray[np.float64]
 Pixel = float | tuple[float, float]
+_GOLDEN = (np.sqrt(5) - 1) / 2
+_CLOSE = 0.05  # of the mean step between angles: what angles of an encoder may be off
+
+
+def ordered_angles(views: int, arc: float, order: str = "ascending") -> Points:
+    """Angles of a scan in the order in which they are taken, so that an image can form before the last of them.
+
+    Of n views over an arc a, view k is at a k / n if ascending; at a frac(k (sqrt 5 - 1)/2) if "golden", where the
+    views of any interval of time are spread over the arc, evenly within a factor of two or so; and at a r_k / n if
+    "bit-reversed", r_k being the k-th of 0 .. n - 1 in the order of their bits read backwards, where every power of two
+    of first views is spread evenly.
+
+    Arguments: views; arc, radians; order.
+    References: Köhler, IEEE NSS 2004 (golden ratio); Mohan et al., IEEE Trans. Comput. Imaging 1, 2015 (bit reversal).
+    """
+    if order == "golden":
+        return np.asarray(arc * (np.arange(views) * _GOLDEN % 1))
+    ranks = np.arange(views)
+    if order == "bit-reversed":
+        bits = max(1, (views - 1).bit_length())
+        ranks = np.array([int(f"{k:0{bits}b}"[::-1], 2) for k in range(1 << bits)])
+        ranks = ranks[ranks < views]
+    return arc * ranks / views
+
+
+def find_order(angles: ArrayLike, arcs: tuple[float, ...] = (np.pi, 2 * np.pi)) -> str:
+    """Which order of `ordered_angles` angles were taken in; "" where it is none, or there are fewer than eight.
+
+    The first angle may be any, and the turn either way. Angles must fit to a twentieth of their mean step, modulo the
+    arc. A scan that is still running has the first angles of its order: golden ones are known at once, bit-reversed
+    ones once there is a power of two of them.
+
+    Arguments: angles, (views,), radians; arcs that they may cover.
+    """
+    taken = np.asarray(angles, dtype=np.float64)
+    n = len(taken)
+    if n < 8:
+        return ""
+    for order in ("ascending", "golden", "bit-reversed"):
+        for arc in arcs:
+            for way in (1, -1):
+                off = (way * (taken - taken[0]) - ordered_angles(n, arc, order) + arc / 2) % arc - arc / 2
+                if np.abs(off).max() <= _CLOSE * arc / n:
+                    return order
+    return ""
 
 
 def parallel_beam(

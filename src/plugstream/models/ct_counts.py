@@ -37,7 +37,7 @@ class RawCounts:
 
     def __post_init__(self) -> None:
         if not bool((self.field.flats > self.field.dark).any()):
-            raise InputError("the flat fields are nowhere brighter than the dark one, so that nothing can be measured")
+            raise InputError("the flat fields are nowhere brighter than the dark one, so nothing can be measured")
 
     @property
     def usual(self) -> float:

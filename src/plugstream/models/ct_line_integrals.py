@@ -120,7 +120,7 @@ def fill_pixels(frames: ArrayLike, bad: NDArray[np.bool_]) -> Frames:
         return values
     bad_rows = bad.all(1)
     if bad_rows.all():
-        raise InputError("every pixel of the detector is bad; are flat and dark fields what they are said to be?")
+        raise InputError("every pixel of the detector is bad; are the flat and dark fields right?")
     columns = np.arange(bad.shape[1])
     for row in np.flatnonzero(bad.any(1) & ~bad_rows):
         good = columns[~bad[row]]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from plugstream.base.errors import InputError
 from plugstream.base.registry import find
 from plugstream.base.text import parse_value
-from plugstream.runs.reasons import default_reasons
+from plugstream.runs.default_reasons import default_reasons
 from plugstream.settings import Draft, Settings, SettingsFile, is_weight, needs_sigma, parse_assignment
 
 if TYPE_CHECKING:  # what needs torch is imported when it is used, so that mistakes are reported at once
@@ -122,7 +122,7 @@ def advised_settings(
     """
     from plugstream.scans.baselines.first_image import image_range
 
-    advisor = _Advisor(draft, scan)
+    advisor = _Advisor(draft, scan, decide)
 
     @cache
     def find_range() -> float:
@@ -144,7 +144,8 @@ def advised_settings(
     notes = advisor.notes
     if draft.file is None:
         views = None if follow else scan.n_views
-        notes = notes + default_reasons(settings, scan.instrument.image, views, advisor.given | advisor.presets.keys())
+        chosen = advisor.given | advisor.presets.keys()
+        notes = notes + default_reasons(settings, scan.instrument.image, views, chosen, advisor.without_rival)
     return Advised(settings, tuple(notes))
 
 
@@ -152,13 +153,15 @@ class _Advisor:
     """What is added to a draft, as `presets`, with reasons in `notes`; `typed` are the settings without them, `given`
     is what a person chose."""
 
-    def __init__(self, draft: Draft, scan: Scan) -> None:
+    def __init__(self, draft: Draft, scan: Scan, decide: Callable[[Callable[[], float]], float] | None = None) -> None:
         name = ("instrument", "name", scan.instrument.name)  # not known before, where the scan was not there yet
         self.draft = draft if "name" in draft.tables.get("instrument", {}) else draft.add([name])
         self.scan, self.typed, self.given = scan, self.draft.settings, draft.typed
         self.presets: dict[tuple[str, str], Any] = {}
         self.notes: list[str] = []
         self._if_searched: list[Advice] = []
+        self._decide = decide
+        self.without_rival = ""  # why no rival of TV is tried on a volume
         self._sigma_reason = ""
         self._steps_reasons: list[str] = []  # for a number of steps, which is a limit where they end by arrival
 
@@ -191,9 +194,23 @@ class _Advisor:
         instrument, columns, n_views = self.scan.instrument, _columns(self.scan), self.scan.n_views
         advice = instrument.advise_scan(columns, n_views, self.typed.sampler.views)
         batches = [one.value for one in advice if (one.section, one.key) == _BATCH]
-        if _BATCH in self.given or not batches:
-            return advice
-        return instrument.advise_scan(columns, n_views, int(batches[0]))
+        if _BATCH not in self.given and batches:
+            advice = instrument.advise_scan(columns, n_views, int(batches[0]))
+        rival = None if any(one.section == "denoiser" and one.search for one in advice) else self._advise_rival()
+        return advice if rival is None else (*advice, rival)
+
+    def _advise_rival(self) -> Advice | None:
+        """A rival of the usual denoiser of volumes, None if it has none."""
+        if len(self.scan.instrument.image.spatial) != 3:
+            return None
+        import torch
+
+        from plugstream.runs.rivals import advise_rival
+
+        threads = self.typed.compute.threads or torch.get_num_threads
+        count = threads if isinstance(threads, int) else threads() if self._decide is None else self._decide(threads)
+        rival, self.without_rival = advise_rival(self.scan.instrument.image, self.typed.compute.device, count)
+        return rival
 
     def _applies(self, advice: Advice, place: tuple[str, str], *, strength: bool) -> bool:
         """Whether a piece of advice is of use, and contradicts nothing that was given."""
@@ -255,7 +272,7 @@ class _Advisor:
         else:
             begin = added.get(_SIGMA, self.presets.get(_SIGMA))
             steps = added.get(_SEARCH, self.typed.algorithm.search)
-            text = f"no sigma is given, so that the first {steps} steps search for it, from {begin} on"
+            text = f"no sigma is given, so the first {steps} steps search for it, starting at {begin}"
             self.notes.append(f"{text} (--sigma, or --search none)")
             if not added:  # a person said everything
                 return
@@ -265,7 +282,7 @@ class _Advisor:
 
     def _search_presets(self, later: dict[tuple[str, str], Any]) -> dict[tuple[str, str], Any] | None:
         """What makes a run search for sigma, None for no search; `later` is what is advised to runs that search."""
-        from plugstream.runs.search import heat_steps
+        from plugstream.runs.rivals import heat_share, heat_steps
 
         a, chosen, advised = self.typed.algorithm, _SEARCH in self.given, self.presets
         if a.fall is not None or _FALL in later:
@@ -285,7 +302,8 @@ class _Advisor:
             most = usual * 3 if _SIGMA in advised else usual * 12 // 5
             added[_ITERATIONS] = total = most if steps is None else steps * 6 // 5
             if steps is None and rivals:
-                steps = heat_steps(most * 5 // 6, rivals.count(",") + 1) + most * 5 // 6
+                own = str(later.get(_DENOISER, self.typed.denoiser.name))
+                steps = heat_steps(most * 5 // 6, heat_share(own, rivals.split(","))) + most * 5 // 6
                 added |= {_ITERATIONS: steps + most // 6, _SEARCH: steps}
         if steps is None:
             added[_SEARCH] = total * 5 // 6 if _SIGMA in advised else total * 5 // 6 // 20 * 20
@@ -327,7 +345,7 @@ class _Advisor:
             return
         if batch is not None and batch < n_views:
             self.notes.append(
-                "every view is used once before any again, which takes noise out of batches (--sampler epochs)"
+                "every view is used once before any is repeated, which makes batches less noisy (--sampler epochs)"
             )
             self.add({_SAMPLER: "epochs"})
 
@@ -352,7 +370,7 @@ class _Advisor:
         limit = searched + _LONGEST * usual
         self.notes = [text for text in self.notes if text not in self._steps_reasons]
         self.notes.append(
-            f"steps end when the image has arrived, after {limit} at most (--iterations for a fixed number)"
+            f"the run ends when the image has arrived, after at most {limit} steps (--iterations for a fixed number)"
         )
         self.add({_ITERATIONS: limit, _ARRIVE: a.arrive or ARRIVED})
 

@@ -58,7 +58,7 @@ class Agreement:
         """Some slices, as the scan's instrument cuts them."""
         block = self.scan.instrument.block(self.scan.columns, first, last)
         if block is None:
-            raise InputError(f"views of {self.scan.path} do not fall apart into slices any more; start a new run")
+            raise InputError(f"views of {self.scan.path} can no longer be split into slices; start a new run")
         return block
 
     def open(self, number: int) -> tuple[MemoryScan, Plan]:
@@ -81,7 +81,7 @@ def recall(scan: StoredScan, plan: Plan, partition: Partition, folder: Path) -> 
         if sums.shape != (partition.views, len(partition.blocks)) or sums.dtype != np.uint32:
             raise ValueError(f"it holds {sums.dtype} of {sums.shape}")
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{place} cannot be read: {error}; bring it back, or start a new run") from error
+        raise InputError(f"{place} cannot be read: {error}; restore it, or start a new run") from error
     return Agreement(scan, plan.alone(), partition, sums)
 
 
@@ -106,7 +106,7 @@ def agree(scan: StoredScan, plan: Plan, partition: Partition, log: EventLog) -> 
     bounds = group.decide(lambda: _settle_bounds(agreement))
     agreement = replace(agreement, plan=agreement.plan.with_bounds(bounds))
     for reason in bounds.reasons:
-        log.add(Note(f"{reason} (asked of the block in the middle)"))
+        log.add(Note(f"{reason} (judged by the block in the middle)"))
     if goes_by_lipschitz(plan.settings):
         largest = group.decide(lambda: _bound_lipschitz(agreement))
         log.add(Note(f"L = {largest:.4g}, the largest of all blocks, bounds every view of each"))
@@ -187,7 +187,7 @@ def _bound_lipschitz(agreement: Agreement) -> float:
         curvature = max(_fidelity(scan, plan).curvature for scan, plan in opened)
         if not math.isfinite(curvature):
             raise InputError(
-                "no L is known of this loss, so that each block of slices would find a step of its own; give --step as "
+                "no L is known for this loss, so each block of slices would find a step of its own; give --step as "
                 "a number"
             )
     return curvature * max(norms)

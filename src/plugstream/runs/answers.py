@@ -86,9 +86,9 @@ def answer_strength(
             algorithm, result.state, steps=result.state.k, seed=settings.sampler.seed, held_out=held_out
         )
     except InputError as error:
-        return Answer("not asked", None, f"held-out data cannot be asked: {error}")
+        return Answer("not asked", None, f"held-out data cannot be used: {error}")
     except KeyboardInterrupt:
-        return Answer("not asked", None, "it was interrupted while held-out data was asked")
+        return Answer("not asked", None, "it was interrupted while held-out data was checked")
 
 
 def mean_misfit(fidelity: Any, image: Tensor) -> float:

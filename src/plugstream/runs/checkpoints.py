@@ -166,9 +166,9 @@ class Checkpoints:
         except InputError as error:
             raise DamagedError(f"the checkpoint {path} is damaged: {error}") from error
         if header.get("version") != _VERSION:
-            raise DamagedError(f"{path} is damaged, or no checkpoint of version {_VERSION}")
+            raise DamagedError(f"{path} is damaged, or not a checkpoint of version {_VERSION}")
         if wrong := difference(json.loads(header["about"]), self.about):
-            raise InputError(f"{path} belongs to another run: {wrong}; bring back what it was, or start a new run")
+            raise InputError(f"{path} belongs to another run: {wrong}; restore what it was, or start a new run")
         content, before, now = json.loads(header["content"]), json.loads(header["tools"]), tools()
         changes = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
         text = f"so far it was computed with {'; '.join(changes)}; the last bits may differ for it"
@@ -265,12 +265,12 @@ def check_history(saved: SavedState, past: History, log: str) -> None:
     """Refuse to go on from a checkpoint whose log is not as it was when the checkpoint was written."""
     if not past.views:
         raise InputError(
-            f"{log} does not tell which views the run used, so it cannot go on from {saved.path}; bring that "
-            "file back, or start a new run"
+            f"{log} does not tell which views the run used, so it cannot continue from {saved.path}; restore "
+            "that file, or start a new run"
         )
     if not past.knows(saved.content["log"]):
         raise InputError(
-            f"lines are missing at the end of {log}, which {saved.path} was written after; bring that file back "
+            f"lines are missing at the end of {log}, which {saved.path} was written after; restore that file "
             "from a copy, or start a new run"
         )
 

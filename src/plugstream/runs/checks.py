@@ -54,6 +54,8 @@ def check_settings(settings: Settings) -> None:
         parse_stages(a.stages)
     if settings.scan.follow:
         _check_growth(settings)
+    elif settings.scan.window is not None:
+        raise InputError("--window forgets views of a scan that is followed; add --follow, or leave it out")
 
 
 def check_batch(settings: Settings, n_views: int, interval: int | None = None) -> None:
@@ -149,7 +151,7 @@ def _check_uses(settings: Settings) -> None:
     uses = a.entry.facts.get("uses", ())
     if a.refined and not _says(a, "refines"):
         raise InputError(
-            f"{a.name} cannot refine anything beside the image; say --refine none, or use --algorithm "
+            f"{a.name} cannot refine anything beside the image; use --refine none, or use --algorithm "
             f"{_entries_with('algorithm', 'refines')}"
         )
     if a.refine_steps is not None and not a.refined:
@@ -176,7 +178,9 @@ def _check_uses(settings: Settings) -> None:
 
 def _check_growth(settings: Settings) -> None:
     """Refuse to follow a scan with what needs all of its views from the beginning."""
-    a = settings.algorithm
+    a, window, batch = settings.algorithm, settings.scan.window, settings.sampler.views or 1
+    if window is not None and window < batch:
+        raise InputError(f"a window of {window} views is smaller than a batch of {batch}; use a smaller --batch")
     if a.settled is not None:
         raise InputError("a scan that is followed has other views to judge by as it grows; leave --settled out")
     for choice, kind in ((a, "algorithm"), (settings.sampler, "sampler")):
@@ -194,7 +198,7 @@ def _check_strength(settings: AlgorithmSettings) -> None:
     """Refuse a noise level that is not given, or twice, and steps that are none."""
     if settings.sigma is None and settings.lam is None:
         raise InputError(
-            "how strongly to denoise is not given; use --sigma (for TV and values from 0 to 1, 0.01 to 0.03 is a "
+            "it is not clear how strongly to denoise; use --sigma (for TV and values from 0 to 1, 0.01 to 0.03 is a "
             "good start), --lam, or --search 250, which finds sigma"
         )
     if settings.sigma is not None and settings.lam is not None:

@@ -80,7 +80,7 @@ def send_command(folder: Path, command: Command) -> None:
         with contextlib.suppress(FileExistsError):
             place.mkdir()
         if not stat.S_ISDIR(os.lstat(place).st_mode):
-            raise InputError(f"{place} is no folder; remove it")
+            raise InputError(f"{place} is not a folder; remove it")
         name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.json"
         write_whole(place / name, [json.dumps(asdict(command)).encode()])
     except OSError as error:

@@ -190,8 +190,9 @@ def reason_to_end(trace: Trace, limit: float) -> Stop | None:
         return None
     if all(one.within(limit) for one in arrivals):
         return Stop.ARRIVED
-    hovers = max(one.to_go for one in arrivals) > limit >= max(one.drift for one in arrivals)
-    return Stop.HOVERS if hovers else None
+    still = limit >= max(one.drift for one in arrivals)
+    hovers = still and all(one.hovers or one.within(limit) for one in arrivals)  # as its verdict will say
+    return Stop.HOVERS if hovers and max(one.to_go for one in arrivals) > limit else None
 
 
 def reason_to_stop(

@@ -67,7 +67,7 @@ class EventLog:
             if not self._lines.in_place:
                 raise StorageError(
                     f"the event log {self.path} was removed or replaced while the run went on, which has no other "
-                    "record; bring it back, and 'plugstream resume' goes on from the last checkpoint, or start again"
+                    "record; restore it, and 'plugstream resume' goes on from the last checkpoint, or start again"
                 )
             self._lines.add(content)
         except OSError as error:
@@ -132,8 +132,8 @@ def _events(lines: Iterable[tuple[int, dict[str, Any], str]], path: Path) -> Ite
         event = parse_event(content)
         if event is None:  # a checksum can be right and the event not
             raise DamagedError(
-                f"line {number} of {_NAME} {path} cannot be read: it is no event of version {VERSION}; bring the file "
-                "back from a copy, or start again"
+                f"line {number} of {_NAME} {path} cannot be read: it is not an event of version {VERSION}; restore the "
+                "file from a copy, or start again"
             )
         yield event, check
 

@@ -96,12 +96,16 @@ class Note(Event):
 
 @dataclass(frozen=True)
 class Views(StepEvent):
-    """From this step on the run has the first `views` views, without damaged ones; `lipschitz` bounds their L_i."""
+    """From this step on the run has views `first` to `views` - 1, without damaged ones; `lipschitz` bounds their L_i.
+
+    `first` is not 0 where a window slides over a scan that is followed, and the views before it are forgotten.
+    """
 
     views: int
     damaged: tuple[int, ...]
     lipschitz: float | None
     ended: bool
+    first: int = 0
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ def _iterate(
     run.write(settings)
     log.add(Note(str(choice)))
     _pass_on(run, caught)
-    views = MeasuredViews(run.scan, settings, lambda: () if population is None else population.record.damaged)
+    views = MeasuredViews(run.scan, settings, lambda: None if population is None else population.record)
     monitors = _choose_monitors(run, views, fidelity)
     quantities = [*quantities_of(monitors), TO_GO]
     log.add(Quantities(tuple(quantity.content() for quantity in quantities)))
@@ -295,7 +295,7 @@ def _answer(
     """The result with the other two answers of its verdict."""
     if run.part:
         return result
-    report("asking whether the image explains the data")
+    report("checking whether the image explains the data")
     result = answer_explanation(result, fidelity, run.scan, run.plan, run.group)
     last = run.last
     searched = run.search is not None

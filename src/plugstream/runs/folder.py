@@ -19,6 +19,7 @@ from typing import Any
 
 from plugstream.base.errors import InputError, StorageError
 from plugstream.base.files import NOT_PLAIN, hidden_place, lock_folder, name_target, sync_folder, write_whole
+from plugstream.base.system import renames_open
 from plugstream.base.version import __version__
 from plugstream.runs.event_log import read_events
 from plugstream.runs.events import StepEvent
@@ -45,13 +46,20 @@ def whole_folder(path: Path) -> Iterator[Path]:
         with lock(partial, path), name_target(partial, path):
             yield partial
             _refuse_existing(path)
-            (partial / ".lock").unlink()
-            partial.rename(path)
+            if renames_open():
+                _take_name(partial, path)
+        if not renames_open():
+            _take_name(partial, path)
         sync_folder(path.parent)
     except OSError as error:
         raise StorageError(f"cannot make the output folder {path}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _take_name(partial: Path, path: Path) -> None:
+    (partial / ".lock").unlink()
+    partial.rename(path)
 
 
 def _refuse_existing(path: Path) -> None:
@@ -84,7 +92,7 @@ def check_plain(folder: Path) -> None:
             wrong = "is a link instead of a folder" if name in folders else f"cannot be used: {NOT_PLAIN}"
             raise InputError(f"{folder / name} {wrong}; put what it should be in its place")
         if name.endswith((".json", ".toml")) and about.st_size > _MOST_BYTES:
-            raise InputError(f"{folder / name} has {about.st_size / 1e6:.0f} MB, so it is none that a run has")
+            raise InputError(f"{folder / name} has {about.st_size / 1e6:.0f} MB, so it cannot be that of a run")
 
 
 def remove_unbegun(folder: Path, *more: str) -> None:
@@ -164,7 +172,7 @@ def open_run(folder: Path) -> RunRecord:
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{folder} is not the folder of a run that had begun: it has no run.json") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"run.json of {folder} cannot be read: {error}; bring it back, or start a new run") from error
+        raise InputError(f"run.json of {folder} cannot be read: {error}; restore it, or start a new run") from error
 
 
 def write_down(

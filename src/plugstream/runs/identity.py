@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 
 import torch
 
-from plugstream.base.registry import OWN, entries, pattern_of
+from plugstream.base.registry import OWN, WEIGHTS, entries, pattern_of
+from plugstream.base.system import count_processors, find_memory
 from plugstream.base.version import __version__
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Machine, Start
@@ -97,9 +97,11 @@ def _files(settings: Settings) -> dict[str, tuple[Path, str]]:
     files: dict[str, tuple[str | None, str]] = {}
 
     def add(setting: str, name: str) -> None:
-        if pattern_of(name) == OWN:  # else it is no path
+        if pattern_of(name) == OWN:
             path, _, entry = name.rpartition(":")
             files[setting] = (path, f":{entry}")
+        elif pattern_of(name) == WEIGHTS:
+            files[setting] = (name, "")
 
     for section, choice in _choices(settings):
         add(f"{section}.name", choice.name)
@@ -140,8 +142,8 @@ def describe_machine(device: str, processes: int) -> Machine:
         platform.node(),
         f"{platform.system()} {platform.release()}",
         _processor(),
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        _memory(),
+        count_processors(),
+        find_memory(),
         torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",
         torch.get_num_threads(),
         processes,
@@ -156,10 +158,3 @@ def _processor() -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "") or platform.processor() or platform.machine()
-
-
-def _memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return None

@@ -58,7 +58,9 @@ def check_place(place: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         ours = False
     if not ours:
-        raise InputError(f"{place} exists already, and is no live image of a run; choose another place, or remove it")
+        raise InputError(
+            f"{place} exists already, and is not a live image of a run; choose another place, or remove it"
+        )
 
 
 @dataclass

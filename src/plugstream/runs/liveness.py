@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plugstream.base.system import process_state
 from plugstream.runs.callbacks import Callback
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Heartbeat
@@ -41,13 +42,13 @@ class Process:
         """Whether it still runs, and is no zombie; None where it cannot be seen from here."""
         if self.machine != _machine():
             return None
-        state, started = _stat(self.pid)
+        state, started = process_state(self.pid)
         return state not in ("", "Z", "X") and started == self.started
 
 
 def this_process() -> Process:
     """The present process."""
-    return Process(os.getpid(), _stat(os.getpid())[1], _machine())
+    return Process(os.getpid(), process_state(os.getpid())[1], _machine())
 
 
 def is_running(folder: Path, history: History) -> bool | None:
@@ -100,16 +101,6 @@ class Heartbeats(Callback):
         self.begun += seconds
         if self.last is not None:
             self.last = (self.last[0] + seconds, self.last[1])
-
-
-def _stat(pid: int) -> tuple[str, int]:
-    """State and start of a process, as the kernel tells them; "" where there is none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return "", 0
-    words = text[text.rfind(b")") + 1 :].split()  # the name before may hold blanks and parentheses
-    return words[0].decode(), int(words[19])
 
 
 @cache

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -24,20 +25,20 @@ _GROUPS = 64
 
 
 def usable_views(record: Views, hold_out: int | None) -> Tensor:
-    """The views that steps draw from: all but damaged ones and every `hold_out`-th; (n,), ascending."""
-    return _split(record.views, record.damaged, hold_out)[0]
+    """The views that steps draw from: all of the record but damaged ones and every `hold_out`-th; (n,), ascending."""
+    return _split(record, hold_out)[0]
 
 
 def held_out_views(record: Views, hold_out: int | None) -> Tensor:
     """The others of `usable_views`: every `hold_out`-th view, but damaged ones; (n,), ascending."""
-    return _split(record.views, record.damaged, hold_out)[1]
+    return _split(record, hold_out)[1]
 
 
-def _split(views: int, damaged: Sequence[int], hold_out: int | None) -> tuple[Tensor, Tensor]:
+def _split(record: Views, hold_out: int | None) -> tuple[Tensor, Tensor]:
     """The views to draw from, and those held out."""
-    usable = torch.ones(views, dtype=torch.bool)
-    usable[list(damaged)] = False
-    out = torch.zeros(views, dtype=torch.bool)
+    usable = torch.arange(record.views) >= record.first
+    usable[list(record.damaged)] = False
+    out = torch.zeros(record.views, dtype=torch.bool)
     if hold_out is not None:
         out[hold_out - 1 :: hold_out] = True
     return (usable & ~out).nonzero().flatten(), (usable & out).nonzero().flatten()
@@ -46,8 +47,8 @@ def _split(views: int, damaged: Sequence[int], hold_out: int | None) -> tuple[Te
 class MeasuredViews:
     """The views to measure on, evenly spaced, without damaged ones; None for all, which is what the theory is about."""
 
-    def __init__(self, scan: Scan, settings: Settings, damaged: Callable[[], Sequence[int]] = tuple) -> None:
-        self.scan, self.settings, self.damaged = scan, settings, damaged
+    def __init__(self, scan: Scan, settings: Settings, record: Callable[[], Views | None] = lambda: None) -> None:
+        self.scan, self.settings, self._record = scan, settings, record
 
     def __call__(self, fidelity: Fidelity) -> Tensor | None:
         most = self._most()
@@ -55,7 +56,12 @@ class MeasuredViews:
 
     def every_view(self, fidelity: Fidelity) -> Tensor | None:
         """Of all views that steps may draw in any stage, as many as are measured on."""
-        return self._spread(_split(fidelity.n_views, self.damaged(), self.settings.monitor.hold_out)[0])
+        return self._spread(self._split(fidelity)[0])
+
+    def _split(self, fidelity: Fidelity) -> tuple[Tensor, Tensor]:
+        """The views to draw from, and those held out, of as many as the fidelity has."""
+        now = self._record() or Views(0, 0, (), None, True)
+        return _split(replace(now, views=fidelity.n_views), self.settings.monitor.hold_out)
 
     def _spread(self, views: Tensor) -> Tensor:
         """As many of these as are measured on, evenly spaced."""
@@ -75,15 +81,14 @@ class MeasuredViews:
 
     def held_out(self, fidelity: Fidelity) -> Tensor | None:
         """Views of the fidelity that no step uses, as many as are measured on; None where there are none (yet)."""
-        views = _split(fidelity.n_views, self.damaged(), self.settings.monitor.hold_out)[1]
+        views = self._split(fidelity)[1]
         return None if len(views) == 0 else self._spread(views)
 
     def searched(self, fidelity: Fidelity) -> Tensor | None:
         """Views that no step uses while sigma is searched for, and none once they are used."""
-        unused = torch.ones(fidelity.n_views, dtype=torch.bool)
-        unused[fidelity.available.cpu()] = False
-        unused[list(self.damaged())] = False
-        views = unused.nonzero().flatten()
+        drawn, out = self._split(fidelity)
+        there = torch.cat([drawn, out]).sort().values
+        views = there[~torch.isin(there, fidelity.available.cpu())]
         return None if len(views) == 0 else views
 
     def _most(self) -> int | None:

@@ -191,7 +191,7 @@ def _panels(
     def colours(panel: dict[str, Any]) -> Shades:
         if not is_phase(panel):
             return shades
-        return Shades(-math.pi, math.pi, phase_label(_space(panel)), "twilight")
+        return Shades(-math.pi, math.pi, phase_label(_space(panel)), "twilight_shifted")
 
     return [[Panel(panel["title"], image, colours(panel), _space(panel)) for image, panel in row] for row in pairs]
 

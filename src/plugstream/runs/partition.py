@@ -82,7 +82,7 @@ def choose_partition(plan: Planned, scan: Scan) -> Partition | None:
             shape = " x ".join(map(str, space.shape))
             raise InputError(
                 f"a run on {shape} voxels takes about {format_size(volume.bytes(depth))} of {memory}, and "
-                f"{format_size(limit)} are to be had; {obstacle}, or import it with larger voxels"
+                f"{format_size(limit)} are available; {obstacle}, or import it with larger voxels"
             )
         return None
     part = Footprint.of(plan.denoiser, space.shape, dtype, data / depth, in_memory=True, device=device)
@@ -90,14 +90,14 @@ def choose_partition(plan: Planned, scan: Scan) -> Partition | None:
     if most < 1:
         raise InputError(
             f"a run on one slice of {space.shape[1]} x {space.shape[2]} takes about {format_size(part.bytes(1))} of "
-            f"{memory}, and {format_size(limit)} are to be had; {_more(plan)}, or import it with larger voxels"
+            f"{memory}, and {format_size(limit)} are available; {_more(plan)}, or import it with larger voxels"
         )
     count = max(-(-depth // most), min(depth, group.size))
     edges = tuple(depth * number // count for number in range(count + 1))
     size = -(-depth // count)
     note = (
         f"all {depth} slices at once would take about {format_size(volume.bytes(depth))} of {memory}, and "
-        f"{format_size(limit)} are to be had: they go in {count} blocks of up to {size}, of about "
+        f"{format_size(limit)} are available: they go in {count} blocks of up to {size}, of about "
         f"{format_size(part.bytes(size))} each"
     )
     return Partition(edges, note=note)
@@ -107,7 +107,7 @@ def _obstacle(plan: Planned, scan: Scan) -> str | None:
     """Why a run cannot go by blocks of slices, as what to do about it; None where it can."""
     settings, depth = plan.settings, plan.instrument.image.shape[0]
     if plan.instrument.block(scan.columns, 0, depth) is None:
-        return f"views of it do not fall apart into slices, so {_more(plan)}"
+        return f"views of it cannot be split into slices, so {_more(plan)}"
     if plan.denoiser.reach != 0 or plan.instrument.image.is_complex:
         return "to go by blocks of slices, denoise slices by --along z"
     if settings.scan.follow:
@@ -149,7 +149,7 @@ def read_partition(folder: Path) -> Partition | None:
             None if content["lipschitz"] is None else float(content["lipschitz"]),
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read: {error}; bring it back, or start a new run") from error
+        raise InputError(f"{path} cannot be read: {error}; restore it, or start a new run") from error
 
 
 def _check_count(value: Any) -> int:

@@ -16,6 +16,7 @@ from plugstream.base.processes import Group
 from plugstream.base.schedules import Cooling, Geometric, OverL, Overlap, parse_step, value_at
 from plugstream.denoisers import Denoiser, Opening
 from plugstream.denoisers.by_name import Prior
+from plugstream.denoisers.tiles import Tiles
 from plugstream.fidelity import by_loss
 from plugstream.fidelity.base import Measurements
 from plugstream.fidelity.by_loss import DataFidelity
@@ -25,7 +26,7 @@ from plugstream.fidelity.sharded import Sharded
 from plugstream.models.base import Model
 from plugstream.models.views import Views
 from plugstream.runs.checks import check_settings, prepare_device
-from plugstream.settings import AlgorithmSettings, DenoiserSettings, Settings, parse_changes
+from plugstream.settings import AlgorithmSettings, ComputeSettings, DenoiserSettings, Settings, parse_changes
 
 # Into how many parts a step is cut with --deterministic, whatever the number of processes.
 _SHARDS = 8
@@ -172,10 +173,19 @@ def build_denoiser(settings: DenoiserSettings) -> Denoiser:
     return _prior(settings).within(*_bounds(settings), settings.damping, settings.equivariant)
 
 
+def in_tiles(denoiser: Denoiser, compute: ComputeSettings, group: Group | None = None) -> Denoiser:
+    """The denoiser on the tiles that are asked for, if any."""
+    if compute.tile is None and compute.halo is not None:
+        raise InputError("a halo was asked for, but no tiles; add --tile")
+    return denoiser if compute.tile is None else Tiles(denoiser, compute.tile, compute.halo, group=group)
+
+
 def check_for_pictures(settings: DenoiserSettings) -> None:
     """Refuse what only a reconstruction has, where pictures are denoised one by one."""
     if settings.opening is not None:
         raise InputError("an opening is for the first steps of a reconstruction; leave --opening out here")
+    if settings.rivals is not None:
+        raise InputError("rivals are for the search of a reconstruction; leave --rivals out here")
     if settings.equivariant == "random":
         raise InputError("a random turn is drawn in each step of a reconstruction; use --equivariant mean here")
     if settings.support not in ("auto", "none"):
@@ -244,7 +254,7 @@ def describe_step(settings: Settings, algorithm: Algorithm[Any], state: State) -
         which = "first" if state.k == 0 else "next"
         origin = f"by the largest overlap of the views of each step, which this one is of the {which}"
     elif algorithm.fidelity.has_lipschitz:
-        origin, bound = "from the L that bounds every view", algorithm.fidelity.lipschitz_max
+        origin, bound = "where L bounds every view", algorithm.fidelity.lipschitz_max
     else:
         doubled = "which is doubled where the views of a step contradict it"
         origin = f"from the L of the Jacobian at the first image, {doubled}"

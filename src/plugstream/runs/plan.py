@@ -40,7 +40,7 @@ from plugstream.runs.checks import check_batch, check_mask
 from plugstream.runs.error_maps import check_error_map
 from plugstream.runs.measuring import MeasuredViews
 from plugstream.runs.partition import Partition, choose_partition
-from plugstream.runs.parts import Parts, complex_parts, prepare
+from plugstream.runs.parts import Parts, complex_parts, in_tiles, prepare
 from plugstream.runs.search import check_judges, check_search, search_interval
 from plugstream.runs.stages import check_stages, stages_of
 from plugstream.scans.scan import Scan
@@ -117,7 +117,7 @@ class Plan:
             return None
         if d.least is None:
             return Preference(None, "the image is kept below its upper bound alone")
-        report("asking the data for the bounds of the image")
+        report("finding the bounds of the image")
         return prefer_bounds(fidelity)
 
     def settle_bounds(self, fidelity: DataFidelity, columns: Columns, *, ask: bool = True) -> Bounds:
@@ -131,13 +131,13 @@ class Plan:
             bounds = bounds.add(low.reason, low=low.low)
         follow = self.settings.scan.follow
         if d.support in ("disc", "hull") or (d.support == "auto" and limited and not follow):
-            report("asking the data where the object is")
+            report("finding where the object is")
             support = prefer_support(fidelity, d.support)
             bounds = bounds.add(support.reason, support=support.value)
         elif d.support == "auto":
             bounds = replace(bounds, support="none")
         if d.high == "auto" and limited and not follow:
-            report("asking the data for the largest value of the image")
+            report("finding the largest value of the image")
             least = None if isinstance(bounds.low, str) else bounds.low
             high = prefer_high(fidelity, least, build_support(bounds.support, self.instrument.image))
             bounds = bounds.add(high.reason, high=high.value)
@@ -281,11 +281,9 @@ def _fit(parts: Parts, instrument: Instrument, truth: NDArray[Any] | None) -> Pl
     denoiser = with_support(denoiser, build_support(parts.settings.denoiser.support, space))
     if denoiser is not asked:
         notes.append(f"the denoiser is adapted to the image: {describe(denoiser)}")
-    tile, group = parts.settings.compute.tile, parts.group
-    if tile is None and parts.settings.compute.halo is not None:
-        raise InputError("a halo was asked for, but no tiles; add --tile")
-    if tile is not None:
-        denoiser = Tiles(denoiser, tile, parts.settings.compute.halo, group=group)
+    group = parts.group
+    denoiser = in_tiles(denoiser, parts.settings.compute, group)
+    if parts.settings.compute.tile is not None:
         notes.append(f"the denoiser works on tiles: {describe(denoiser)}")
     elif group.size > 1 and parts.device.type == "cuda":
         # GPUs may add in any order; the image of one of them is that of all.

@@ -162,7 +162,7 @@ def explain_failure(error: Exception, folder: Path, source: str | Path) -> Input
         )
     if isinstance(error, DamagedError | OSError) and (gone := _why_unreadable(source)) is not None:
         moved = f"or if it was moved with '{resume} --scan PLACE'"
-        return StorageError(f"the scan {source} cannot be read any more: {gone}; bring it back, and {again}, {moved}")
+        return StorageError(f"the scan {source} cannot be read any more: {gone}; restore it, and {again}, {moved}")
     if isinstance(error, DamagedError) and error.views:
         return DamagedError(f"{error}; to go on without it: {resume} --skip-damaged")
     if isinstance(error, InputError):

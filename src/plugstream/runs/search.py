@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from plugstream.algorithms import DenoiserRace, FallingSearch, HeatState, RaceState, Rival, SigmaRace
+from plugstream.algorithms import DenoiserRace, FallingSearch, HeatState, RaceState, SigmaRace
 from plugstream.algorithms.race import LEAST_STEPS
 from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser
@@ -29,6 +29,7 @@ from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Chosen, FoundStep, Note, Trial, Views
 from plugstream.runs.measuring import held_out_views, usable_views
 from plugstream.runs.parts import goes_by_lipschitz
+from plugstream.runs.rivals import are_comparable, heat_margin, heat_share, heat_steps, make_entrants, race_steps
 from plugstream.scans.scan import Scan
 from plugstream.settings import Settings, is_weight, share_of_range
 from plugstream.solver.result import Progress, Turn
@@ -41,17 +42,6 @@ _EVERY, _BATCHES = 10, 2
 _MANY = 25
 # So many data judge at least.
 _LEAST = 10
-# The best sigma of a denoiser in the loop, factor * sigma^power of that of tnrd, over white: docs/sigma-search.md.
-_SIGMAS = {"bm3d": (1.4, 1.0), "ridge": (2.5, 1.25)}
-# With which sigma of the first, over white, the second is as good on the average, and better with a smaller one: tnrd
-# was trained with noise of 2/255 and more, and is scaled to less.
-_EVEN = {("tnrd", "ridge"): 1.7e-3}
-# Who is not the best on the average must win by this part of the standard deviation that noise gives the misfit of the
-# data that judge.
-_MARGIN = 1 / 3
-# One in so many steps of the race for sigma an entrant of the heat takes, which come to these, and a side of the two
-# rounds that a rival has after it.
-_HEAT, _SIDES = 20, 4
 
 
 class SearchByBlocks(InputError):
@@ -103,13 +93,14 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
             raise InputError("a denoiser is chosen by the search for sigma, and there is none; leave --rivals out")
         return
     name, rivals = settings.denoiser.name, settings.denoiser.rival_names
-    other = next((rival for rival in rivals if is_weight(rival) != is_weight(name)), "")
+    other = next((rival for rival in rivals if not are_comparable(name, rival)), "")
+    share = heat_share(name, rivals)
     for wrong, advice in (
         (a.sigma is None, "it starts from a sigma, and not from a lam; give --sigma"),
         (a.sigma == 0, "it starts from a sigma > 0"),
         (a.sigma_end is not None, "it is for one sigma for all steps; leave --sigma-end out"),
         (a.stages is not None or a.hop is not None, "it is for one problem from start to end; leave stages out"),
-        (bool(a.refined), "what is refined would change while sigmas are compared; say --refine none"),
+        (bool(a.refined), "what is refined would change while sigmas are compared; use --refine none"),
         (settings.denoiser.opening is not None, "it is for one denoiser in all steps; leave --opening out"),
         (a.changes is not None, "leave --changes out"),
         (settings.scan.follow, "a scan that is followed grows while sigmas are compared; wait for its end"),
@@ -118,8 +109,8 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
         (a.distance_limit is not None, "the distance is of one sigma; leave --distance-limit out"),
         (":" in a.name, f"it is for our own algorithms, and not for {a.name}"),
         (
-            bool(rivals) and race_steps(a.search, len(rivals)) < LEAST_STEPS,
-            f"with {len(rivals)} rivals it takes at least {LEAST_STEPS + heat_steps(LEAST_STEPS, len(rivals))} steps",
+            bool(rivals) and race_steps(a.search, share) < LEAST_STEPS,
+            f"with {len(rivals)} rivals it takes at least {LEAST_STEPS + heat_steps(LEAST_STEPS, share)} steps",
         ),
         (name in rivals, f"{name} cannot be a rival of itself; leave it out of --rivals"),
         (bool(other), f"sigma of {other} means something else than that of {name}; leave {other} out of --rivals"),
@@ -132,11 +123,11 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
         (a.search >= a.iterations, f"it takes {a.search} of {a.iterations} steps; more must be left for the image"),
     ):
         if wrong:
-            raise InputError(f"sigma cannot be searched for: {advice}, or say --search none")
+            raise InputError(f"sigma cannot be searched for: {advice}, or use --search none")
     if blocks:
         raise SearchByBlocks(
             "sigma cannot be searched for: this volume goes by blocks of slices, which must all have one sigma; give "
-            "--sigma, such as 1%, or say --search none"
+            "--sigma, such as 1%, or use --search none"
         )
 
 
@@ -165,21 +156,6 @@ def sigma_limits(scan: Scan, low: float | None, high: float | None, denoiser: st
     return usual[0] if low is None else low, usual[1] if high is None else high
 
 
-def race_steps(search: int, rivals: int) -> int:
-    """How many of the steps of a search look for sigma; the heat of denoisers and what follows it has the others."""
-    return search if rivals == 0 else search * _HEAT // (_HEAT + 1 + rivals + _SIDES)
-
-
-def heat_steps(race: int, rivals: int) -> int:
-    """How many steps the heat has with so many rivals, and a rival after it, beside these of the race for sigma."""
-    return race * (1 + rivals + _SIDES) // _HEAT
-
-
-def heat_margin(n_data: int) -> float:
-    """By which part of the misfit a rival must win that so many real numbers judge, whose sum of squares is chi^2."""
-    return min(0.5, _MARGIN * math.sqrt(2 / n_data))
-
-
 def make_race(
     settings: Settings,
     algorithm: Any,
@@ -200,25 +176,16 @@ def make_race(
     if advised is not None and advised.spread is not None and nats is not None:
         expected, pull = float(advised.value), 1 / (nats * max(1, len(judges)) * advised.spread**2)
     patient, growing = advised is not None, not is_weight(name)
-    race = (algorithm, judges, race_steps(search, len(names)), patient, judge, growing, expected, pull)
+    race = (algorithm, judges, race_steps(search, heat_share(name, names)), patient, judge, growing, expected, pull)
     if settings.algorithm.fall is not None:
         return FallingSearch(*race, settings.algorithm.fall)
     if not names:
         return SigmaRace(*race)
-    entrants = [_rival(settings, one, denoiser) for one, denoiser in zip(names, rivals, strict=True)]
+    entrants = [e for one, denoiser in zip(names, rivals, strict=True) for e in make_entrants(settings, one, denoiser)]
     model = algorithm.fidelity.model
     count = len(judges) * math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
     margin = heat_margin(max(1, round(count if judge is None else count * SHARE)))
     return DenoiserRace(*race, tuple(entrants), margin)
-
-
-def _rival(settings: Settings, name: str, denoiser: Denoiser) -> Rival:
-    """A rival of the settings' denoiser, with what is known of both on the average."""
-    own = settings.denoiser.name
-    white = next((d.white for d in map(settings.denoiser.chosen, (own, name)) if hasattr(d, "white")), 1.0)
-    (a, u), (b, v) = (_SIGMAS.get(one, (1.0, 1.0)) for one in (own, name))
-    power = v / u
-    return Rival(name, denoiser, b * white / (a * white) ** power, power, _EVEN.get((own, name), 0.0) * white)
 
 
 def last_trial(trials: Sequence[Trial], step: int) -> Trial | None:
@@ -315,7 +282,7 @@ class Search:
             few = f"a tenth of the data of {few if len(judges) == 1 else f'each of {few}'}"
         d = self.settings.denoiser
         names = "" if d.rivals is None else f", and the best of {', '.join((d.name, *d.rival_names))}"
-        self.log.add(Note(f"sigma is searched for in the first {steps} steps{names}, by {few} that no step uses"))
+        self.log.add(Note(f"the first {steps} steps search for sigma{names}, judged by {few} that no step uses"))
         rivals = [] if self.rival is None else [self.rival(name) for name in d.rival_names]
         return make_race(self.settings, algorithm, judges, self.advised, judge, rivals)
 
@@ -338,10 +305,10 @@ class Search:
             return None
         self.sigma, self._end = state.sigma, state.k
         if isinstance(race, DenoiserRace) and isinstance(state, HeatState):
-            names = (self.settings.denoiser.name, *self.settings.denoiser.rival_names)
-            self.denoiser = names[state.choice]
-            misfits = dict(zip(names, state.heat, strict=True))
+            self.denoiser, misfits = self._name(race, state.choice), self._misfits(race, state)
             self.log.add(Chosen(state.k, self.denoiser, misfits))  # type: ignore[arg-type]
+            if state.proof is not None:
+                self._tell_proof(race, state)
             self.log.sync()
         if isinstance(race, FallingSearch):
             self.step = race.found_step(state)
@@ -362,13 +329,33 @@ class Search:
             settings = settings.model_copy(update={"denoiser": settings.denoiser.chosen(self.denoiser)})
         return with_strength(settings, self.sigma, self.step, repeat=True)
 
+    def _name(self, race: DenoiserRace, number: int) -> str:
+        """The name of an entrant of the heat."""
+        return self.settings.denoiser.name if number == 0 else race.rivals[number - 1].name
+
+    def _misfits(self, race: DenoiserRace, state: HeatState) -> dict[str, float]:
+        """The misfit of each denoiser in the heat, of one that entered with several sigmas the least."""
+        misfits: dict[str, float] = {}
+        for number, misfit in enumerate(state.heat):
+            name = self._name(race, number)
+            misfits[name] = misfit if math.isnan(misfits.get(name, math.nan)) else min(misfits[name], misfit)
+        return misfits
+
     def _tell_heat(self, race: DenoiserRace, state: HeatState) -> None:
         """Which denoiser has won the heat, and why."""
-        names = (self.settings.denoiser.name, *self.settings.denoiser.rival_names)
-        misfits = ", ".join(f"{name} {misfit:.5g}" for name, misfit in zip(names, state.heat, strict=True))
+        misfits = ", ".join(f"{name} {misfit:.5g}" for name, misfit in self._misfits(race, state).items())
         bar = f"{100 * race.margin:.2g} % may be noise, within which the one that is usually better is chosen"
-        text = f"denoiser {names[state.choice]} was chosen: held-out misfit after as many steps {misfits}; {bar}"
-        self.log.add(Note(text))
+        proves = state.leader > 0 and race.rivals[state.leader - 1].proves > 0
+        won = "is ahead, and looks for its sigma" if proves else "was chosen"
+        name = self._name(race, state.leader)
+        self.log.add(Note(f"denoiser {name} {won}: held-out misfit after as many steps {misfits}; {bar}"))
+
+    def _tell_proof(self, race: DenoiserRace, state: HeatState) -> None:
+        """Whether a rival that had to prove itself with a sigma of its own was kept."""
+        own, rival = self.settings.denoiser.name, self._name(race, state.leader)
+        text = f"held-out misfit {state.proof:.5g} with its own sigma, where {own} had {state.heat[0]:.5g}"
+        bar = f"{100 * race.margin * race.rivals[state.leader - 1].proves:.2g} % may be noise"
+        self.log.add(Note(f"denoiser {self.denoiser} was chosen: {rival} came to a {text}; {bar}"))
 
     def _tell(self, state: RaceState) -> None:
         assert state.tried is not None
@@ -379,8 +366,8 @@ class Search:
         text = f"sigma {state.sigma:.4g} after round {state.rounds}, held-out misfit {state.misfit:.4g}"
         text = f"run {state.rounds} of the search: held-out misfit {state.tried[0]:.4g}" if by_runs else text
         if state.ended:
-            text = f"sigma {state.sigma:.4g} was found in {state.rounds} rounds; the run goes on from their last image"
-            text = f"the step was found in {state.rounds} runs; the best of them goes on" if by_runs else text
+            text = f"sigma {state.sigma:.4g} was found in {state.rounds} rounds; the run continues from the last image"
+            text = f"the step was found in {state.rounds} runs; the best of them continues" if by_runs else text
             if self.settings.monitor.hold_out is None:
                 text += f", with the {'data' if self._by_data else 'views'} that were held out"
         self.log.add(Note(text))

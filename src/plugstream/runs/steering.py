@@ -99,7 +99,7 @@ def check_command(command: Command, progress: Progress[Any], settings: Settings)
         if value is not None and name not in names:
             raise InputError(f"{name} of {type(algorithm).__name__} cannot be changed")
     if isinstance(command.step_size, str) and not goes_by_lipschitz(settings):
-        raise InputError("the run began with a step that is a number, so that it knows no L; write a number")
+        raise InputError("the run began with a step that is a number, so its L is unknown; write a number")
     check_precision(settings, sigma=command.sigma)
     state = progress.state
     _apply(algorithm, Change(state.k, command.sigma, command.step_size)).parameters(state.k + 1, state)

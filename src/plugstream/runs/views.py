@@ -43,7 +43,7 @@ _LAG = 60.0
 
 def _available(record: Views, hold_out: int | None, stages: Stages | None) -> Tensor | None:
     """The views to draw from, or None for all of the first `views`."""
-    if not record.damaged and hold_out is None and stages is None:
+    if not record.damaged and not record.first and hold_out is None and stages is None:
         return None
     usable = usable_views(record, hold_out)
     if len(usable) == 0:
@@ -87,7 +87,7 @@ class GrowingViews:
         self.ended_at: int | None = None
         self._looked = self._news = time.monotonic()
         self._known_until = past.last_step
-        now = Views(0, scan.n_views, (), None, scan.complete)
+        now = Views(0, scan.n_views, (), None, scan.complete, self._first(scan.n_views))
         first = self.group.share(past.views[0] if past.views else now)
         self.views_there = self.group.share(scan.n_views)
         self._check_there(first)
@@ -181,7 +181,8 @@ class GrowingViews:
         patience = self.settings.scan.patience
         ended = self.scan.complete or (patience is not None and now - self._news > patience)
         if views > before.views or (ended and not before.ended):
-            return Views(step, views, before.damaged + self._damaged(before.views), before.lipschitz, ended)
+            damaged = before.damaged + self._damaged(before.views)
+            return Views(step, views, damaged, before.lipschitz, ended, self._first(views))
         return None
 
     def _turn_to(self, step: int, views: Views | None) -> None:
@@ -242,6 +243,11 @@ class GrowingViews:
         if record.views > self.scan.n_views:
             raise InputError(f"the run had {record.views} views, but the scan {self.scan.path} has {self.scan.n_views}")
 
+    def _first(self, views: int) -> int:
+        """The oldest of so many views that is not forgotten."""
+        window = self.settings.scan.window
+        return 0 if window is None else max(0, views - window)
+
     def _damaged(self, first: int) -> tuple[int, ...]:
         return tuple(sorted(self.scan.damaged(first))) if self.settings.scan.skip_damaged else ()
 
@@ -274,11 +280,11 @@ def open_in_memory(scan: Scan, plan: Plan, log: EventLog, past: History) -> Data
 def wait_for_scan(place: str | Path, patience: float | None, say: Callable[[str], None]) -> None:
     """Wait until there is a scan to follow, at most `patience` seconds; `say` is called when it waits."""
     if isinstance(place, Path) and not place.exists() and place.parent.is_dir():
-        say(f"waiting for the scan {place}, which is not there yet; Ctrl-C ends this")
+        say(f"waiting for the scan {place}, which is not there yet; press Ctrl-C to stop")
         begun = now = time.monotonic()
         while not place.exists():
             if patience is not None and now - begun > patience:
-                raise InputError(f"no scan was made at {place} for {patience:g} s; start what writes it")
+                raise InputError(f"no scan was made at {place} for {patience:g} s; start the program that writes it")
             time.sleep(_LOOK)
             now = time.monotonic()  # before it looks again: this process may have been stopped meanwhile
 
@@ -308,7 +314,8 @@ def wait_for_batch(scan: StoredScan, settings: Settings, say: Callable[[str], No
         if count >= least:
             return
         if not waits:
-            say(f"waiting for {least - count} more views of {scan.path}, to have a batch of {least}; Ctrl-C ends this")
+            more = least - count
+            say(f"waiting for {more} more views of {scan.path}, to have a batch of {least}; press Ctrl-C to stop")
             waits = True
         _wait_for_count(scan, scan.n_views + 1, lambda _: None, patience)
 
@@ -321,7 +328,7 @@ def _first_batch(settings: Settings) -> int:
 def _wait_for_count(scan: StoredScan, least: int, say: Callable[[str], None], patience: float | None) -> None:
     """Wait until a live scan has this many views, is finished with fewer, or gets none for so many seconds."""
     if scan.n_views < least and not scan.complete:
-        say(f"waiting for the first {least} views of {scan.path}; Ctrl-C ends this")
+        say(f"waiting for the first {least} views of {scan.path}; press Ctrl-C to stop")
     while scan.n_views < least and not scan.complete:
         time.sleep(_LOOK)
         now = time.monotonic()
@@ -329,7 +336,7 @@ def _wait_for_count(scan: StoredScan, least: int, say: Callable[[str], None], pa
             continue
         if patience is not None and now - scan.changed > patience:
             if scan.n_views == 0:
-                raise InputError(f"no view came to {scan.path} for {patience:g} s; start what writes it")
+                raise InputError(f"no view came to {scan.path} for {patience:g} s; start the program that writes it")
             return
 
 

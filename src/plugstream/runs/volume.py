@@ -92,7 +92,7 @@ def reconstruct_volume(
     assert partition is not None
     viewers = viewers or Viewers()
     if viewers.live_zarr is not None:
-        raise InputError("a volume that goes by blocks of slices has no live image; leave --live-zarr out")
+        raise InputError("a volume that is reconstructed in blocks of slices has no live image; leave --live-zarr out")
     viewers.check()
     fresh = not go_on and not folder.exists()
     if group.leads and fresh:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from plugstream.base.errors import InputError
+from plugstream.base.system import find_limit, find_module
 
 _SPARE = 32  # descriptors that are kept for a scan's files when everything else is taken
 _OTHER_FILES = 64  # descriptors for the libraries, the socket itself and the scan
@@ -158,8 +159,5 @@ def _comes_of(error: BaseException | None, *numbers: int) -> bool:
 
 def _most_files() -> int:
     """How many files this process may open."""
-    try:
-        import resource
-    except ImportError:  # Windows, where its C library sets the limit
-        return 512
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    limit = find_limit("NOFILE")
+    return (1 << 20 if find_module("resource") else 512) if limit is None else limit  # Windows' C library allows 512

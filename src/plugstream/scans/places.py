@@ -327,7 +327,7 @@ def parse_json(text: bytes, name: str) -> Any:
 
     def number(digits: str, kind: type) -> Any:
         if len(digits) > _MOST_DIGITS:
-            raise InputError(f"{name} has a number of {len(digits)} digits, which is none that a scan has")
+            raise InputError(f"{name} has a number of {len(digits)} digits, which no scan has")
         return kind(digits)
 
     try:

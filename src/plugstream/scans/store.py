@@ -142,7 +142,7 @@ class StoredScan:
         """Read the commit record again: True if there are more views than before, or the scan was finished."""
         commit = self._commit = Commit.parse(self._files.load("commit.json"))
         if commit.views < self.n_views:
-            raise InputError(f"commit.json speaks of {commit.views} views, but there were {self.n_views}")
+            raise InputError(f"commit.json says there are {commit.views} views, but there were {self.n_views}")
         news = commit.views > self.n_views or commit.complete != self.complete
         if commit.views > self.n_views:
             self._extend(commit.views)
@@ -221,7 +221,7 @@ class StoredScan:
         """Read positions of the new views, and masks and fields if they are small; data stays where it is."""
         layout, length = self.layout("data")
         if length < views:
-            raise InputError(f"commit.json speaks of {views} views, but there are {length}")
+            raise InputError(f"commit.json says there are {views} views, but there are {length}")
         self._check_claim("data", layout, views, in_memory=False)
         rows: dict[str, Rows] = {}
         for column in self.instrument.columns:

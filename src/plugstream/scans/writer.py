@@ -16,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from plugstream.base.errors import InputError, StorageError
-from plugstream.base.files import hidden_place, lock_folder, name_target, sync_folder, write_whole
+from plugstream.base.files import hidden_place, lock_folder, name_target, rename_locked, sync_folder, write_whole
 from plugstream.base.progress import report
 from plugstream.instruments._parts import InstrumentLike, instrument_parts
 from plugstream.instruments.base import Column, Data, Instrument
@@ -234,7 +234,7 @@ class ScanWriter:
             self._add_column("data", partial).write_length()
             write_whole(partial / "commit.json", [self._commit.encode()])
             sync_folder(partial)
-            partial.rename(self.path)
+            self._lock = rename_locked(self._lock, partial, self.path, f"the scan {self.path}")
             for column in self._columns.values():
                 column.folder = self.path / column.name
             sync_folder(self.path.parent)

@@ -28,13 +28,13 @@ class AlgorithmSettings(Choice):
     sigma: Level | None = setting(
         None,
         "the denoiser's noise level, in the image's unit (attenuation of ct: 1/m), or a share of the first image's "
-        "range such as 1%",
+        "range such as 1%; if not given, the run finds it",
         share=True,
     )
     search: Annotated[int, Field(ge=20, le=10**12)] | None = setting(
         None,
-        "find sigma in this many first steps, starting from --sigma, by views that are held out from them and "
-        "used afterwards; the default without --sigma",
+        "find sigma in this many first steps, starting from --sigma, judged by views that are held out until then; the "
+        "default without --sigma",
     )
     fall: Annotated[int, Field(ge=2, le=10**6)] | None = setting(
         None,
@@ -49,41 +49,40 @@ class AlgorithmSettings(Choice):
     )
     lam: Level | None = setting(None, "instead of sigma: sigma = sqrt(step_size * lam)")
     refine: Annotated[str, Field(max_length=1 << 10)] | None = setting(
-        None, "refine this part of the instrument along with the image, such as probe; several with commas"
+        None, "refine this part of the instrument, such as probe, along with the image; separate several by commas"
     )
     refine_steps: Count | None = setting(
         None,
-        "refine it in this many first steps, without denoising, and then denoise; throughout if not given",
+        "refine in this many first steps without denoising, and then denoise; throughout if not given",
     )
     refine_tolerance: Part | None = setting(
-        None, "end that before, once nothing of it has farther to go than this part of itself, by how its steps shrink"
+        None,
+        "stop refining earlier, once all of it is this near to where it heads, judged by how its steps shrink",
     )
     refine_end: Part | None = setting(
         None,
-        "let steps on it shrink to this part of their length, after a third of those that refine, so that its noise "
-        "averages out",
+        "let the steps that refine shrink to this part of their length, after a third of them, so that noise averages "
+        "out",
     )
     changes: Annotated[str, Field(max_length=1 << 18)] | None = setting(
-        None, "changes on the way, from a step on, such as '40: sigma=0.05; 80: step=0.5/L; 120: stop'"
+        None, "changes during the run, each from a step on, such as '40: sigma=0.05; 80: step=0.5/L; 120: stop'"
     )
     stages: Annotated[str, Field(max_length=1 << 18)] | None = setting(
         None,
-        "which views to use for how many steps, one after another: '2GHz: 30, sigma=0.2; 2-4GHz: 30; all'",
+        "which views to use for how many steps, in turn: '2GHz: 30, sigma=0.2; 2-4GHz: 30; all'",
     )
     hop: Annotated[str, Field(max_length=1 << 16)] | None = setting(
-        None, "use the lowest frequency first and the higher ones step by step, such as 2,4,6GHz, or auto"
+        None, "start with the lowest frequency and move to higher ones in stages, such as 2,4,6GHz, or auto"
     )
-    hop_steps: Count | None = setting(None, "steps of each stage of --hop but the last; equal parts if not given")
-    hop_keep: bool = setting(
-        False, "in each stage of --hop use the frequencies of the stages before it, too", switch=True
-    )
-    iterations: Count = setting(100, "number of steps")
+    hop_steps: Count | None = setting(None, "steps of each stage of --hop except the last; equal parts if not given")
+    hop_keep: bool = setting(False, "in each stage of --hop, also use the frequencies of earlier stages", switch=True)
+    iterations: Count = setting(100, "number of steps; if not given, a run ends when the image has arrived")
     time_limit: Positive | None = setting(None, "stop after this many seconds")
     distance_limit: Positive | None = setting(None, "stop at this relative distance to a fixed point")
     arrive: Annotated[float, Field(gt=0, le=1)] | None = setting(
         None,
         "stop when the image has arrived: when ten times as many steps would change it by less than this part of it; "
-        "0.01 where nobody says how many iterations there are, which then are five times the usual number at most",
+        "0.01 if --iterations is not given, and then within five times the usual number of steps",
     )
     settled: Count | None = setting(
         None, "stop when the misfit on held-out views (--hold-out) has not fallen in this many measurements"

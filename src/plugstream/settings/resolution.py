@@ -253,7 +253,7 @@ def _refuse_momentum(settings: Settings, typed: Collection[Place]) -> None:
         flag = "momentum" if "name" in keys else keys[0].replace("_", "-")
         able = [e.name for e in entries("algorithm").values() if "momentum" in e.facts.get("uses", ())]
         raise InputError(
-            f"{a.name} has no momentum, so that --{flag} would do nothing; leave it out, or use --algorithm "
+            f"{a.name} has no momentum, so --{flag} would do nothing; leave it out, or use --algorithm "
             f"{', '.join(able[:-1])} or {able[-1]}"
         )
 
@@ -273,7 +273,7 @@ def _refuse_seed(settings: Settings, typed: Collection[Place]) -> None:
     if ("sampler", "seed") in typed and not any(drawing):
         able = [entry.name for entry in entries("sampler").values() if entry.facts.get("seeded", False)]
         raise InputError(
-            f"--sampler {settings.sampler.name} draws nothing, so that --seed would do nothing; leave it out, or use "
+            f"--sampler {settings.sampler.name} draws nothing, so --seed would do nothing; leave it out, or use "
             f"--sampler {', '.join(able[:-1])} or {able[-1]}"
         )
 

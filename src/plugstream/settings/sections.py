@@ -100,37 +100,37 @@ class DenoiserSettings(Choice):
     name: str = setting("tv", "which denoiser, as 'plugstream denoisers' lists them", flag="denoiser")
     low: Value | Literal["auto"] | None = setting(
         "auto",
-        "least value of the image; 'none' for no limit, and 'auto' for 0 unless the data asks for negative values",
+        "least value of the image; 'none' for no limit, and 'auto' for 0 unless the data call for negative values",
     )
     high: Value | Literal["auto"] | None = setting(
         "auto",
-        "largest value of the image; 'none' for no limit, and 'auto' for none unless angles are missing, and then for "
-        "the least that explains the data as well as none does",
+        "largest value of the image; 'none' for no limit; 'auto' is no limit unless angles are missing, and then the "
+        "lowest one that explains the data as well",
     )
     support: Annotated[str, Field(max_length=1 << 14)] = setting(
         "auto",
-        "where the image may be other than 0: 'none' for everywhere, 'disc' or 'hull' for what the data's tangent rays "
-        "leave (ct), a FILE.npy of the image's shape, 0 outside, or 'auto' for disc or hull where views lack angles",
+        "where the image may differ from 0: 'none' for everywhere, 'disc' or 'hull' for what the data's tangent rays "
+        "leave (ct), a FILE.npy of the image's shape, 0 outside, or 'auto' for disc or hull if angles are missing",
     )
     damping: Annotated[float, Field(gt=0, lt=1)] | None = setting(None, "theta of (1 - theta) I + theta D")
     equivariant: Literal["mean", "random"] | None = setting(
         None,
         "turn and mirror the image before D and back after it: the mean over all ways, or one a step, drawn at random",
     )
-    opening: str | None = setting(None, "another denoiser for the first steps, such as tv, which costs little")
-    opening_steps: Count = setting(8, "how many steps that denoiser has")
+    opening: str | None = setting(None, "a cheaper denoiser for the first steps, such as tv")
+    opening_steps: Count = setting(8, "how many steps it is used for")
     opening_factor: Annotated[float, Field(ge=SMALL, le=LARGE)] = setting(
-        3.0, "its sigma over that of the denoiser that follows it"
+        3.0, "its sigma, relative to that of the denoiser that follows"
     )
     rivals: str | None = setting(
         None,
-        "other denoisers, with commas, of which the search for sigma may choose one instead, by data that no step "
-        "uses; for born-2d it does where no denoiser is given",
+        "other denoisers, separated by commas, that the search for sigma may choose instead, judged by data that no "
+        "step uses; for born-2d and volumes it does so if no denoiser is given",
     )
     along: Literal["z", "y", "x", "all"] | None = setting(
         None,
-        "of a volume: denoise its slices along this axis, or all for the mean of the three; the denoiser's own way if "
-        "not given, which for tv is in 3D",
+        "of a volume: denoise its slices along this axis, or all for the mean of the three; if not given, the "
+        "denoiser's own way, which for tv is in 3D",
     )
     parts: Literal["real-imaginary", "mean-phase", "magnitude-phase"] | None = setting(
         None,
@@ -189,8 +189,8 @@ class ComputeSettings(Section):
     )
     memory: str | None = setting(
         None,
-        "memory that a run may take, with --device cuda the GPU's, such as 2GB; a volume for which that is too little "
-        "goes by blocks of slices where it can. What is free, less a fifth, if not given",
+        "memory that a run may use, with --device cuda the GPU's, such as 2GB; a volume that needs more is "
+        "reconstructed in blocks of slices if possible. Four fifths of what is free if not given",
     )
     deterministic: bool = setting(
         False, "under torchrun, give the same bits with 1, 2, 4 or 8 processes; takes longer", switch=True
@@ -210,14 +210,17 @@ class ComputeSettings(Section):
 class ScanSettings(Section):
     """How the scan is read."""
 
-    in_memory: Annotated[float, Field(ge=0)] = setting(256.0, "MB of data up to which a scan is loaded completely")
-    ahead: Annotated[int, Field(ge=0, le=64)] = setting(2, "batches to read ahead if it is not")
+    in_memory: Annotated[float, Field(ge=0)] = setting(256.0, "scans of up to this many MB are loaded completely")
+    ahead: Annotated[int, Field(ge=0, le=64)] = setting(2, "batches to read ahead of larger scans")
     readers: Annotated[int, Field(ge=1, le=64)] = setting(2, "threads that read")
     follow: bool = setting(
         False, "use views as they are measured; 'iterations' then counts from the end of the scan", switch=True
     )
     patience: Positive | None = setting(
         None, "when following, treat the scan as ended after this many seconds without a view"
+    )
+    window: Annotated[int, Field(ge=1)] | None = setting(
+        None, "when following a sample that changes, draw from the last so many views and forget older ones"
     )
     skip_damaged: bool = setting(False, "read all of the scan first, and leave damaged views out", switch=True)
 
@@ -232,7 +235,7 @@ class RunSettings(Section):
         5.0, "seconds between two previews of the image, with more at first; 0 for none"
     )
     uncertainty: Annotated[int, Field(ge=2, le=10_000)] | None = setting(
-        None, "after the last step make an error map, from this many images of halves of the views"
+        None, "after the last step, make an error map from this many images of halves of the views"
     )
     report: str = setting(
         "png,html",

@@ -122,7 +122,7 @@ def parse_share(name: str, text: str, image_range: Callable[[], float] | None, d
     try:
         part = float(text.rstrip().removesuffix("%"))
     except ValueError:
-        raise InputError(f"setting {name} = {text!r} is no share of the image's range; write 1%, say") from None
+        raise InputError(f"setting {name} = {text!r} is not a share of the image's range; write 1%, say") from None
     if not 0 <= part <= 100:
         raise InputError(f"setting {name} = {text!r} must be from 0% to 100% of the image's range")
     if image_range is None:

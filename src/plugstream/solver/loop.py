@@ -23,6 +23,7 @@ from plugstream.base.linalg import largest_norm
 from plugstream.base.progress import Listener, listening, report
 from plugstream.base.quantities import TO_GO, Quantity, Series
 from plugstream.fidelity.least_squares import as_fidelity, data_scale
+from plugstream.images.planes import thumbnail
 from plugstream.solver.monitors import Judge, Measure, Monitor, quantities_of, with_stop
 from plugstream.solver.result import Callback, Progress, Result, Row, Snapshot, Stop, Turn
 from plugstream.solver.verdict import Trace, Verdict, estimate_arrival, judge
@@ -141,6 +142,8 @@ def _screen(
     steps.declare([*quantities_of(monitors), TO_GO])
 
     def note(progress: Progress[Any]) -> None:
+        axes = len(progress.algorithm.fidelity.image_shape)
+        steps.picture = partial(thumbnail, progress.state.image, axes)
         if steps.total == 0 and iterations < sys.maxsize:
             steps.total = progress.state.k + iterations
         steps.tick(progress.state.k, progress.time, monotonic())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -9,12 +12,15 @@ from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from plugstream import SNR, Distance, LeastSquares, MatrixModel, ProximalGradient, Result, SoftThreshold, solve
 from plugstream.base.display import screen as module
 from plugstream.base.display.steps import Steps
+from plugstream.images.planes import thumbnail
 from terminals import Screen
 
 
@@ -67,10 +73,26 @@ def test_a_notebook_shows_the_steps_in_one_element(monkeypatch: pytest.MonkeyPat
     assert '<progress max="20" value="20">' in last
     assert "step 20/20" in last
     assert "SNR" in last
+    pictures = [re.search(r'src="data:image/png;base64,([^"]+)"', html) for html in drawn]
+    (first, *_) = (base64.b64decode(found[1]) for found in pictures if found)
+    shown = np.asarray(Image.open(io.BytesIO(first)))  # 4 x 5 pixels, enlarged to be seen
+    assert shown.shape == (205, 256)
+    assert (int(shown.min()), int(shown.max())) == (0, 255)
+    assert "<img" not in last  # the result shows its image itself
     assert "<polyline" in last
     assert "stopped after 20 steps" in last
     assert capsys.readouterr() == ("", "")
     assert torch.equal(result.image, solved(progress=False).image)  # what is shown changes nothing
+
+
+def test_a_thumbnail_is_of_any_image_and_has_few_pixels() -> None:
+    def size(image: torch.Tensor, axes: int) -> tuple[int, int]:
+        return Image.open(io.BytesIO(thumbnail(image, axes))).size
+
+    assert size(torch.rand(600, 300), 2) == (128, 256)
+    assert size(torch.rand(3, 64, 32), 2) == (128, 256)  # the first of three
+    assert size(torch.rand(8, 64, 32), 3) == (128, 256)  # a volume
+    assert size(torch.zeros(4, 4, dtype=torch.complex64) * torch.nan, 2) == (256, 256)
 
 
 def test_nothing_is_drawn_over_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:

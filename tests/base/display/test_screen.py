@@ -92,11 +92,27 @@ def test_lines_about_one_thing_become_rare(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "_PLAIN", 1.0)
     with Display(what="waiting", beats=False, since=0.0) as display:
         for now in range(200):
+            display._work = ("waiting", now, 0)
             if display._is_due(float(now)):
                 display._show_plain(float(now))
                 told.append(now)
     assert told == [1, 2, 3, 4, 6, 10, 18, 34, 66, 126, 186]  # in the end once a minute
-    assert stream.getvalue().splitlines() == [f"waiting, {now} s" for now in told]
+    assert stream.getvalue().splitlines() == [f"waiting: {now}, {now} s" for now in told]
+
+
+def test_lines_with_nothing_new_become_rare_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that loading libraries is one line of a log, and a count that moves again is told at once."""
+    _pipe(monkeypatch)
+    monkeypatch.setattr(module, "_PLAIN", 1.0)
+    told = []
+    with Display(what="loading", beats=False, since=0.0) as display:
+        for now in range(200):
+            if now == 20:
+                display._work = ("reading", 5, 10)
+            if display._is_due(float(now)):
+                display._show_plain(float(now))
+                told.append(now)
+    assert told == [1, 3, 7, 15, 20, 22, 26, 34, 50, 82, 142]
 
 
 @pytest.mark.usefixtures("quick")
@@ -150,7 +166,7 @@ def test_what_cannot_be_drawn_is_no_reason_to_end(monkeypatch: pytest.MonkeyPatc
         display.show(Broken())
         _wait_for(screen, "no such format")
         print("the work goes on")
-    assert screen.shown == ["warning: progress is shown no more: ValueError: no such format", "the work goes on"]
+    assert screen.shown == ["warning: progress is no longer shown: ValueError: no such format", "the work goes on"]
 
 
 def test_a_frame_may_be_drawn_in_the_middle_of_a_report(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,7 @@ def test_angles_are_read_in_either_unit(tmp_path):
     ):
         file.write_text(text)
         assert np.allclose(read_angles(file), want)
-    for text, said in (("x\n", "no list of angles"), ("# none\n", "holds no angles"), ("nan\n", "not finite")):
+    for text, said in (("x\n", "not a list of angles"), ("# none\n", "holds no angles"), ("nan\n", "not finite")):
         file.write_text(text)
         with pytest.raises(InputError, match=said):
             read_angles(file)

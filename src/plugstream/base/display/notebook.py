@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import sys
 from collections.abc import Sequence
@@ -31,13 +32,13 @@ class NotebookRegion:
         self._handle: Any = None
         self.is_open = self.final = False
 
-    def draw(self, frame: Frame) -> None:
-        """Show a frame in place of the last one."""
+    def draw(self, frame: Frame, picture: bytes = b"") -> None:
+        """Show a frame in place of the last one, and below it a PNG, if there is one."""
         if self.final:
             return
         from IPython.display import HTML, display
 
-        content = HTML("".join(map(_html, frame)))
+        content = HTML("".join(map(_html, frame)) + _image(picture))
         if self._handle is None:
             self._handle = display(content, display_id=True)
         else:
@@ -60,6 +61,12 @@ def _html(line: Line) -> str:
         words.insert(0, f'<progress max="{line.total}" value="{min(line.done, line.total)}"></progress>')
     style = "display:flex;flex-wrap:wrap;align-items:center;gap:0 1.4em;font-variant-numeric:tabular-nums"
     return f'<div style="{style}">{"".join(words)}</div>'
+
+
+def _image(png: bytes) -> str:
+    if not png:
+        return ""
+    return f'<img alt="the image so far" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
 
 
 def _curve(values: Sequence[float]) -> str:

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from plugstream.base.display.frame import Frame, Piece, fit
+from plugstream.base.text import wrap_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,10 +75,7 @@ class TerminalRegion:
 
     def size(self) -> tuple[int, int]:
         """Columns and rows of the terminal now; a person may resize it during a run."""
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            size = os.get_terminal_size(self.stream.fileno())
-            return size.columns or 80, size.lines or 24
-        return 80, 24
+        return terminal_size(self.stream) or (80, 24)
 
     def _back(self, columns: int) -> str:
         """The codes that move from the last line to the first column of the first row."""
@@ -99,6 +97,21 @@ class TerminalRegion:
         with contextlib.suppress(OSError, ValueError):  # the reader went away; work continues
             self.stream.write(text)
             self.stream.flush()
+
+
+def terminal_size(stream: Any) -> tuple[int, int] | None:
+    """Columns and rows of the terminal that a stream is, None where it is a file or a pipe."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        if stream.isatty():
+            size = os.get_terminal_size(stream.fileno())
+            return size.columns or 80, size.lines or 24
+    return None
+
+
+def wrap_for(stream: Any, text: str, indent: str = "  ") -> str:
+    """A line, broken between words where the stream is a terminal too narrow for it."""
+    size = terminal_size(stream)
+    return text if size is None else wrap_words(text, size[0], indent)
 
 
 def takes_blocks(stream: Any) -> bool:

@@ -2,8 +2,8 @@
 
 A thread looks ten times a second for something new. On a terminal it redraws a few lines, which the next output
 replaces (`plugstream.base.display.region`); in a file or pipe it writes a line after two silent seconds, and less often
-if one thing takes long. The work comes from `plugstream.base.progress.report` or, during the steps of a reconstruction,
-from a `View` (`Display.show`).
+if one thing takes long or does not move. The work comes from `plugstream.base.progress.report` or, during the steps of
+a reconstruction, from a `View` (`Display.show`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any, Protocol
 
 from plugstream.base.display.frame import Clock, Frame, Line, Part, duration, frame_text
 from plugstream.base.display.notebook import NotebookRegion, in_notebook
-from plugstream.base.display.region import TerminalRegion
+from plugstream.base.display.region import TerminalRegion, wrap_for
+from plugstream.base.display.steps import Steps
 from plugstream.base.errors import InputError
 from plugstream.base.progress import Work, enclosing_work, listening
 from plugstream.base.text import printable
@@ -76,6 +77,7 @@ class Display:
         self._clocks: dict[str, Clock] = {}  # of the work around it
         self._lines, self._due, self._patience = 0, 0.0, _TERMINAL
         self._reported: Any = None
+        self._same = 0  # lines in a row about work that has not moved, which become rarer at once
         self._region: TerminalRegion | NotebookRegion | None = None
         self._midway = False  # whether other output has begun a line and not ended it
 
@@ -160,6 +162,7 @@ class Display:
         if self.mode == "json":
             self.event({"event": "note", "at": round(time.time(), 3), "text": text})
             return
+        text = wrap_for(self._stream, text)
         if isinstance(self._region, TerminalRegion) and head and text.startswith(head):
             text = self._region.styled(head, style) + text[len(head) :]
         with contextlib.suppress(OSError, ValueError):  # the reader went away; work continues
@@ -211,12 +214,13 @@ class Display:
                         if self._is_due(now) and not self._stop.is_set():
                             show(now)
         except Exception as error:  # a monitor may be a person's own; the work continues
-            self.line(f"warning: progress is shown no more: {type(error).__name__}: {error}")
+            self.line(f"warning: progress is no longer shown: {type(error).__name__}: {error}")
 
     def _is_due(self, now: float) -> bool:
         silent = now - self._last_output
         if self.mode == "plain":
-            return silent >= min(_LONGEST, _PLAIN * 2.0 ** max(0, self._lines - _LINES))
+            same = self._same if self._reported == (self._work, self._around) else 0
+            return silent >= min(_LONGEST, _PLAIN * 2.0 ** max(same, self._lines - _LINES))
         if self.mode == "json":
             return silent >= _JSON and self._reported != (self._work, self._around)
         if now < self._due or self._midway:
@@ -232,7 +236,12 @@ class Display:
         if isinstance(self._region, TerminalRegion):
             _ = self._region.console  # imported before the clock starts
         begin = time.thread_time()
-        self._region.draw(self._view.frame() if self._view is not None and self._takes_steps() else self._frame(now))
+        view = self._view if self._takes_steps() else None
+        frame = self._frame(now) if view is None else view.frame()
+        if isinstance(self._region, NotebookRegion) and isinstance(view, Steps) and view.picture is not None:
+            self._region.draw(frame, view.picture())
+        else:
+            self._region.draw(frame)
         self._due = now + min(_LATEST, max(_FRAME, _SHARE * (time.thread_time() - begin)))
         self._patience = 0.0  # once something is shown, it is updated without waiting
 
@@ -243,7 +252,8 @@ class Display:
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(f"{around}{_count(self._work)}, {now - self._begun:.0f} s{more}\n")
             self._stream.flush()
-        self._lines, self._last_output = self._lines + 1, now
+        self._lines, self._last_output, work = self._lines + 1, now, (self._work, self._around)
+        self._same, self._reported = self._same + 1 if self._reported == work else 1, work
 
     def _show_json(self, now: float) -> None:
         self._reported = self._work, self._around

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from plugstream.base.display.frame import Clock, Frame, Line, Part, Thinned, duration
 from plugstream.base.quantities import Quantity, sort_quantities
@@ -12,12 +12,13 @@ class Steps:
     """The steps of a run.
 
     Attributes: total, 0 if unknown; views that have arrived, 0 if all were there; paused; step and seconds of the last
-    `tick`.
+    `tick`; picture, a function that draws the image so far as PNG, for a notebook.
     """
 
     def __init__(self, total: int = 0, clock: Clock | None = None) -> None:
         self.total, self.views, self.paused = total, 0, False
         self.step, self.seconds = 0, 0.0
+        self.picture: Callable[[], bytes] | None = None
         self.clock = clock or Clock()
         self.values: Mapping[str, float | None] = {}
         self._quantities: list[Quantity] = []

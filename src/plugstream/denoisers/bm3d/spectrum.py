@@ -6,13 +6,15 @@ Its covariance is r(d) = E n(p) n(p + d) = ifft2(P)(d) / (H W), periodic in d.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.denoisers.bm3d.transforms import transform
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # Covariances below this part of the variance are left out.
 _NEGLIGIBLE = 1e-3

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Matrix = NDArray[np.float64]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Matrix = NDArray[np.float64]
 
 
 @cache
@@ -17,6 +20,18 @@ def dct(size: int) -> Matrix:
     matrix: Matrix = np.cos(np.pi * (2 * n + 1) * u / (2 * size)) * np.sqrt(2 / size)
     matrix[0] /= np.sqrt(2)
     return matrix
+
+
+def principal_axes(image: NDArray[Any]) -> NDArray[Any]:
+    """The unitary matrix to the principal components of channels, (C, C), the strongest first.
+
+    The phase of each is such that most of it is real. Arguments: image, (H, W, C).
+    """
+    pixels = image.reshape(-1, image.shape[2]).astype(np.result_type(image.dtype, np.float64))
+    turn: NDArray[Any] = np.linalg.eigh(pixels.T @ pixels.conj())[1].T.conj()[::-1]
+    if np.iscomplexobj(turn):
+        turn = turn * np.exp(-0.5j * np.angle(((pixels @ turn.T) ** 2).sum(0)))[:, None]
+    return turn
 
 
 @cache

@@ -70,6 +70,9 @@ class BM4D(Denoiser):
             raise InputError("a profile of BM4D is for volumes; for images use BM3D, or BM4D's profiles by name")
         return BM3D(self.profile, self.stages).variant(ndim, channels=channels, complex=complex)
 
+    def on_progress(self, part: float) -> None:
+        """Called now and then by the native form with the part of the work that is done; a subclass may report it."""
+
     @torch.no_grad()
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
         if image.ndim < 3 or min(image.shape[-3:]) < BLOCK:
@@ -84,8 +87,11 @@ class BM4D(Denoiser):
         else:
             parts = image.reshape(-1, 1, *shape).float()
         noise = _noise(sigma, image)
-        form = next(f for f in (native, cuda_form, reference) if f is reference or f.serves(parts))
-        out: Tensor = form.bm4d(parts.contiguous(), noise, self.parameters, stages=self.stages)
+        if native.serves(parts):
+            out = native.bm4d(parts, noise, self.parameters, stages=self.stages, progress=self.on_progress)
+        else:
+            form = cuda_form if cuda_form.serves(parts) else reference
+            out = form.bm4d(parts.contiguous(), noise, self.parameters, stages=self.stages)
         out = torch.view_as_complex(out.movedim(1, -1).contiguous()) if image.is_complex() else out
         return out.reshape(image.shape).to(image.dtype), None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -14,12 +16,20 @@ from plugstream.denoisers.bm4d.settings import candidate_order, native_settings
 serves = forms.native_serves
 
 
-def bm4d(volumes: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2, level: str = "") -> Tensor:
-    """As `reference.bm4d`, in float32; `level` as of `call_native`."""
+def bm4d(
+    volumes: Tensor,
+    sigma: Tensor,
+    profile: Profile,
+    *,
+    stages: int = 2,
+    level: str = "",
+    progress: Callable[[float], object] | None = None,
+) -> Tensor:
+    """As `reference.bm4d`, in float32; `level` as of `call_native`; `progress` is called with the part done."""
     volumes = volumes.contiguous()
     out = torch.empty_like(volumes)
-    options = native_settings(profile)
-    forms.call_native("bm4d", volumes, sigma.float().contiguous(), out, level=level, stages=stages, **options)
+    options = {**native_settings(profile), "stages": stages, "progress": progress}
+    forms.call_native("bm4d", volumes, sigma.float().contiguous(), out, level=level, **options)
     return out
 
 

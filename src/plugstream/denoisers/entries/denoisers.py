@@ -77,6 +77,23 @@ class RidgeOptions(TrainedOptions, SolverOptions):
     )
 
 
+class UNetOptions(TrainedOptions):
+    """Of our U-Net."""
+
+    profile: Literal["safe", "free"] = Field(
+        "safe", description="which of our weights: safe, a gradient step of a potential, or free, nearer to the truth"
+    )
+
+
+class WeightsOptions(Options):
+    """Of a file of weights."""
+
+    architecture: Literal["drunet", "gs-drunet", "dncnn", "unet"] | None = Field(
+        None, description="the network that a file of weights is for; ours say it themselves"
+    )
+    white: float = Field(1.0, ge=1e-100, le=1e100, description="the image's value for white")
+
+
 class NetworkOptions(Options):
     """Of networks."""
 
@@ -198,6 +215,24 @@ def build_ridge(options: RidgeOptions) -> Denoiser:
     return ConvexRidge(weights, scale=options.white, **options.accuracy)
 
 
+@register(
+    "denoiser",
+    "unet",
+    "photographs, a trained network",
+    options=UNetOptions,
+    object="UNet()",
+    why="not averaged; safe, it is a gradient step of a potential, by construction",
+    files="networks/weights/unet-*.safetensors",
+    **_OURS,
+)
+def build_unet(options: UNetOptions) -> Denoiser:
+    from plugstream.denoisers.networks.unet import UNet
+
+    if options.weights is not None and options.profile != "safe":
+        raise InputError("a profile of unet is a choice of our weights; leave out profile, or weights")
+    return UNet(options.profile if options.weights is None else Path(options.weights), white=options.white)
+
+
 _PROX: dict[str, Any] = {**_OURS, "averaged": 0.5, "why": "a prox in closed form"}
 
 _declare(
@@ -272,6 +307,20 @@ def build_deepinv(options: DeepinvOptions, *, name: str) -> Denoiser:
 
     network = name.removeprefix("deepinv:")
     return deepinv_by_name(network, options.weights, channels=options.channels, unpickle=options.unpickle)
+
+
+@register(
+    "denoiser",
+    "FILE.pt",
+    "a trained network of a known architecture",
+    options=WeightsOptions,
+    licence="as its weights say",
+    object="from_weights(...)",
+)
+def build_from_weights(options: WeightsOptions, *, name: str) -> Denoiser:
+    from plugstream.denoisers.networks.published import from_weights
+
+    return from_weights(name, options.architecture, white=options.white)
 
 
 @register(

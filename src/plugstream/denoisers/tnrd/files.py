@@ -74,7 +74,7 @@ def load_card(path: str | Path) -> dict[str, Any]:
 
 def _load(file: Path, sigma: float | None) -> ReactionDiffusion:
     if file.suffix not in _READERS:
-        raise InputError(f"{file} is neither .safetensors nor .mat, so it is no TNRD model")
+        raise InputError(f"{file} is neither .safetensors nor .mat, so it is not a TNRD model")
     if not file.is_file():
         raise InputError(f"there is no TNRD model at {file}")
     try:
@@ -173,7 +173,7 @@ def _check_plausible(coefficients: Tensor, log_reaction: Tensor, weights: Tensor
         ("weights of bumps", weights, -1e2, 1e2),
     ):
         if not bool(((values >= low) & (values <= high)).all()):
-            raise InputError(f"its {name} are not all between {low:g} and {high:g}, so it is damaged or no model")
+            raise InputError(f"its {name} are not all between {low:g} and {high:g}, so it is damaged, or not a model")
 
 
 def _bump_scale(content: Mapping[str, Any]) -> float:

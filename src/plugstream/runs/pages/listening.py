@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from plugstream.base.errors import InputError
+from plugstream.base.system import lower_priority
 
 HOST = "127.0.0.1"
 _PORT, _TRIED = 8765, 20
@@ -189,10 +190,7 @@ def _main() -> None:
     token, until = os.environ.pop(_TOKEN), _Until(folder, parent)
     import plugstream.runs.pages.server  # noqa: F401  before the priority is lowered: somebody waits for the page
 
-    with contextlib.suppress(OSError):
-        os.nice(_NICE)
-        # Where the kernel shares its time among sessions, that of the session counts.
-        Path("/proc/self/autogroup").write_text(str(_NICE))
+    lower_priority(_NICE)
     serve_runs([folder], socket.socket(fileno=handle), token, over=until)
 
 

@@ -176,7 +176,7 @@ def make_application(shelf: Shelf, access: Access) -> Guard:
             command = parse_command(body)
             now = await asyncio.to_thread(feed.content)
             if now["state"] not in ("running", "paused") or now["doing"] == "writing results":
-                return PlainTextResponse("the run does not go on, so that nothing can be asked of it\n", 409)
+                return PlainTextResponse("the run does not go on, so nothing can be asked of it\n", 409)
             await asyncio.to_thread(send_command, feed.folder, command)
             shelf.channel(name, feed).hurry()
         except InputError as error:

@@ -196,11 +196,11 @@ def _quick_image(scan: Scan, views: Tensor) -> Tensor:
     if first_guess is not None:
         return torch.stack([torch.zeros_like(first_guess), first_guess])
     if not model.linear:
-        raise InputError("the range of a first image is known of linear models only; write numbers, not shares of it")
+        raise InputError("the range of a first image is known for linear models only; write numbers, not shares of it")
     direction = model.adjoint(read_views(model, _integrals(scan), views), views)
     curvature = _energy(model.forward(direction, views))
     if not curvature > 0:
-        raise InputError("the scan's data is all zero, so that there is no first image")
+        raise InputError("the scan's data is all zero, so there is no first image")
     return direction * (_energy(direction) / curvature)
 
 
@@ -246,9 +246,7 @@ def volume_residual(
     for first, last in itertools.pairwise(edges):
         block = scan.instrument.block(scan.columns, first, last)
         if block is None:
-            raise InputError(
-                f"views of {scan.path} do not fall apart into slices, so that the volume must be in memory"
-            )
+            raise InputError(f"views of {scan.path} cannot be split into slices, so the volume must be in memory")
         blocks.append((first, last, block))
     views = torch.arange(scan.n_views)
     sums, bad = sum_rows(scan, [block.rows for *_, block in blocks], views)

@@ -66,7 +66,7 @@ def grid_image(model: Model, data: Data) -> Tensor:
     ndim = len(model.image_shape)
     curvature = inner(image, model.normal()(image), ndim)
     if not float(curvature) > 0:
-        raise InputError("the scan's data is all zero, so that there is no first image")
+        raise InputError("the scan's data is all zero, so there is no first image")
     return image * float(squared_norm(image, ndim) / curvature)
 
 

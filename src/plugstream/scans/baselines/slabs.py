@@ -76,7 +76,7 @@ def plan_slabs(gather: CudaGather, views: int, length: int, memory: float, *, st
         most = min(most - 1, int(most * 0.8), _DEEP)
     raise InputError(
         f"one slice of {height} x {width} and the rows that see it take about {format_size(sums + each)} of the GPU's "
-        f"memory, and {format_size(memory)} are to be had; use --device cpu, or larger voxels"
+        f"memory, and {format_size(memory)} are available; use --device cpu, or larger voxels"
     )
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -107,20 +107,28 @@ def build_scan(opened: Opened, options: ArrayOptions, out: Path) -> ImportResult
         return _import(source, out, _read_mapping(options), options)
 
 
+@contextmanager
+def read_opened(opened: Opened, options: Any) -> Iterator[Reading]:
+    """How an opened file is read as a scan, while it is open."""
+    with opened as source, name_file(source.path):
+        yield _plan(source, _read_mapping(options), options)
+
+
 def _import(source: Source, out: str | Path, mapping: Mapping[str, Any], options: Any) -> ImportResult:
     target = Path(out)
     if target.exists():
         raise InputError(f"{target} exists already; remove it or choose another name")
     reading = _plan(source, mapping, options)
-    provenance = {"made_by": "plugstream import", "file": source.path.name, "mapping": dict(mapping)}
     with name_file(source.path):
-        return write_reading(replace(reading, provenance=provenance | dict(reading.provenance)), target)
+        return write_reading(reading, target)
 
 
 def _plan(source: Source, mapping: Mapping[str, Any], options: Any) -> Reading:
     """How to read a file: by the reader of its instrument, or by the declaration alone."""
     cls, reader = _find_reader(options)
-    return read_by_declaration(source, mapping, cls) if reader is None else reader[0](source, mapping, options)
+    reading = read_by_declaration(source, mapping, cls) if reader is None else reader[0](source, mapping, options)
+    provenance = {"made_by": "plugstream import", "file": source.path.name, "mapping": dict(mapping)}
+    return replace(reading, provenance=provenance | dict(reading.provenance))
 
 
 def _find_reader(options: ArrayOptions) -> tuple[type[Instrument], _Reader | None]:
@@ -161,6 +169,10 @@ def read_by_declaration(
         raise InputError(f"{path} has no data; say where it is with --map data=PATH")
     data = _numeric(path, "data", stored, cls.data.dtypes[0])
     _unit_scale(path, cls.data, stored)
+    growth, n_views = source.growth, int(data.shape[0]) if data.shape else 0
+    if growth is not None:  # columns may lag behind the data, or lead
+        rows = (getattr(look.array(column.name), "shape", None) for column in cls.columns)
+        n_views = growth.turn_to(min([n_views, *(shape[0] for shape in rows if shape)]), "view")
     if len(data.shape) == 0 or data.shape[0] == 0 or tuple(data.shape[1:]) != instrument.data_shape:
         raise InputError(
             f"data of {path} has shape {tuple(data.shape)}, but {cls.name} has views of {instrument.view_text}: it "
@@ -171,7 +183,7 @@ def read_by_declaration(
         if (array := look.array(column.name)) is None:
             continue
         numbers = _numeric(path, column.name, array, column.dtype)
-        if len(numbers.shape) == 0 or numbers.shape[0] != data.shape[0]:
+        if len(numbers.shape) == 0 or (numbers.shape[0] != n_views and growth is None):
             raise InputError(
                 f"{column.name} of {path} has shape {tuple(numbers.shape)}, but data has {data.shape[0]} views"
             )
@@ -181,7 +193,7 @@ def read_by_declaration(
         return {"data": data[views], **{name: _read_scaled(*column, views) for name, column in columns.items()}}
 
     dtype = data.dtype.name if data.dtype.name in cls.data.dtypes else None
-    return Reading(instrument, data.shape[0], read, dtype, _truth(look, instrument), {})
+    return Reading(instrument, n_views, read, dtype, _truth(look, instrument), {})
 
 
 def _numeric(path: Path, name: str, array: Any, dtype: str) -> Any:

@@ -9,7 +9,9 @@ It returns a scan, which is saved to OUT, or has written OUT itself, a few views
 Facts: `default_name(options, file)` of a scan; `describe(file)`, for `plugstream info`, which gives what can be made of
 a file and lines with its content, or None for a file of another kind; `general`, that it reads files of any content,
 and so is asked last; `folders`, that it reads folders, too; `options_for(instrument)`, the options where they depend on
-the instrument.
+the instrument; `open_reading(options, file, growth)`, a context manager that gives a `Reading`, for files that can be
+followed while they grow (`plugstream.scans.importers.following`), with `check_growing(options, file, growth)`, which
+refuses options that need all of one.
 """
 
 from __future__ import annotations
@@ -57,18 +59,9 @@ def import_file(
     Arguments: kind, the name of an importer; file; out, the scan to make, by default named after the file; values of
     the importer's options, by name; trust, whether other files that this one names may be read outside its folder.
     """
-    entry, path = find("importer", kind, trust=True), Path(file)
-    entry.check_installed()
-    values = dict(values or {})
-    model = import_options(entry, values.get("instrument"))
-    for key in values:
-        if key not in model.model_fields:
-            raise InputError(f"the importer {kind} has no use for {key}; {_owners(entry, key)}")
-    options = Entry("importer", kind, "", entry.build, model).check(values)
+    entry, options, path, target = plan_import(kind, file, out, values)
     if path.exists() and not path.is_file() and not (path.is_dir() and entry.facts.get("folders", False)):
         raise InputError(f"{path} is not a file, but a folder, a pipe or a device")
-    default_name = entry.facts.get("default_name", lambda options, file: f"{file.stem}.zarr")
-    target = Path(default_name(options, path) if out is None else out)
     if target.exists():
         raise InputError(f"{target} exists already; remove it or choose another name")
     with trusting(trust):
@@ -81,6 +74,22 @@ def import_file(
 
     save_scan(scan, target)
     return target, ImportResult(scan.n_views)
+
+
+def plan_import(
+    kind: str, file: str | Path, out: str | Path | None, values: Mapping[str, Any] | None
+) -> tuple[Entry, Options, Path, Path]:
+    """The importer, its options, checked, the file and the scan to make. Arguments: as of `import_file`."""
+    entry, path = find("importer", kind, trust=True), Path(file)
+    entry.check_installed()
+    values = dict(values or {})
+    model = import_options(entry, values.get("instrument"))
+    for key in values:
+        if key not in model.model_fields:
+            raise InputError(f"the importer {kind} has no use for {key}; {_owners(entry, key)}")
+    options = Entry("importer", kind, "", entry.build, model).check(values)
+    default_name = entry.facts.get("default_name", lambda options, file: f"{file.stem}.zarr")
+    return entry, options, path, Path(default_name(options, path) if out is None else out)
 
 
 def _owners(entry: Entry, key: str) -> str:

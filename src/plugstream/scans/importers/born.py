@@ -101,7 +101,7 @@ class _BornLookup(Lookup):
         unit = self.unit or unit_of(array) or "m"
         if unit not in UNITS:
             units = ", ".join(UNITS)
-            raise InputError(f"{name} of {self.source.path} is in {unit!r}, which is none of {units}; give --unit")
+            raise InputError(f"{name} of {self.source.path} is in {unit!r}, which is not one of {units}; give --unit")
         return UNITS[unit]
 
     def spectrum(self) -> tuple[list[float], bool, float | None]:
@@ -120,7 +120,7 @@ class _BornLookup(Lookup):
         if rates is not None:
             if unit not in FREQUENCY_UNITS:
                 units = ", ".join(FREQUENCY_UNITS)
-                raise InputError(f"the frequency of {self.source.path} is in {unit!r}, which is none of {units}")
+                raise InputError(f"the frequency of {self.source.path} is in {unit!r}, which is not one of {units}")
             rates = [LIGHT / (FREQUENCY_UNITS[unit] * rate) if rate > 0 else np.inf for rate in rates]
         return (rates or [], True, chosen_wave) if lengths is None else (lengths, False, chosen_wave)
 

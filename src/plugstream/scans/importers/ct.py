@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,20 +15,43 @@ from plugstream.base.registry import Field
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.scans.importers.base import ImportResult, switch
-from plugstream.scans.importers.ct_files import is_stack, read_helsinki, read_stack
-from plugstream.scans.importers.ct_hdf5 import find_nexus, is_exchange, read_exchange, read_nexus
+from plugstream.scans.importers.ct_fields import FrameChoice
+from plugstream.scans.importers.ct_files import is_stack, read_angles, read_helsinki, read_stack
+from plugstream.scans.importers.ct_hdf5 import find_nexus, is_exchange, read_exchange, read_mapped, read_nexus
 from plugstream.scans.importers.ct_projections import Projections
 from plugstream.scans.importers.ct_steps import Preparation, StepOptions
 from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.fpm import is_frames
-from plugstream.scans.importers.reading import Reading, made_by, spread_angles, write_reading
+from plugstream.scans.importers.growth import Growth
+from plugstream.scans.importers.hdf5 import open_hdf5
+from plugstream.scans.importers.reading import (
+    Reading,
+    choose_views,
+    made_by,
+    name_file,
+    spread_angles,
+    write_reading,
+)
 from plugstream.scans.importers.source import Source
 
 _LONG = 1e6
+_AXIS = (
+    "the rotation axis cannot be found before all projections are there; give --center, such as the column that "
+    "'plugstream import ct' found in an earlier scan, or middle"
+)
 
 
 class CTImport(StepOptions):
     """Options for a tomograph's file, each of which wins over the file; lengths are in metres."""
+
+    map: tuple[str, ...] = Field(
+        (),
+        description="where an HDF5 file of another layout has data, flats, darks, angles, image_key, pixel",
+        json_schema_extra={"words": "NAME=PATH"},
+    )
+    flats: str = Field("all", description="flat fields to use: all, START:STOP of them, or those of another HDF5 file")
+    darks: str = Field("all", description="dark fields to use: all, none, or START:STOP of them")
+    angles: str | None = Field(None, description="text file with the angles of the projections in degrees")
 
     pixel: float | None = Field(None, gt=0, le=_LONG, description="width of a detector pixel; the file's if not given")
     source: float | None = Field(None, gt=0, le=_LONG, description="distance from the source to the rotation axis")
@@ -52,7 +77,7 @@ FORMATS = Formats(
     Format("HDF5", find_nexus, read_nexus),
     Format("", is_stack, read_stack),
     unknown="no tomograph's file that is known: Data Exchange has /exchange/data, NXtomo an image_key, Helsinki's are "
-    "MATLAB's, and stacks of TIFF are described in TOML, with projections = 'proj_*.tif'",
+    "MATLAB's, and stacks of TIFF or CBF are described in TOML, with projections = 'proj_*.tif'",
     strict=True,  # so that `plugstream info` says what is wrong with a tomograph's file
 )
 
@@ -130,25 +155,22 @@ def _tell(projections: Projections) -> list[str]:
     ]
 
 
-@FORMATS.importer(
-    "ct", "an X-ray tomograph's file: Data Exchange or NXtomo HDF5, TIFF stack (.toml), Helsinki .mat", CTImport, _tell
-)
-def build(options: CTImport, file: Path, out: Path) -> ImportResult:
-    """Write the scan, some views at a time."""
+@contextmanager
+def open_reading(options: CTImport, file: Path, growth: Growth | None = None) -> Iterator[Reading]:
+    """How a file is read as a scan, while it is open.
+
+    Arguments: options; file; growth, of a recording that may still be written. Then nothing may depend on all of its
+    projections: the rotation axis must be known, air is subtracted only if columns are given, and neither stripes nor
+    the hardening of the beam are taken out.
+    """
     from plugstream.instruments.ct import CT
     from plugstream.instruments.ct_counts import CTCounts
 
-    with FORMATS.open(file) as projections:
-        angles = projections.angles
-        if options.arc is not None:
-            angles = spread_angles(options.arc, projections.views)
-        if angles is None:
-            raise InputError(
-                "it does not have an angle for each projection; give the --arc that they cover, in degrees"
-            )
-        angles = -angles if options.clockwise else angles
+    options = options if growth is None else fix_options(options, file, growth)
+    with _open_projections(options, file, growth) as projections:
+        angles = _angles(projections, options, growth)
         setup = _setup(projections, options)
-        prepared = Preparation(projections, options, angles, setup.fan)
+        prepared = _prepare(projections, options, angles, setup.fan, growth)
         rays, voxels = _geometry(projections, options, prepared, angles, setup)
         dtype, instrument = None, CT.of(rays, voxels, unit=setup.unit, good=prepared.good)
         if options.counts:
@@ -157,7 +179,7 @@ def build(options: CTImport, file: Path, out: Path) -> ImportResult:
         else:
             prepared.find_hardening(rays)
         instrument.check_plausible({"rays": rays.vectors})
-        remarks = prepared.remarks
+        remarks = list(prepared.remarks)
         if setup.unit == "pixel":
             remarks.append("the file does not say how large a pixel is, so lengths are in pixels; --pixel gives metres")
         if "citation" in projections.provenance:
@@ -168,5 +190,86 @@ def build(options: CTImport, file: Path, out: Path) -> ImportResult:
             columns = {"place": prepared.views[views].astype(np.float64)} if options.counts else {}
             return {"data": data[:, 0] if prepared.flat_image else data, "rays": rays.vectors[views], **columns}
 
+        options = options if growth is None else options.model_copy(update=growth.settings)
         provenance = made_by("ct", file, options, steps=prepared.steps, **projections.provenance)
-        return write_reading(Reading(instrument, len(prepared.views), read, dtype, None, provenance, remarks), out)
+        yield Reading(instrument, len(prepared.views), read, dtype, None, provenance, remarks)
+
+
+def fix_options(options: CTImport, file: Path, growth: Growth) -> CTImport:
+    """The options for a recording that grows; those that need all of its projections are refused, or off."""
+    if options.stripes:
+        raise InputError("--stripes needs all projections, and this recording still grows; leave it out")
+    if options.center == "auto" and file.suffix.lower() != ".toml":
+        raise InputError(_AXIS)
+    choose_views(options, 0, growing=True)
+    if options.arc is not None and growth.expected is None:
+        raise InputError("--arc is divided among all projections; say how many to --expect, or give --angles FILE")
+    fixed = {"air": 0 if options.air == "auto" else options.air, "hardening": "none"}
+    return options.model_copy(update=fixed | growth.settings)
+
+
+@contextmanager
+def _open_projections(options: CTImport, file: Path, growth: Growth | None) -> Iterator[Projections]:
+    """The recording of a file, by its format or by a mapping."""
+    choice = FrameChoice(options.flats, options.darks, options.angles is None and options.arc is None)
+    if not options.map:
+        with FORMATS.open(file, growth, choice=choice) as projections:
+            yield projections
+        return
+    pairs = [word.partition("=") for word in options.map]
+    if not all(name and place.startswith("/") for name, _, place in pairs):
+        raise InputError("cannot read the mapping; write NAME=PATH, such as data=/entry/data")
+    with name_file(file), open_hdf5(file, growth=growth) as source:
+        yield read_mapped(source, {name: place for name, _, place in pairs}, choice)
+
+
+def _angles(projections: Projections, options: CTImport, growth: Growth | None) -> NDArray[np.float64]:
+    """The angles of the projections, in radians: of the options, or else of the file."""
+    if options.angles is not None and options.arc is not None:
+        raise InputError("--angles and --arc are both given; one is enough")
+    angles = projections.angles
+    if options.angles is not None:
+        angles = read_angles(Path(options.angles))
+    if options.arc is not None:
+        angles = spread_angles(options.arc, projections.views if growth is None else growth.expected or 0)
+    if angles is None:
+        raise InputError(
+            "it does not have an angle for each projection; give the --arc that they cover, in degrees, or --angles"
+        )
+    if growth is not None:
+        growth.expected = len(angles) if growth.expected is None and options.angles is not None else growth.expected
+        angles = angles[: projections.views]
+    if len(angles) != projections.views:
+        raise InputError(f"there are {len(angles)} angles for {projections.views} projections")
+    return -angles if options.clockwise else angles
+
+
+def _prepare(
+    projections: Projections, options: CTImport, angles: NDArray[np.float64], fan: float | None, growth: Growth | None
+) -> Preparation:
+    """The steps to line integrals, which are found once for a recording that grows."""
+    if growth is None:
+        return Preparation(projections, options, angles, fan)
+    if options.center == "auto" and projections.center is None:
+        raise InputError(_AXIS)
+    if "prepared" not in growth.memory:
+        growth.memory["prepared"] = Preparation(projections, options, angles, fan, growing=True)
+    prepared: Preparation = growth.memory["prepared"]
+    prepared.grow_to(projections)
+    if len(prepared.views) == 0:
+        growth.wait("none of the chosen projections is there yet")
+    return prepared
+
+
+@FORMATS.importer(
+    "ct",
+    "an X-ray tomograph's file: Data Exchange or NXtomo HDF5, stack of TIFF or CBF (.toml), Helsinki .mat",
+    CTImport,
+    _tell,
+    open_reading=open_reading,
+    check_growing=fix_options,
+)
+def build(options: CTImport, file: Path, out: Path) -> ImportResult:
+    """Write the scan, some views at a time."""
+    with open_reading(options, file) as reading:
+        return write_reading(reading, out)

@@ -1,11 +1,11 @@
-"""Helsinki's MATLAB files, and stacks of TIFF pictures with a TOML file that describes them."""
+"""Helsinki's MATLAB files, and stacks of TIFF or CBF pictures with a TOML file that describes them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,22 +13,28 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.base.files import read_small
 from plugstream.models.ct_line_integrals import FlatField
+from plugstream.scans.importers.ct_fields import FrameChoice, choose_frames, settle_fields, wait_for_fields
+from plugstream.scans.importers.ct_hdf5 import read_field
 from plugstream.scans.importers.ct_projections import Projections, length_in_metres
 from plugstream.scans.importers.formats import load_matlab
+from plugstream.scans.importers.growth import Growth
+from plugstream.scans.importers.picture_stack import Stack
 from plugstream.scans.importers.reading import Indices, read_toml, spread_angles
-from plugstream.scans.importers.source import Source, first_line
+from plugstream.scans.importers.source import Source
 
 _STRUCTS = ("CtDataFull", "CtDataLimited", "CtData")
-_KNOWN = ("projections", "flats", "darks", "angles", "arc", "pixel", "source", "detector", "center")
+_KNOWN = ("projections", "flats", "darks", "angles", "arc", "pixel", "source", "detector", "center", "first")
 _CITATION = "Meaney et al., Helsinki Tomography Challenge 2022, Zenodo, doi 10.5281/zenodo.6984868"
 
 
-def read_helsinki(source: Source) -> Projections:
+def read_helsinki(source: Source, choice: FrameChoice = FrameChoice()) -> Projections:  # noqa: B008 - frozen
     """The fan-beam sinogram of a file: line integrals (views, columns), lengths in millimetres, angles in degrees.
 
     Its struct has `sinogram` and `parameters` with distanceSourceOrigin, distanceSourceDetector, pixelSizePost and
     angles. The rotation axis is seen in the middle of the detector.
     """
+    if choice.flats != "all" or choice.darks != "all":
+        raise InputError("it has line integrals, and so no flat or dark fields to choose from")
     content = load_matlab(source.path, squeeze_me=True, struct_as_record=False)
     chosen = next((name for name in (*_STRUCTS, *content) if hasattr(content.get(name), "parameters")), None)
     if chosen is None:
@@ -77,8 +83,8 @@ def is_stack(source: Source) -> bool:
         return False
 
 
-def read_stack(source: Source) -> Projections:
-    """The projections that a TOML file describes, with pictures beside it:
+def read_stack(source: Source, choice: FrameChoice = FrameChoice()) -> Projections:  # noqa: B008 - frozen
+    """The projections that a TOML file describes, with pictures beside it, TIFF or CBF:
 
         projections = "proj_*.tif"        # in the order of the numbers in their names; or one file of many pages
         flats = ["before_*.tif", "after_*.tif"]   # one pattern, or one before and one after; none: line integrals
@@ -88,6 +94,7 @@ def read_stack(source: Source) -> Projections:
         source = 0.2                      # from the source to the rotation axis: a cone beam
         detector = 0.3                    # from the rotation axis to the detector
         center = 511.5                    # the column on which the rotation axis is seen
+        first = 7                         # of a folder that still fills: its least number, if that is above 1
 
     Pictures are read when they are needed. Other names are refused.
     """
@@ -96,79 +103,67 @@ def read_stack(source: Source) -> Projections:
         if name not in _KNOWN:
             raise InputError(f"it says {name!r}, which means nothing here; names are {', '.join(_KNOWN)}")
     numbers: dict[str, Any] = {name: _number(table, name) for name in ("arc", "pixel", "source", "detector", "center")}
-    frames = _Stack(folder, table.get("projections"), "projections")
-    flats, darks, field = table.get("flats"), table.get("darks"), None
-    if flats is not None:
-        groups = flats if isinstance(flats, list) else [flats]
-        if len(groups) not in (1, 2):
-            raise InputError(f"flats has {len(groups)} patterns; give one, or one before and one after the projections")
-        stacks = [_Stack(folder, words, "flats").read() for words in groups]
-        dark = None if darks is None else _Stack(folder, darks, "darks").read()
-        field = FlatField.from_frames(stacks, dark, (0.0, float(len(frames)))[: len(stacks)])
-    elif darks is not None:
-        raise InputError("darks are given without flats, which they are subtracted from")
+    growth = source.growth
+    if type(first := table.get("first", 0)) is not int:
+        raise InputError(f"first must be a whole number, not {first!r}")
+    frames = Stack(folder, table.get("projections"), "projections", growth, numbered=True, first=table.get("first"))
+    views, angles = len(frames), None
+    if choice.angles:
+        count = views if growth is None else growth.expected or 0
+        angles = _angles(table.get("angles"), numbers["arc"], folder, count)
+    if growth is not None:
+        growth.turn_to(views, "projection")
+        if table.get("angles") is not None and angles is not None:
+            growth.expected = growth.expected or len(angles)
+        if numbers["arc"] is not None and growth.expected is None:
+            raise InputError("its arc is divided among all projections; say how many to --expect, or list the angles")
+        angles = None if angles is None else angles[:views]
     pixel = numbers["pixel"]
     return Projections(
         "TIFF stack",
-        len(frames),
+        views,
         frames.shape,
         frames.read,
-        _angles(table.get("angles"), numbers["arc"], folder, len(frames)),
-        flat_field=field,
+        angles,
+        flat_field=_field(table, folder, choice, growth, views),
         pixel=None if pixel is None else (pixel, pixel),
         **{name: numbers[name] for name in ("source", "detector", "center")},
     )
 
 
-class _Stack:
-    """Pictures of one shape, in the order of the numbers in their names; or the pages of one file."""
-
-    def __init__(self, folder: Path, pattern: Any, key: str) -> None:
-        if not isinstance(pattern, str) or not pattern or Path(pattern).is_absolute() or ".." in Path(pattern).parts:
-            raise InputError(
-                f"{key} must be a pattern such as 'proj_*.tif' of pictures beside the file, not {pattern!r}"
-            )
-        files = [file for file in folder.glob(pattern) if file.suffix.lower() in (".tif", ".tiff")]
-        if not files:
-            raise InputError(f"no TIFF picture beside it is called {pattern}, which {key} says")
-        self.files, self.key = sorted(files, key=_sort_key), key
-        first = self._load(self.files[0])
-        self.frames = first if len(files) == 1 and first.ndim == 3 else None
-        self.shape = first.shape[-2:]
-        if first.ndim != 2 and self.frames is None:
-            raise InputError(f"{self.files[0].name} has shape {first.shape}, but must be a grey picture")
-
-    def __len__(self) -> int:
-        return len(self.files) if self.frames is None else len(self.frames)
-
-    def read(self, views: Indices | None = None, rows: slice = slice(None)) -> NDArray[Any]:
-        """Some pictures, in increasing order, and some of their rows; by default everything."""
-        views = np.arange(len(self)) if views is None else views
-        if self.frames is not None:
-            return self.frames[views][:, rows]
-        pictures = []
-        for file in (self.files[view] for view in views):
-            picture = self._load(file)
-            if picture.shape != self.shape:
-                raise InputError(f"{file.name} is {picture.shape}, but the first of {self.key} is {self.shape}")
-            pictures.append(picture[rows])
-        return np.stack(pictures)
-
-    def _load(self, file: Path) -> NDArray[Any]:
-        import tifffile
-
-        try:
-            try:  # the pages of a single file stay on the disk, unless they are compressed
-                picture = tifffile.memmap(file, mode="r") if len(self.files) == 1 else tifffile.imread(file)
-            except ValueError:
-                picture = tifffile.imread(file)
-        except Exception as error:  # damaged files raise many kinds
-            raise InputError(f"{file.name} cannot be read as TIFF: {first_line(error)}") from error
-        if picture.size == 0:
-            raise InputError(f"{file.name} cannot be read as TIFF: there is no picture in it")
-        if picture.dtype.kind not in "fiu":
-            raise InputError(f"{file.name} holds {picture.dtype}, which no detector counts in")
-        return np.asarray(picture)
+def _field(
+    table: Mapping[str, Any], folder: Path, choice: FrameChoice, growth: Growth | None, views: int
+) -> FlatField | None:
+    """The flat field of a stack; of a folder that fills, the one that is there before its projections."""
+    if growth is not None and "field" in growth.memory:
+        return cast("FlatField", growth.memory["field"])
+    flats, darks = table.get("flats"), table.get("darks")
+    if choice.file is not None:
+        field = read_field(choice.file)
+    elif flats is None:
+        if darks is not None:
+            raise InputError("darks are given without flats, which they are subtracted from")
+        return None
+    else:
+        groups = flats if isinstance(flats, list) else [flats]
+        if len(groups) not in (1, 2):
+            raise InputError(f"flats has {len(groups)} patterns; give one, or one before and one after the projections")
+        if growth is not None and len(groups) == 2:
+            raise InputError("flat fields after the projections cannot be used while these come; give one pattern")
+        stacks = [Stack(folder, words, "flats", growth) for words in groups]
+        dark = None if darks is None or choice.darks == "none" else Stack(folder, darks, "darks", growth)
+        counts = (len(stacks[0]), 0 if dark is None else len(dark))
+        if growth is not None:
+            wait_for_fields(growth, counts, views)
+        choice = settle_fields(choice, growth, *counts, there=counts)
+        field = FlatField.from_frames(
+            [stack.read(choose_frames(choice.flats, len(stack), "flat fields")) for stack in stacks],
+            None if dark is None else dark.read(choose_frames(choice.darks, len(dark), "dark fields")),
+            (0.0, float(views))[: len(stacks)],
+        )
+    if growth is not None:
+        growth.memory["field"] = field
+    return field
 
 
 def _number(table: Mapping[str, Any], name: str) -> float | None:
@@ -186,15 +181,13 @@ def _angles(angles: Any, arc: float | None, folder: Path, count: int) -> NDArray
         raise InputError("angles and arc are both given; one is enough")
     if angles is None:
         return None if arc is None else spread_angles(arc, count)
+    return read_angles(folder / angles if isinstance(angles, str) else angles)
+
+
+def read_angles(place: Path | list[Any]) -> NDArray[np.float64]:
+    """Angles of a text file, or of a list, in degrees; given in radians."""
     try:
-        if isinstance(angles, str):
-            angles = read_small(folder / angles, 64 << 20).replace(",", " ").split()
-        return np.asarray(np.deg2rad(np.array(angles, dtype=np.float64).reshape(-1)))
+        words = read_small(place, 64 << 20).replace(",", " ").split() if isinstance(place, Path) else place
+        return np.asarray(np.deg2rad(np.array(words, dtype=np.float64).reshape(-1)))
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"its angles are no list of numbers, in degrees: {error}") from None
-
-
-def _sort_key(file: Path) -> tuple[Any, ...]:
-    """Texts as texts and numbers as numbers, so that 2 comes before 10."""
-    parts = re.split(r"(\d+)", file.name)
-    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.models.ct_line_integrals import FlatField
+from plugstream.scans.importers.ct_fields import FrameChoice, Frames, make_field, settle_fields, wait_for_fields
 from plugstream.scans.importers.ct_projections import Projections, angles_in_radians, length_in_metres
+from plugstream.scans.importers.formats import open_source
 from plugstream.scans.importers.reading import Indices
-from plugstream.scans.importers.source import Source, unit_of
+from plugstream.scans.importers.source import Lookup, Source, check_names, unit_of
 
 # The values of image_key.
 _PROJECTION, _FLAT, _DARK = 0, 1, 2
+_NO_FLATS = "it has no flat fields{}, to turn counts into line integrals with; --flats FILE takes those of another file"
+# The names that a mapping may have, and where Data Exchange has them.
+NAMES = ("data", "flats", "darks", "angles", "image_key", "pixel")
+_EXCHANGE = {"data": "/exchange/data", "flats": "/exchange/data_white", "darks": "/exchange/data_dark"}
 # Where files of the APS, TomoBank and others give the size of a pixel; behind a lens the camera's own are larger.
 _PIXEL = (
     "/measurement/instrument/detection_system/objective/resolution",
@@ -30,7 +38,7 @@ def is_exchange(source: Source) -> bool:
     return getattr(source.find("/exchange/data"), "ndim", 0) == 3
 
 
-def read_exchange(source: Source) -> Projections:
+def read_exchange(source: Source, choice: FrameChoice = FrameChoice()) -> Projections:  # noqa: B008 - frozen
     """The projections of a Data Exchange file: a parallel beam, its flat and dark fields, and angles in degrees.
 
     /exchange/data (views, rows, columns), data_white and data_dark (frames, rows, columns), theta (views,). Flat fields
@@ -39,31 +47,130 @@ def read_exchange(source: Source) -> Projections:
 
     Reference: De Carlo et al., Scientific data exchange, J. Synchrotron Rad. 21, 2014.
     """
-    data = source.find("/exchange/data")
     axes = _text(source.attribute("axes", "/exchange/data"))
     if axes and not axes.startswith("theta"):
         raise InputError(f"its data has the axes {axes}; only theta:y:x is read")
-    flat, field = _mean_field(source, "data_white"), None
-    if flat is not None:
-        field = FlatField.from_frames([flat], _mean_field(source, "data_dark"))
-    elif "transmission" in _text(source.attribute("description", "/exchange/data")) or data.dtype.kind in "iu":
-        raise InputError("it has no flat fields, /exchange/data_white, to turn counts into line integrals with")
-    theta, angles = source.find("/exchange/theta"), None
-    if theta is not None:
-        angles = angles_in_radians(theta[:], unit_of(theta))
-        angles = angles if len(angles) == data.shape[0] else None  # of other frames too, or of none
-    pixel = _first_length(source, _PIXEL, "pixel size")
     name = source.read("/measurement/sample/name")
+    words = {} if name is None else {"sample": _text(name)}
+    pixel = _first_length(source, _PIXEL, "pixel size")
+    has_angles = choice.angles and source.find("/exchange/theta") is not None
+    look = Lookup(source, _EXCHANGE | ({"angles": "/exchange/theta"} if has_angles else {}))
+    return _read_separate("Data Exchange", look, choice, pixel, words)
+
+
+def read_mapped(source: Source, mapping: Mapping[str, Any], choice: FrameChoice) -> Projections:
+    """The projections of an HDF5 file of any layout: a parallel beam.
+
+    Arguments: source; mapping from `data`, and `flats`, `darks`, `angles` and `pixel` where the file has them, to paths
+    in it; or with `image_key`, as NXtomo has it, `data` and `angles` of all frames; choice of fields.
+    """
+    check_names(mapping, NAMES)
+    mapping = {name: place for name, place in mapping.items() if choice.angles or name != "angles"}
+    look = Lookup(source, mapping)
+    if "data" not in mapping or len(getattr(look.array("data"), "shape", ())) != 3:
+        raise InputError("--map must lead from data to projections (views, rows, columns)")
+    pixel = _first_length(source, [mapping["pixel"]], "pixel size") if "pixel" in mapping else None
+    if "image_key" not in mapping:
+        return _read_separate("HDF5", look, choice, pixel, {})
+    return _read_keyed("HDF5", look, choice, None if pixel is None else (pixel, pixel), {})
+
+
+def _read_separate(
+    kind: str, look: Lookup, choice: FrameChoice, pixel: float | None, words: Mapping[str, Any]
+) -> Projections:
+    """Projections in a dataset of their own."""
+    source, data = look.source, look.array("data")
+    growth, views, angles = source.growth, int(data.shape[0]), _mapped_angles(look)
+    if growth is None:
+        angles = None if angles is None or len(angles) != views else angles  # of other frames too, or of none
+    elif "angles" in look.mapping:
+        views = min(views, 0 if angles is None else len(angles))  # which may lag behind
+    if growth is not None:
+        growth.turn_to(views, "projection" + " with its angle" * ("angles" in look.mapping))
+        angles = None if angles is None else angles[:views]
+    field = _separate_field(look, choice, views)
     return Projections(
-        "Data Exchange",
-        data.shape[0],
+        kind,
+        views,
         data.shape[1:],
-        partial(_read_views, data, np.arange(data.shape[0])),
+        partial(_read_views, data, np.arange(views)),
         angles,
         flat_field=field,
         pixel=None if pixel is None else (pixel, pixel),
-        provenance={} if name is None else {"sample": _text(name)},
+        provenance=words,
     )
+
+
+def _separate_field(look: Lookup, choice: FrameChoice, views: int) -> FlatField | None:
+    """The flat field from datasets of flat and dark fields; None for line integrals."""
+    source, growth, data = look.source, look.source.growth, look.mapping["data"]
+    if growth is not None and "field" in growth.memory:
+        return cast("FlatField", growth.memory["field"])
+    if choice.file is not None:
+        return _keep(source, read_field(choice.file))
+    flats, darks = _frames(look, "flats"), _frames(look, "darks")
+    if growth is not None:
+        counts = (0 if flats is None else len(flats.numbers), 0 if darks is None else len(darks.numbers))
+        wait_for_fields(growth, counts, views)
+        choice = settle_fields(choice, growth if counts[0] else None, *counts, there=counts)
+    if flats is not None:
+        return _keep(source, make_field(choice, flats, darks))
+    if "transmission" in _text(source.attribute("description", data)) or look.array("data").dtype.kind in "iu":
+        missing = _NO_FLATS.format(f", {look.mapping['flats']}" if "flats" in look.mapping else "")
+        if growth is not None:
+            growth.wait(missing)
+        raise InputError(missing)
+    return None
+
+
+def _keep(source: Source, field: FlatField) -> FlatField:
+    """Keep the field of a recording that grows, since its frames are many."""
+    if source.growth is not None:
+        source.growth.memory["field"] = field
+    return field
+
+
+def read_field(path: Path) -> FlatField:
+    """The flat and dark fields of another Data Exchange or NXtomo file, of which flat fields make one group."""
+    if not path.exists():
+        raise InputError(f"there is no file {path} with flat fields")
+    with open_source(path) as source:
+        look = Lookup(source, _EXCHANGE)
+        group = None if source.find("/exchange/data_white") is not None else find_nexus(source)
+        if group is None:
+            flats, darks = _frames(look, "flats"), _frames(look, "darks")
+        else:
+            data, key = source.find(f"{group}/data"), np.asarray(source.read(f"{group}/image_key"))
+            flats, darks = (Frames(data, np.flatnonzero(key == kind)) for kind in (_FLAT, _DARK))
+        if flats is None or not len(flats.numbers):
+            raise InputError(f"{path} has no flat fields of Data Exchange or NXtomo")
+        return make_field(FrameChoice(), flats, darks)
+
+
+def _frames(look: Lookup, name: str) -> Frames | None:
+    """The frames of a flat or dark field in a dataset of their own; None where there are none."""
+    array = look.source.find(look.mapping[name]) if name in look.mapping else None
+    if array is None or 0 in array.shape:
+        return None
+    if array.ndim == 2:
+        return Frames(np.asarray(array[:])[None], np.arange(1))
+    if array.ndim != 3:
+        place = look.mapping[name].rpartition("/")[2]
+        raise InputError(f"its {place} has shape {array.shape}, but must be (frames, rows, columns)")
+    return Frames(array, np.arange(array.shape[0]))
+
+
+def _mapped_angles(look: Lookup) -> NDArray[np.float64] | None:
+    """The angles that are mapped, in radians; None where there are none, or none yet."""
+    array = look.array("angles") if "angles" in look.mapping else None
+    if array is None or 0 in array.shape:
+        return None
+    return angles_in_radians(array[:], _angle_unit(look.source, array))
+
+
+def _angle_unit(source: Source, array: Any) -> str | None:
+    """The unit of angles; while they grow they cannot tell it, and are degrees."""
+    return unit_of(array) or (None if source.growth is None else "degrees")
 
 
 def find_nexus(source: Source) -> str | None:
@@ -75,7 +182,7 @@ def find_nexus(source: Source) -> str | None:
     return None
 
 
-def read_nexus(source: Source) -> Projections:
+def read_nexus(source: Source, choice: FrameChoice = FrameChoice()) -> Projections:  # noqa: B008 - frozen
     """The projections of an NXtomo file: a parallel beam, or a cone where it tells the distances.
 
     The detector has `data` (frames, rows, columns) and `image_key` (frames,): 0 for a projection, 1 for a flat and 2
@@ -88,71 +195,92 @@ def read_nexus(source: Source) -> Projections:
     group = find_nexus(source)
     if group is None:
         raise InputError("it has no detector with data and image_key")
-    data, key = source.find(f"{group}/data"), np.asarray(source.read(f"{group}/image_key")).astype(np.int64)
-    if key.shape != data.shape[:1]:
-        raise InputError(f"its image_key has {key.size} entries for {data.shape[0]} frames")
-    frames, flats, darks = (np.flatnonzero(key == kind) for kind in (_PROJECTION, _FLAT, _DARK))
-    if len(flats) == 0:
-        raise InputError("none of its frames is a flat field, image_key 1, to turn counts into line integrals with")
-    places = np.searchsorted(frames, flats)  # flat fields with no projection between them are one group
-    field = FlatField.from_frames(
-        [_mean_frame(data, flats[places == place]) for place in np.unique(places)],
-        _mean_frame(data, darks) if len(darks) else None,
-        np.unique(places).astype(float).tolist(),
-    )
-    angles = _angles(source, group, len(key))
+    mapping = {"data": f"{group}/data", "image_key": f"{group}/image_key"}
+    if choice.angles and (angles := _find_angles(source, group)) is not None:
+        mapping["angles"] = angles
     width, height = (_first_length(source, [f"{group}/{axis}_pixel_size"], "pixel size") for axis in "xy")
     behind = _first_length(source, [f"{group}/distance"], "distance of the detector")
     beam = group.rpartition("/")[0]
     names = [f"{beam}/{name}/distance" for name in ("SOURCE", "source")]
     before = abs(_first_length(source, names, "distance of the source") or 0.0)
     cone = 0 < before < 10 and behind is not None  # metres; a synchrotron is further away
+    pixel = None if width is None else (height or width, width)
+    distances = {"source": before if cone else None, "detector": behind if cone else None}
+    return _read_keyed("NXtomo", Lookup(source, mapping), choice, pixel, {"place": group}, **distances)
+
+
+def _read_keyed(
+    kind: str,
+    look: Lookup,
+    choice: FrameChoice,
+    pixel: tuple[float, float] | None,
+    words: Mapping[str, Any],
+    **distances: Any,
+) -> Projections:
+    """Projections, flat and dark fields in one dataset, told apart by their image_key."""
+    source, data = look.source, look.array("data")
+    growth, key = source.growth, np.asarray(look.array("image_key")[:]).astype(np.int64)
+    angles = _mapped_angles(look)
+    if growth is not None:  # each may lag behind the others
+        lengths = [len(key), int(data.shape[0])]
+        lengths += [0 if angles is None else len(angles)] if "angles" in look.mapping else []
+        key, angles = key[: min(lengths)], None if angles is None else angles[: min(lengths)]
+    elif key.shape != data.shape[:1]:
+        raise InputError(f"its image_key has {key.size} entries for {data.shape[0]} frames")
+    elif angles is not None and len(angles) != len(key):
+        raise InputError(f"its rotation_angle has {len(angles)} entries for {len(key)} frames")
+    frames = np.flatnonzero(key == _PROJECTION)
+    if growth is not None:
+        growth.turn_to(len(frames), "projection" + " with its angle" * ("angles" in look.mapping))
     return Projections(
-        "NXtomo",
+        kind,
         len(frames),
         data.shape[1:],
         partial(_read_views, data, frames),
         None if angles is None else angles[frames],
-        flat_field=field,
-        pixel=None if width is None else (height or width, width),
-        source=before if cone else None,
-        detector=behind if cone else None,
-        provenance={"place": group},
+        flat_field=_keyed_field(source, data, key, choice),
+        pixel=pixel,
+        provenance=words,
+        **distances,
     )
 
 
-def _angles(source: Source, group: str, frames: int) -> NDArray[np.float64] | None:
-    """The rotation angle of each frame: that of the sample nearest to the detector's entry."""
+def _keyed_field(source: Source, data: Any, key: Indices, choice: FrameChoice) -> FlatField:
+    """The flat field of frames with an image_key."""
+    growth = source.growth
+    if growth is not None and "field" in growth.memory:
+        return cast("FlatField", growth.memory["field"])
+    if choice.file is not None:
+        return _keep(source, read_field(choice.file))
+    frames, flats, darks = (np.flatnonzero(key == kind) for kind in (_PROJECTION, _FLAT, _DARK))
+    if len(flats) == 0:
+        missing = _NO_FLATS.format(", image_key 1")
+        if growth is not None:
+            growth.wait(missing)
+        raise InputError(missing)
+    places = np.searchsorted(frames, flats)  # flat fields with no projection between them are one group
+    first = flats[places == places[0]]
+    if growth is not None and not growth.final and not (key[first[-1] :] == _PROJECTION).any():
+        growth.wait(f"{len(first)} flat fields are there, which may become more")
+    early = int((darks < max(frames[:1].max(initial=0), first[-1])).sum())
+    choice = settle_fields(choice, growth, len(first), early, there=(len(flats), len(darks)))
+    return _keep(source, make_field(choice, Frames(data, flats), Frames(data, darks), places))
+
+
+def _find_angles(source: Source, group: str) -> str | None:
+    """Where the rotation angle of each frame is: that of the sample nearest to the detector's entry."""
     names = [name for name, _, _ in source.names() if name.rpartition("/")[2] == "rotation_angle"]
-    if not names:
-        return None
 
     def shared(name: str) -> int:  # prefers, of two entries in a file, the detector's
         return sum(a == b for a, b in zip(name.split("/"), group.split("/"), strict=False))
 
-    place = max(names, key=lambda name: (shared(name), "sample" in name.lower()))
-    values = angles_in_radians(source.read(place), unit_of(source.find(place)))
-    if len(values) != frames:
-        raise InputError(f"its rotation_angle has {len(values)} entries for {frames} frames")
-    return values
+    return max(names, key=lambda name: (shared(name), "sample" in name.lower()), default=None)
 
 
 def _first_length(source: Source, places: Any, quantity: str) -> float | None:
     """The length at the first of these places where the file has one, in metres."""
     arrays = ((place, array) for place in places if (array := source.find(place)) is not None)
     return next((length_in_metres(source.read(place), unit_of(array), quantity) for place, array in arrays), None)
-
-
-def _mean_field(source: Source, name: str) -> NDArray[Any] | None:
-    """The mean of the frames of a flat or dark field, (1, rows, columns), None where there are none."""
-    array = source.find(f"/exchange/{name}")
-    if array is None or 0 in array.shape:
-        return None
-    if array.ndim == 2:
-        return np.asarray(array[:])[None]
-    if array.ndim != 3:
-        raise InputError(f"its {name} has shape {array.shape}, but must be (frames, rows, columns)")
-    return _mean_frame(array, np.arange(array.shape[0]))
 
 
 def _text(value: Any) -> str:
@@ -168,11 +296,3 @@ def _read_views(data: Any, frames: Indices, views: Indices, rows: slice) -> NDAr
         step = int(steps[0]) if len(steps) else 1
         return np.asarray(data[int(chosen[0]) : int(chosen[-1]) + 1 : step, rows])
     return np.stack([np.asarray(data[int(frame), rows]) for frame in chosen])
-
-
-def _mean_frame(array: Any, frames: Indices) -> NDArray[np.float64]:
-    """The mean of some frames of a dataset, (1, rows, columns); read one by one, since there may be many."""
-    total = np.zeros(array.shape[1:])
-    for frame in frames:
-        total += array[int(frame)]
-    return (total / len(frames))[None]

@@ -68,16 +68,23 @@ class Preparation:
     rotation axis) is found in one pass over them, some at a time, before any is written.
 
     Arguments: projections; options; angles (views,), radians, of all of them; fan, the width of a detector pixel in
-    distances of the detector from the source, None for a parallel beam.
+    distances of the detector from the source, None for a parallel beam; growing, whether more projections will come, so
+    that nothing can depend on all of them.
     Attributes: views; rows; flat_image, whether the rows make an image rather than a volume; good (rows, columns), None
     where all pixels are; center, a column; steps, as JSON; remarks, the same for a person.
     """
 
     def __init__(
-        self, projections: Projections, options: StepOptions, angles: NDArray[np.float64], fan: float | None = None
+        self,
+        projections: Projections,
+        options: StepOptions,
+        angles: NDArray[np.float64],
+        fan: float | None = None,
+        *,
+        growing: bool = False,
     ) -> None:
-        self._source, self._options, self.fan = projections, options, fan
-        self.views = choose_views(options, projections.views)
+        self._options, self.fan, self._growing = options, fan, growing
+        self.grow_to(projections)
         self.rows, self.flat_image = slice(0, projections.shape[0]), projections.flat_image or projections.shape[0] == 1
         if options.rows is not None:
             chosen = pick_rows(options.rows, projections.shape[0], "detector rows")
@@ -89,20 +96,33 @@ class Preparation:
         self._air: NDArray[np.float32] | None = None
         self._stripes: NDArray[np.float32] | None = None
         self._hardening: Hardening | None = None
+        self._counts: str | None = None
         self.good: NDArray[np.bool_] | None = None
-        self._note("projections", file=projections.kind, taken=len(self.views), of=projections.views)
+        counts = {} if growing else {"taken": len(self.views), "of": projections.views}
+        self._note("projections", file=projections.kind, **counts)
         self._find_bad()
         columns = projections.shape[1]
         self._margin = int(options.air) if options.air != "auto" else 0
         if options.air == "auto":
             self._margin = min(max(_LEAST_MARGIN, int(_MARGIN * columns)), columns // 2)
-        if self._margin or options.stripes:
+        if growing and self._margin:
+            self._note("air", columns=self._margin)
+        elif self._margin or options.stripes:
             self._find_air_and_stripes()
         self.center = self._find_center(angles)
+
+    def grow_to(self, projections: Projections) -> None:
+        """Go over to the projections that are there by now."""
+        self._source = projections
+        self.views = choose_views(self._options, projections.views, growing=self._growing)
 
     def read(self, views: slice) -> NDArray[np.float32]:
         """The line integrals of some of `views`: (views, rows, columns)."""
         integrals = self._integrals(self.views[views])
+        if self._growing and self._margin:
+            if not (sound := self._sound(integrals)).all():
+                raise InputError(f"projection {self.views[views][~sound][0]} shows no beam at all")
+            integrals -= air_level(integrals, self._margin)[:, None, None]
         if self._air is not None:
             integrals -= self._air[views, None, None]
         if self._stripes is not None:
@@ -130,6 +150,8 @@ class Preparation:
         Air and stripes change line integrals alone: they are refused if given, and left out of the steps otherwise.
         """
         field, options = self._source.flat_field, self._options
+        if self._counts is not None:  # of a recording that grows, which is looked at again
+            return self._counts
         if field is None:
             raise InputError("it has line integrals, or no flat fields, and so no counts to keep; leave --counts out")
         if options.stripes or options.air not in ("auto", 0):
@@ -140,7 +162,8 @@ class Preparation:
         self.steps = [step for step in self.steps if step["step"] not in ("logarithm", "air")]
         self.remarks = [text for text in self.remarks if "columns of air" not in text]
         self._note("counts", kept=str(kind))
-        return "uint16" if kind in (np.uint8, np.uint16) else "int32"
+        self._counts = "uint16" if kind in (np.uint8, np.uint16) else "int32"
+        return self._counts
 
     @property
     def field(self) -> FlatField:

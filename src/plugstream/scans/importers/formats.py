@@ -23,6 +23,7 @@ import numpy as np
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Options, register
 from plugstream.base.text import shell_quote
+from plugstream.scans.importers.growth import Growth
 from plugstream.scans.importers.hdf5 import SIGNATURE, open_hdf5
 from plugstream.scans.importers.npz import open_npz, unpack_npz
 from plugstream.scans.importers.reading import name_file
@@ -33,17 +34,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @contextmanager
-def open_source(path: Path) -> Iterator[Source]:
-    """The arrays of a file by their names; a file that is neither HDF5, NPZ nor MATLAB's has none."""
+def open_source(path: Path, growth: Growth | None = None) -> Iterator[Source]:
+    """The arrays of a file by their names; a file that is neither HDF5, NPZ nor MATLAB's has none.
+
+    Arguments: path; growth, of a recording that may still be written.
+    """
     head = read_head(path, 520)
     if SIGNATURE in (head[:8], head[512:]):  # MATLAB writes 512 bytes before it
-        with open_hdf5(path, "HDF5" if head[:8] == SIGNATURE else "MATLAB 7.3") as source:
+        with open_hdf5(path, "HDF5" if head[:8] == SIGNATURE else "MATLAB 7.3", growth) as source:
             yield source
     elif path.suffix.lower() == ".npz":
         with open_npz(path) as source:
             yield source
     else:
-        yield _Matlab(path) if head[:6] == b"MATLAB" else Source(path)
+        source = _Matlab(path) if head[:6] == b"MATLAB" else Source(path)
+        source.growth = growth
+        yield source
 
 
 class _Matlab(Source):
@@ -117,12 +123,12 @@ class Formats(Generic[R]):
             return False
 
     @contextmanager
-    def open(self, path: Path, **options: Any) -> Iterator[R]:
+    def open(self, path: Path, growth: Growth | None = None, **options: Any) -> Iterator[R]:
         """The recording of a file, which stays open; a file of no format is refused.
 
         Where a container has a single format, its reader says what a file lacks. Errors within the block name the file.
 
-        Arguments: path; options of the format's reader.
+        Arguments: path; growth, of a recording that may still be written; options of the format's reader.
         """
         if not path.exists():
             raise InputError(f"there is no file {path}")
@@ -130,7 +136,7 @@ class Formats(Generic[R]):
             place = path
             if self._is_packed(path):
                 place = unpack_npz(path, Path(stack.enter_context(TemporaryDirectory())))
-            source = stack.enter_context(open_source(place))
+            source = stack.enter_context(open_source(place, growth))
             chosen, likely = self.find(source), [one for one in self.formats if one.container == source.container]
             if chosen is None and len(likely) == 1 and (source.container or likely[0].matches is None):
                 chosen = likely[0]

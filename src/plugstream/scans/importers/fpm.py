@@ -187,7 +187,7 @@ def build(options: FPMImport, file: Path, out: Path) -> ImportResult:
         sine = np.hypot(*directions.T)
         if not (sine < aperture).any():
             raise InputError(
-                f"no LED is within the aperture of {aperture:g}, so that all views are in dark field; are pitch, "
+                f"no LED is within the aperture of {aperture:g}, so all views are in dark field; are pitch, "
                 "distance and aperture right? Give --pitch and --distance in metres"
             )
         middle = sine <= aperture / 2

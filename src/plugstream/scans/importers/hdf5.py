@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plugstream.base.errors import InputError
 from plugstream.base.registry import register
 from plugstream.base.trust import OutsideError, trusting
-from plugstream.scans.importers.arrays import ARRAY_FACTS, ArrayOptions, build_scan, describe_arrays, import_opened
+from plugstream.scans.importers.arrays import (
+    ARRAY_FACTS,
+    ArrayOptions,
+    build_scan,
+    describe_arrays,
+    import_opened,
+    read_opened,
+)
 from plugstream.scans.importers.base import ImportResult
+from plugstream.scans.importers.growth import Growth, NotYetError
+from plugstream.scans.importers.hdf5_growth import WrittenRows, check_filters, is_cut_off, writer_state
+from plugstream.scans.importers.reading import Reading
 from plugstream.scans.importers.source import Source, first_line, open_error, read_head
 
 if TYPE_CHECKING:
@@ -46,10 +56,11 @@ def import_hdf5(
 
 
 @contextmanager
-def open_hdf5(path: Path, container: str = "HDF5") -> Iterator[Source]:
+def open_hdf5(path: Path, container: str = "HDF5", growth: Growth | None = None) -> Iterator[Source]:
     """The file's arrays by their paths, those in other files by the rules of `hdf5_storage`.
 
-    Every importer opens HDF5 here. Arguments: path; container, the name of this kind of file.
+    Every importer opens HDF5 here. Arguments: path; container, the name of this kind of file; growth, of a file that
+    may still be written: its arrays have the rows that are there (`hdf5_growth`).
     """
     try:
         import h5py
@@ -58,34 +69,48 @@ def open_hdf5(path: Path, container: str = "HDF5") -> Iterator[Source]:
     from plugstream.scans.importers.hdf5_storage import LinkedFiles
 
     path = Path(path)
+    if growth is not None and is_cut_off(path):
+        growth.wait(f"{path} is cut off")
+    if growth is not None and writer_state(path) == "open":
+        growth.wait(f"the writer of {path} does not share it (SWMR mode), so it can be read once it is closed")
     try:
-        file = h5py.File(path.absolute(), "r")
+        shared: dict[str, Any] = {} if growth is None else {"swmr": True, "locking": False}
+        file = h5py.File(path.absolute(), "r", **shared)
     except OSError as error:
+        if growth is not None and not growth.final:
+            raise NotYetError(f"{path} cannot be opened yet: {first_line(error)}") from error
         raise open_error(path, error, "HDF5") from error
     with file, ExitStack() as stack:
-        yield _Hdf5(path, file, LinkedFiles(path.absolute(), file, stack), container)
+        linked = LinkedFiles(path.absolute(), file, stack, swmr=growth is not None)
+        yield _Hdf5(path, file, linked, container, growth)
 
 
 class _Dataset:
     """A dataset, read by slicing; a damaged one raises many kinds of errors in h5py, and here one line."""
 
-    def __init__(self, dataset: Any, name: str, path: Path) -> None:
-        self.dataset, self.name, self.path = dataset, name, path
+    def __init__(self, dataset: Any, name: str, path: Path, written: WrittenRows | None = None) -> None:
+        self.dataset, self.name, self.path, self._written = dataset, name, path, written
         self.shape, self.dtype, self.attrs = dataset.shape, dataset.dtype, dataset.attrs
         self.ndim = len(self.shape or ())
+        if written is not None:
+            self.shape = (written.rows, *self.shape[1:])
 
     def __getitem__(self, rows: Any) -> Any:
+        key = rows if self._written is None else self._written.limit(rows)
         try:
-            return self.dataset[rows]
+            values = self.dataset[key]
         except Exception as error:
             where = f" from row {rows.start or 0}" if isinstance(rows, slice) else ""
             raise InputError(f"{self.name} of {self.path} cannot be read{where}: {first_line(error)}") from error
+        if self._written is not None:
+            self._written.check(key, values)
+        return values
 
 
 class _Hdf5(Source):
-    def __init__(self, path: Path, file: Any, linked: LinkedFiles, container: str) -> None:
+    def __init__(self, path: Path, file: Any, linked: LinkedFiles, container: str, growth: Growth | None) -> None:
         super().__init__(path)
-        self.file, self.linked, self.container = file, linked, container
+        self.file, self.linked, self.container, self.growth = file, linked, container, growth
 
     def find(self, name: str) -> Any:
         place, separator, attribute = name.partition("@")
@@ -93,10 +118,18 @@ class _Hdf5(Source):
             item = self.linked.find(place)
             if separator:
                 return None if item is None else item.attrs.get(attribute)
-            lack = self.linked.lack(item) if hasattr(item, "dtype") else ""
+            if not hasattr(item, "dtype"):
+                return item
+            written = None
+            if self.growth is not None and item.shape and not item.is_virtual and item.external is None:
+                written = WrittenRows(item, name, self.growth)
+            lack = self.linked.lack(item) if written is None else ""
+        check_filters(item, name, self.path)
         if lack:
+            if self.growth is not None:
+                self.growth.wait(f"{name} of {self.path} is not written as a whole yet: {lack}")
             raise InputError(f"{name} of {self.path} was never written as a whole: {lack}; HDF5 would give zeros there")
-        return _Dataset(item, name, self.path) if hasattr(item, "dtype") else item
+        return _Dataset(item, name, self.path, written)
 
     def attribute(self, name: str, array: str | None) -> Any:
         item = self.file if array is None else self.find(array)
@@ -145,8 +178,19 @@ def _describe(path: Path) -> tuple[str, list[str]] | None:
     return describe_arrays("hdf5", path, open_hdf5)
 
 
+def open_reading(options: ArrayOptions, file: Path, growth: Growth | None = None) -> AbstractContextManager[Reading]:
+    """How a file is read as a scan, while it is open. Arguments: options; file; growth, if it may still be written."""
+    return read_opened(open_hdf5(file, growth=growth), options)
+
+
 @register(
-    "importer", "hdf5", "arrays of an HDF5 file, for any instrument", needs=("h5py",), describe=_describe, **ARRAY_FACTS
+    "importer",
+    "hdf5",
+    "arrays of an HDF5 file, for any instrument",
+    needs=("h5py",),
+    describe=_describe,
+    open_reading=open_reading,
+    **ARRAY_FACTS,
 )
 def build(options: ArrayOptions, file: Path, out: Path) -> ImportResult:
     """Write the scan."""

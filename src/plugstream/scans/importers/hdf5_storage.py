@@ -60,11 +60,13 @@ class _Part(NamedTuple):
 class LinkedFiles:
     """An open file that a person named, and the files that it leads to, which are opened when needed.
 
-    Arguments: path of the file; file, an `h5py.File`; stack, which closes the others.
+    Arguments: path of the file; file, an `h5py.File`; stack, which closes the others; swmr, whether they may still be
+    written, too.
     """
 
-    def __init__(self, path: Path, file: Any, stack: ExitStack) -> None:
+    def __init__(self, path: Path, file: Any, stack: ExitStack, *, swmr: bool = False) -> None:
         self.path, self.root, self._stack = path, file, stack
+        self._how: dict[str, Any] = {"swmr": True, "locking": False} if swmr else {}
         # The path may be a symbolic link, and HDF5 looks in both folders, too.
         self._folders = (path.parent.resolve(), path.resolve().parent)
         self._opened: dict[Path, Any] = {path.resolve(): file}
@@ -203,7 +205,7 @@ class LinkedFiles:
         if key not in self._opened:
             if not path.is_file():
                 raise InputError(f"{path} is not a file, but a folder, a pipe or a device")
-            self._opened[key] = self._stack.enter_context(h5py.File(path, "r"))
+            self._opened[key] = self._stack.enter_context(h5py.File(path, "r", **self._how))
         return self._opened[key]
 
     def _locate(self, owner: Any, name: str, variable: str) -> Path | None:

@@ -152,7 +152,7 @@ def _space(encoding: Any, name: str, pixel: float | None) -> tuple[list[int], li
     except (AttributeError, TypeError, ValueError):
         raise InputError(f"the ISMRMRD header lacks the {name}'s matrix and field of view") from None
     if min(sizes) < 1 or not all(0 <= width < 1e3 for width in widths):
-        raise InputError(f"the ISMRMRD header has a {name} of {sizes} in {widths} m, which cannot be")
+        raise InputError(f"the ISMRMRD header has a {name} of {sizes} in {widths} m, which is impossible")
     if pixel is not None:
         return sizes, [width or pixel * size for size, width in zip(sizes, widths, strict=True)]
     if not all(widths):

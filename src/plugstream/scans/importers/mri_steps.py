@@ -130,7 +130,7 @@ def whitening_matrix(noise: NDArray[np.complexfloating]) -> Complex:
     try:
         factor = np.linalg.cholesky(covariance / size if size > 0 else covariance)
     except np.linalg.LinAlgError:
-        raise InputError("some coils have no noise of their own, so that it cannot be evened out") from None
+        raise InputError("some coils have no noise of their own, so it cannot be evened out") from None
     return np.asarray(np.linalg.inv(factor), np.complex64)
 
 

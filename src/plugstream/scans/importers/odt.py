@@ -92,7 +92,7 @@ def read_angles(path: Path) -> Real:
     try:
         numbers = np.array([float(word) for words, _, _ in lines for word in words.replace(",", " ").split()])
     except ValueError as error:
-        raise InputError(f"{path} is no list of angles: {error}") from None
+        raise InputError(f"{path} is not a list of angles: {error}") from None
     if numbers.size == 0 or not np.isfinite(numbers).all():
         raise InputError(f"{path} holds no angles, or some that are not finite")
     if "[deg" in comments or ("[rad" not in comments and np.ptp(numbers) > 3 * np.pi):

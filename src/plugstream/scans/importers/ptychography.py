@@ -111,7 +111,7 @@ def _check_overlap(positions: NDArray[np.float64], size: int) -> None:
     gap = neighbour_distance(positions)
     if gap > size:
         raise InputError(
-            f"positions are {gap:.3g} pixels of the object apart and frames {size} wide, so that nothing overlaps: "
+            f"positions are {gap:.3g} pixels of the object apart and frames {size} wide, so nothing overlaps: "
             "recordings in the near field, shadows rather than diffraction patterns, are not known here; if this is "
             "none, see --pixel, --wavelength, --distance and --detector-pixel"
         )
@@ -225,7 +225,7 @@ def read_arrays(source: Source, mapping: Mapping[str, Any], options: Any) -> Rea
     mean = np.maximum(np.mean([data[n : n + 1][0] for n in _sample(range(shape[0]))], axis=0), 0)
     if not (np.isfinite(mean).all() and mean.any()):
         raise InputError(
-            f"the frames of {source.path} are dark, or hold NaN or infinity, so that no probe can be made from them"
+            f"the frames of {source.path} are dark, or hold NaN or infinity, so no probe can be made from them"
         )
     beam = _first_probe(mean)
     beam *= math.sqrt(float(mean.sum(dtype=np.float64)) / float((np.abs(beam) ** 2).sum()))

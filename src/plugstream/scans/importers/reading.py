@@ -19,18 +19,20 @@ from plugstream.base.progress import report
 from plugstream.base.registry import Field, Options
 from plugstream.instruments.base import Instrument
 from plugstream.scans.importers.base import ImportResult
+from plugstream.scans.importers.growth import NotYetError
 
 Indices = NDArray[np.int64]
 N = TypeVar("N", int, float)
 
 _BLOCK_BYTES = 4 << 20
+_MANY = 1 << 20  # views that a recording may grow to
 
 
 class ViewOptions(Options):
     """Which views of a file to take."""
 
     select: str | None = Field(None, description="views to take: START:STOP:STEP, such as 0:180 or 5::10")
-    omit: str | None = Field(None, description="views to leave out, such as 5::10, to test the result on later")
+    omit: str | None = Field(None, description="views to leave out, such as 5::10 or 7,9, to test the result on later")
     count: int | None = Field(None, ge=1, description="take this many of the remaining views, evenly spaced")
 
 
@@ -110,16 +112,29 @@ def name_file(path: Path) -> Iterator[None]:
         yield
     except InputError as error:
         kind = StorageError if isinstance(error, StorageError) else InputError
-        raise error if str(path) in str(error) else kind(f"cannot import {path}: {error}") from error
+        raise (
+            error
+            if str(path) in str(error) or isinstance(error, NotYetError)
+            else kind(f"cannot import {path}: {error}")
+        ) from error
 
 
-def choose_views(options: ViewOptions, views: int) -> Indices:
-    """Which of so many views the options take, in increasing order."""
+def choose_views(options: ViewOptions, views: int, *, growing: bool = False) -> Indices:
+    """Which of so many views the options take, in increasing order.
+
+    Of views that will become more, those are taken that will be among them, and there may be none yet.
+    """
+    if growing:
+        if options.count is not None or "-" in f"{options.select}{options.omit}":
+            raise InputError("--count, and numbers from the end, need all views, and this recording still grows")
+        later = choose_views(options, max(views, _MANY))
+        return later[later < views]
     chosen = np.ones(views, dtype=bool)
     for words, value in ((options.select, True), (options.omit, False)):
         if words is not None:
             listed = np.full(views, not value)
-            listed[pick_rows(words, views, "projections")] = value
+            for part in words.split(","):
+                listed[pick_rows(part, views, "projections")] = value
             chosen &= listed
     rest: Indices = np.flatnonzero(chosen)
     if options.count is not None and options.count > len(rest):

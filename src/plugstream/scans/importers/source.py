@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
+from plugstream.scans.importers.growth import Growth
 
 UNITS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3, "um": 1e-6, "nm": 1e-9}
 
@@ -18,10 +19,11 @@ UNITS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3, "um": 1e-6, "nm": 1e-9}
 class Source:
     """An open file of named arrays. This one has no known container, and no arrays.
 
-    Attributes: container, "HDF5", "NPZ", "MATLAB" or "MATLAB 7.3"; path.
+    Attributes: container, "HDF5", "NPZ", "MATLAB" or "MATLAB 7.3"; path; growth, of a file that is still written.
     """
 
     container = ""
+    growth: Growth | None = None
 
     def __init__(self, path: Path) -> None:
         self.path = path

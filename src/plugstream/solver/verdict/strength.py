@@ -141,7 +141,7 @@ def probe_strength(algorithm: Any, state: Any, *, steps: int, seed: int = 0, hel
         side = replace(reduced, sigma=sigma * factor)
         for _ in range(count):
             start = side.step(start)
-            report("asking held-out data about sigma", next(counter), total)
+            report("checking sigma on held-out data", next(counter), total)
         return start
 
     trunk = advance(1.0, reduced.renew(state), 0 if held_out is not None else m // 2)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.algorithms.pairs import Pair, damping_for
+from plugstream.studies.certificates.descent import Descent
 
 # A theta above this counts as 1, such as that of -I, whose pairs give it up to rounding.
 AT_THE_LIMIT = 1 - 1e-6
+
+# So far the slope of a potential may be from what its gradient step took, in a difference of finite size.
+_MISMATCH = 0.02
 
 Status = Literal["proved", "refuted", "open"]
 
@@ -35,7 +39,9 @@ class Certificate:
     Attributes:
         averaged, proximal: what holds by construction; None and False if nothing is claimed. accuracy: of outputs,
         relative to the input; subtracted from all measurements. how: the method for the transposed Jacobian. lipschitz,
-        residual, theta: the pairs with the largest lower bounds. asymmetry: the largest estimate of ||(J - J^T) / 2||_F
+        residual, theta, pseudo: the pairs with the largest lower bounds, of the Lipschitz constants of D and I - D, of
+        theta and of k. descent, curvature: of a gradient step, what it does to its potential, and the potential's least
+        curvature; None for others. asymmetry: the largest estimate of ||(J - J^T) / 2||_F
         / ||J||_F, and asymmetry_floor, what rounding could give. boundedness: the largest ||D(z) - z||^2 / (n sigma^2).
         jumps: whether the ratio of the worst pair grew at each halving. pairs: the numbers of every pair.
     """
@@ -52,12 +58,15 @@ class Certificate:
     lipschitz: Pair
     residual: Pair
     theta: Pair
+    pseudo: Pair
     asymmetry: float
     asymmetry_floor: float
     boundedness: float
     boundedness_where: str
     jumps: bool
     pairs: tuple[PairNumbers, ...]
+    descent: Descent | None = None
+    curvature: float | None = None
 
     @property
     def nonexpansive_status(self) -> Status:
@@ -74,12 +83,23 @@ class Certificate:
         return "open" if self.averaged is None else "proved"
 
     @property
+    def pseudo_contractive_status(self) -> Status:
+        """Whether D is k-strictly pseudo-contractive for some k < 1."""
+        if self.pseudo.pseudo >= AT_THE_LIMIT:
+            return "refuted"
+        return "open" if self.averaged is None else "proved"
+
+    @property
     def contradicted(self) -> bool:
         """Whether a measurement contradicts a proof: a mistake in the code or in the proof."""
+        if self.descent is not None and self.descent.mismatch > _MISMATCH:
+            return True
         return self.averaged is not None and self.theta.theta > max(self.averaged, 1e-9) * (1 + 1e-9)
 
     def proofs(self) -> list[str]:
         """What holds by construction, in sentences."""
+        if self.descent is not None:
+            return ["a gradient step of a potential, D = I - grad g, so its Jacobian is symmetric where there is one"]
         if self.averaged is None:
             return []
         theta = f"{self.averaged:.6g}"
@@ -98,8 +118,12 @@ class Certificate:
             lines.append(f"not nonexpansive: the distance of two images grows by the factor {lipschitz:.4g}")
         if self.jumps:
             lines.append("apparently not continuous: the factor keeps growing as their distance is halved")
+        if self.descent is not None and self.descent.rate > 0:
+            lines.append(f"a step can raise its potential: by {self.descent.rate:.3g} ||z - D(z)||^2")
         if self.averaged_status == "refuted":
-            if theta == math.inf:
+            if theta == math.inf and self.descent is not None:
+                lines.append("not averaged, and no damping makes it so: its potential is not convex")
+            elif theta == math.inf:
                 lines.append("not averaged, and no damping makes it so: a difference of images grows along itself")
             elif theta > 1 / AT_THE_LIMIT:
                 damping = damping_for(theta)
@@ -118,9 +142,17 @@ class Certificate:
         lines = []
         if self.nonexpansive_status == "open":
             lines.append("whether it is nonexpansive: no pair seen contradicts it, which proves nothing")
+        if self.descent is not None:
+            most = self.residual.residual
+            need = "as it is" if most < 1 else f"damped with theta = {damping_for(most):g}, below 1 over that constant"
+            lines.append(f"whether it is the prox of a weakly convex function: {need}, no pair seen contradicts it")
+        if self.pseudo_contractive_status == "open" and self.pseudo.pseudo > 0:
+            lines.append(
+                f"whether it is pseudo-contractive: if so, strictly with a k of at least {self.pseudo.pseudo:.4g}"
+            )
         if self.averaged_status == "open":
             lines.append(f"whether it is averaged: if so, with a theta of at least {self.theta.theta:.4g}")
-        if not self.proximal and self.asymmetry <= 3 * self.asymmetry_floor:
+        if not self.proximal and self.descent is None and self.asymmetry <= 3 * self.asymmetry_floor:
             lines.append("whether its Jacobian is symmetric everywhere: at the images measured it is, up to rounding")
         return lines
 
@@ -133,13 +165,20 @@ class Certificate:
 
         c, below = self.boundedness, self.asymmetry <= 3 * self.asymmetry_floor
         asymmetry = f"< {_number(3 * self.asymmetry_floor)}" if below else f"{_number(self.asymmetry)}"
-        return [
+        rows = [
             row("Lipschitz constant of D", self.lipschitz.lipschitz, self.lipschitz),
             row("Lipschitz constant of I - D", self.residual.residual, self.residual),
             row("smallest theta", self.theta.theta, self.theta),
+            row("pseudo-contraction k", self.pseudo.pseudo, self.pseudo),
             ("Chan's constant c", f">= {_number(c)}", self.boundedness_where),
             ("asymmetry of the Jacobian", asymmetry, "an estimate; 0 is symmetric, 1 antisymmetric"),
         ]
+        if self.descent is not None:
+            seen = f"at {self.descent.images} images, the worst {self.descent.where}; below 0 a step lowers g"
+            rows.append(("(g(D z) - g(z)) / |z - D z|^2", f">= {self.descent.rate:.4f}", seen))
+        if self.curvature is not None:
+            rows.append(("least curvature of g", f"<= {self.curvature:.4f}", "below 0 it is not convex"))
+        return rows
 
     def text(self) -> str:
         """The whole certificate as readable text."""
@@ -185,6 +224,7 @@ class Certificate:
                 "lipschitz": witness("lipschitz", self.lipschitz),
                 "residual_lipschitz": witness("residual", self.residual),
                 "theta": witness("theta", self.theta),
+                "pseudo_contraction": witness("pseudo", self.pseudo),
                 "boundedness": {"at_least": self.boundedness, "where": self.boundedness_where},
                 "asymmetry": {"estimate": self.asymmetry, "rounding": self.asymmetry_floor},
             },
@@ -192,13 +232,15 @@ class Certificate:
             "open": self.questions(),
             "nonexpansive": self.nonexpansive_status,
             "theta_averaged": self.averaged_status,
+            "strictly_pseudo_contractive": self.pseudo_contractive_status,
+            "descent": None if self.descent is None else {**asdict(self.descent), "curvature": self.curvature},
             "contradicted": self.contradicted,
         }
 
     def witnesses(self) -> dict[str, NDArray[Any]]:
-        """The pairs of images that attain the three constants, and their outputs, by name."""
+        """The pairs of images that attain the four constants, and their outputs, by name."""
         out = {}
-        for goal in ("lipschitz", "residual", "theta"):
+        for goal in ("lipschitz", "residual", "theta", "pseudo"):
             pair: Pair = getattr(self, goal)
             for name in ("first", "second", "out_first", "out_second"):
                 out[f"{goal}_{name}"] = np.asarray(getattr(pair, name).detach().cpu().numpy())

@@ -17,6 +17,7 @@ from plugstream.base.progress import report, within
 from plugstream.denoisers.base import Denoiser, Sigma
 from plugstream.denoisers.shapes import adapt
 from plugstream.studies.certificates.certificate import Certificate, PairNumbers
+from plugstream.studies.certificates.descent import Descent, measure_descent
 from plugstream.studies.certificates.paths import path_pairs, reconstruction_path, small_problem
 from plugstream.studies.certificates.search import Adjoint, Secants, asymmetry, make_adjoint, worst_directions
 
@@ -41,9 +42,11 @@ def certify(
 ) -> Certificate:
     r"""Whether a denoiser may be used where a theorem asks for an averaged one: its constants, with their witnesses.
 
-    The Lipschitz constants of D and of I - D, the smallest theta for which D is theta-averaged, the asymmetry of its
-    Jacobian (Sreehari's condition) and the constant c of ||D(z) - z||^2 / n <= c sigma^2 (Chan's). What a denoiser
-    declares (`averaged`, `proximal`) is reported as proved by construction. Everything else is measured, on
+    The Lipschitz constants of D and of I - D, the smallest theta for which D is theta-averaged and the smallest k for
+    which it is k-strictly pseudo-contractive, the asymmetry of its Jacobian (Sreehari's condition) and the constant c
+    of ||D(z) - z||^2 / n <= c sigma^2 (Chan's); of a gradient step, also whether it lowers its potential (`Descent`).
+    What a denoiser declares (`averaged`, `proximal`, `potential`) is reported as proved by construction. Everything
+    else is measured, on
 
     - the images with noise of sigma, each pair of two draws, and of image and noise;
     - the inputs of PnP-ISTA and PnP-SGD with this denoiser on a small diffraction tomography of each image: one step
@@ -65,7 +68,7 @@ def certify(
         products: of the Jacobian in a search. steps: of a reconstruction; 0 for none. halvings: of the worst pairs.
         tell: called with a line now and then.
     References: Sun, Wohlberg and Kamilov, Definition 1 and Proposition 7; Sreehari et al., 2016; Chan, Wang and
-    Elgendy, IEEE Trans. Comput. Imaging 3(1), 2017.
+    Elgendy, IEEE Trans. Comput. Imaging 3(1), 2017; Wei et al., ICML 2024 (k); Hurault et al., ICLR 2022 (descent).
     """
     tensors = {name: as_tensor(name, image) for name, image in images.items()}
     _check(sigma, tensors, sizes, channels)
@@ -87,7 +90,9 @@ def certify(
             if steps > 1:
                 look.tell(f"{name}: reconstructing")
                 points[f"{name}, the last input of a reconstruction"] = look.follow(name, image, steps, seed)
+            look.descend(image, name)
             for where, point in points.items():
+                look.descend(point, where)
                 look.tell(f"{where}: looking for the worst directions")
                 outcome = look.search(where, point, sizes, products, seed + number)
                 skew, floor = max((skew, floor), outcome[:2])
@@ -110,12 +115,15 @@ def certify(
         lipschitz=look.best["lipschitz"],
         residual=look.best["residual"],
         theta=look.best["theta"],
+        pseudo=look.best["pseudo"],
         asymmetry=skew,
         asymmetry_floor=floor,
         boundedness=look.boundedness[0],
         boundedness_where=look.boundedness[1],
         jumps=jumps,
         pairs=tuple(look.pairs),
+        descent=look.descent,
+        curvature=None if look.descent is None else look.curvature,
     )
 
 
@@ -130,6 +138,8 @@ class _Look:
     pairs: list[PairNumbers] = field(default_factory=list)
     boundedness: tuple[float, str] = (0.0, "")
     accuracy: float = 0.0
+    descent: Descent | None = None
+    curvature: float = math.inf
 
     def add(self, pair: Pair, kind: str) -> None:
         if pair.distance == 0 or pair.error == math.inf:
@@ -138,13 +148,20 @@ class _Look:
             self.accuracy, pair.error / max(float(pair.first.norm()), float(pair.second.norm()), 1e-300)
         )
         self.pairs.append(PairNumbers(kind, pair.spread / self.sigma, pair.lipschitz, pair.residual, pair.theta))
-        for goal in ("lipschitz", "residual", "theta"):
+        self.curvature = min(self.curvature, pair.curvature)
+        for goal in ("lipschitz", "residual", "theta", "pseudo"):
             if goal not in self.best or getattr(pair, goal) > getattr(self.best[goal], goal):
                 self.best[goal] = pair
         for image, out in ((pair.first, pair.out_first), (pair.second, pair.out_second)):
             c = float((image - out).double().square().mean()) / self.sigma**2
             if c > self.boundedness[0]:
                 self.boundedness = (c, pair.where)
+
+    def descend(self, image: Tensor, where: str) -> None:
+        """Look at what a step from an image does to the potential, if there is one."""
+        seen = measure_descent(self.denoiser, self.sigma, image, where)
+        if seen is not None:
+            self.descent = seen if self.descent is None else self.descent.join(seen)
 
     def compare(self, first: Tensor, second: Tensor, where: str) -> None:
         self.add(measure(self.denoiser, self.sigma, first, second, where), "noise")

@@ -58,7 +58,7 @@ def main() -> int:
         try:
             compute(what, work)
         except OutOfTimeError as error:
-            say(f"the time is over, before {error}")
+            say(f"time is up, before {error}")
             break
         except Exception:  # the others may still work, and all cells must come back
             traceback.print_exc()

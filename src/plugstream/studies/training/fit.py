@@ -49,11 +49,16 @@ class Training:
             parameter.sub_(first / size, alpha=rate * self.rates.get(name, 1.0) / (1 - beta1**self.step))
             parameter.grad = None
 
-    def save(self, path: Path) -> None:
-        """Write a checkpoint to a temporary file, flush it to disk, and rename it."""
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything but the step, by name."""
         tensors: dict[str, Tensor] = {f"parameter.{n}": p for n, p in self.parameters.items()}
         for name, (first, second) in self.moments.items():
             tensors |= {f"first.{name}": first, f"second.{name}": second}
+        return tensors
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint to a temporary file, flush it to disk, and rename it."""
+        tensors = self.tensors()
         about = {"format": _FORMAT, "step": str(self.step), "about": json.dumps(self.about, sort_keys=True)}
         try:
             save_tensors(path, tensors, about)
@@ -75,13 +80,12 @@ class Training:
                     "give the same settings, or another checkpoint file"
                 )
         shapes = {n: t.shape for n, t in tensors.items()}
-        for name, parameter in self.parameters.items():
-            if shapes.get(f"parameter.{name}") != parameter.shape:
-                raise InputError(f"{path} has no parameter {name!r} of shape {tuple(parameter.shape)}")
-        for name, parameter in self.parameters.items():
-            parameter.copy_(tensors[f"parameter.{name}"])
-            self.moments[name][0].copy_(tensors[f"first.{name}"])
-            self.moments[name][1].copy_(tensors[f"second.{name}"])
+        for name, tensor in self.tensors().items():
+            if shapes.get(name) != tensor.shape:
+                kind, _, plain = name.partition(".")
+                raise InputError(f"{path} has no {kind} {plain!r} of shape {tuple(tensor.shape)}")
+        for name, tensor in self.tensors().items():
+            tensor.copy_(tensors[name])
         self.step = int(metadata["step"])
 
 

@@ -14,6 +14,19 @@ from plugstream.base.errors import InputError
 _PICTURES = {".png", ".tif", ".tiff", ".jpg", ".jpeg", ".bmp"}
 
 
+def load_pictures(folder: str | Path) -> list[Tensor]:
+    """All pictures of a folder in the order of their names, converted to grey."""
+    from plugstream.images.pictures import load_picture
+
+    path = Path(folder)
+    if not path.is_dir():
+        raise InputError(f"there is no folder {path}")
+    files = sorted(p for p in path.iterdir() if p.suffix.lower() in _PICTURES)
+    if not files:
+        raise InputError(f"the folder {path} holds no pictures ({', '.join(sorted(_PICTURES))})")
+    return [load_picture(file) for file in files]
+
+
 class Patches:
     """Square patches from random places in random pictures, randomly rotated and mirrored.
 
@@ -42,15 +55,7 @@ class Patches:
         cls, folder: str | Path, size: int, *, seed: int = 0, device: str | torch.device = "cpu"
     ) -> Patches:
         """All pictures of a folder in the order of their names, converted to grey."""
-        from plugstream.images.pictures import load_picture
-
-        path = Path(folder)
-        if not path.is_dir():
-            raise InputError(f"there is no folder {path}")
-        files = sorted(p for p in path.iterdir() if p.suffix.lower() in _PICTURES)
-        if not files:
-            raise InputError(f"the folder {path} holds no pictures ({', '.join(sorted(_PICTURES))})")
-        return cls([load_picture(file) for file in files], size, seed=seed, device=device)
+        return cls(load_pictures(folder), size, seed=seed, device=device)
 
     def draw(self, step: int, count: int) -> Tensor:
         """The patches of a step: (count, size, size)."""

@@ -16,12 +16,12 @@ from plugstream.denoisers.tnrd import triton_stage
 from plugstream.denoisers.tnrd.model import ReactionDiffusion, dct_filters, diffuse
 from plugstream.denoisers.tnrd.tables import BUMPS, PRECISION, SPACING
 from plugstream.studies.training.fit import Training, fit
+from plugstream.studies.training.graphed import GraphedStep
 from plugstream.studies.training.patches import Patches
 
 # Adam moves every number by about its rate: the numbers of filters are of size 1, and so are the others in these units.
 _RATES = {"coefficients": 1.0, "log_reaction": 1.0, "weights": 0.2}
 _NOISE = 15.0  # that a model meets inside: the bumps are then two thirds of the noise wide and reach to 20 times it
-_EAGER_STEPS = 3  # before a CUDA graph is captured; the first compiles kernels
 
 
 def initial_weights(sigma: float, filters: int) -> Tensor:
@@ -73,39 +73,15 @@ class _Stages:
         return u
 
 
-class _Step:
-    """The loss of some patches, with its gradients left in the learning stages; on a GPU as one CUDA graph.
+class _Step(GraphedStep):
+    """The loss of some patches, with its gradients left in the learning stages.
 
     Arguments: fixed: earlier stages, not trained. learning: the trained ones. sigma: of the noise.
     """
 
     def __init__(self, fixed: _Stages | None, learning: _Stages, sigma: float) -> None:
         self.fixed, self.learning, self.sigma = fixed, learning, sigma
-        self.leaves = list(learning.parameters().values())
-        self.calls = 0
-
-    def __call__(self, clean: Tensor, noise: Tensor) -> Tensor:
-        """Takes clean patches and noise of variance 1."""
-        self.calls += 1
-        if not clean.is_cuda or self.calls <= _EAGER_STEPS:
-            loss, gradients = self._compute(clean, noise)
-        else:
-            if self.calls == _EAGER_STEPS + 1:
-                self._capture(clean, noise)
-            self.clean.copy_(clean)
-            self.noise.copy_(noise)
-            self.graph.replay()
-            loss, gradients = self.loss.clone(), self.gradients
-        for leaf, gradient in zip(self.leaves, gradients, strict=True):
-            leaf.grad = gradient
-        return loss
-
-    def _capture(self, clean: Tensor, noise: Tensor) -> None:
-        self.clean, self.noise = clean.clone(), noise.clone()
-        self.graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        with torch.cuda.graph(self.graph):
-            self.loss, self.gradients = self._compute(self.clean, self.noise)
+        super().__init__(self._compute, list(learning.parameters().values()))
 
     def _compute(self, clean: Tensor, noise: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         u = noisy = clean + self.sigma * noise

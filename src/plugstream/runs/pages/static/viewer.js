@@ -87,6 +87,7 @@
     const help =
       "Drag to move, double-click for the whole image; click it first to zoom with the wheel, or use Ctrl and the wheel, two fingers, or + and −.";
     const told = ps.make("p", { class: "ps-empty", role: "status" });
+    element.classList.add("ps-image"); // for phones
     element.replaceChildren(
       ps.make(
         "div",

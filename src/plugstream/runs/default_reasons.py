@@ -1,4 +1,4 @@
-"""Why settings that nobody gave are what they are, in words."""
+"""Why settings that nobody chose or advised are what they are, in a line each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from plugstream.settings import Settings
 
-if TYPE_CHECKING:  # which needs torch
+if TYPE_CHECKING:
     from plugstream.images.space import ImageSpace
 
 # Why a momentum is the usual one, of all views and of a few a step.
@@ -18,11 +18,12 @@ _MOMENTA = {
 
 
 def default_reasons(
-    settings: Settings, image: ImageSpace, n_views: int | None, chosen: Collection[tuple[str, str]]
+    settings: Settings, image: ImageSpace, n_views: int | None, chosen: Collection[tuple[str, str]], rival: str
 ) -> list[str]:
     """A line for each of batch, momentum and denoiser that is a default, with the flag that changes it.
 
-    `chosen` has sections and keys of settings that have their reasons already; n_views is None while views arrive.
+    `chosen` has sections and keys of settings that have their reasons already; n_views is None while views arrive;
+    `rival` says why TV has no rival.
     """
     reasons = []
     batch = settings.sampler.views
@@ -31,8 +32,9 @@ def default_reasons(
     has_momentum = "momentum" in settings.algorithm.entry.facts.get("uses", ())
     if has_momentum and settings.momentum.name in _MOMENTA and ("momentum", "name") not in chosen:
         reasons.append(f"momentum {settings.momentum.name}: {_MOMENTA[settings.momentum.name]} (--momentum)")
-    if settings.denoiser.name == "tv" and ("denoiser", "name") not in chosen:
-        reasons.append(f"denoiser tv: {_why_tv(image)} (--denoiser)")
+    if settings.denoiser.name == "tv" and ("denoiser", "name") not in chosen and settings.denoiser.rivals is None:
+        why = rival if rival and settings.algorithm.search is not None else _why_tv(image)
+        reasons.append(f"denoiser tv: {why} (--denoiser)")
     return reasons
 
 

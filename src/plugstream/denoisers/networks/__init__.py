@@ -1,0 +1,1 @@
+"""Networks as denoisers: a light one of ours, and the published layouts."""

@@ -1,0 +1,107 @@
+"""The light U-Net as a denoiser, and its weights on disk: safetensors of 16 bits, with a card."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from plugstream.base.errors import InputError, StorageError
+from plugstream.base.tensors import load_tensors, save_tensors
+from plugstream.denoisers.networks.light_unet import Form, LightUNet
+from plugstream.denoisers.networks.trained import TrainedNetwork
+
+FOLDER = Path(__file__).parent / "weights"
+PROFILES = ("safe", "free")
+_FORMAT = "plugstream-unet"
+
+
+class UNet(TrainedNetwork):
+    r"""A trained network for photographs and noise of 0 to 55 of 255, free or safe (`LightUNet`).
+
+    *free*, D(z, sigma) = z - R_sigma(z), is the better denoiser. Nothing bounds it: in a loop of many steps it can
+    diverge, so use it in a few steps with a falling sigma, or damped.
+
+    *safe*, D(z, sigma) = z - grad g_sigma(z), is a gradient step of the potential g = 1/2 ||R_sigma||^2. Let L be the
+    Lipschitz constant of grad g = I - D, which `certify` bounds from below. Damped by t (`Damping`) it is a gradient
+    step of t g, and if l = t L < 1 it is the prox of a function phi >= t g that is l / (l + 1)-weakly convex. Then
+    x^k = D_t(x^{k-1} - gamma grad d(x^{k-1})), with all views, lowers gamma d + phi in every step if gamma L_d <
+    (l + 2) / (l + 1), and its limit points are stationary points; with few views and a constant step it comes as near
+    to one as the variance of their gradient allows.
+
+    Arguments:
+        weights: "safe" (also if not given) or "free", which are for those that ship with plugstream, a file made by
+            `plugstream train unet`, or a `LightUNet`.
+        white: the image's value for white, D(z, sigma) = white D_1(z / white, sigma / white).
+    References: Hurault, Leclaire and Papadakis, ICML 2022, Proposition 3.1; Hurault et al., SSVM 2023 (the step); Davis
+    and Drusvyatskiy, SIAM J. Optim. 29, 2019 (few views).
+    """
+
+    def __init__(self, weights: str | Path | LightUNet | None = None, *, white: float = 1.0) -> None:
+        network = weights if isinstance(weights, LightUNet) else load_unet(_find(weights))[0]
+        super().__init__(network, white=white, min_size=network.multiple, gradient_step=network.form == "safe")
+        self.network, self.reach, self.align = network, network.reach, network.multiple
+
+    def describe(self) -> str:
+        return f"the {self.network.form} U-Net"
+
+
+def _find(weights: str | Path | None) -> Path:
+    """The file of a profile of ours, or the file itself."""
+    if weights is None or weights in PROFILES:
+        profile = weights or PROFILES[0]
+        file = FOLDER / f"unet-{profile}.safetensors"
+        if not file.is_file():
+            raise InputError(
+                f"no {profile} weights of unet are installed; train some with 'plugstream train unet', and name their "
+                "file as weights"
+            )
+        return file
+    return Path(weights)
+
+
+def save_unet(path: str | Path, network: LightUNet, card: Mapping[str, Any], high: float) -> None:
+    """Write the weights, rounded to 16 bits, with a card (data, seed, command, figures) and a checksum of all.
+
+    Arguments: high, the largest noise level of the training, with values from 0 to 1.
+    """
+    tensors = {name: value.half() for name, value in network.state_dict().items()}
+    tensors["levels"] = torch.tensor([0.0, high])
+    about = {
+        "format": _FORMAT,
+        "form": network.form,
+        "channels": json.dumps(network.channels),
+        "blocks": json.dumps(network.blocks),
+        "card": json.dumps(dict(card)),
+    }
+    try:
+        save_tensors(Path(path), tensors, about)
+    except OSError as error:
+        raise StorageError(f"cannot write the weights {path}: {error.strerror}") from error
+
+
+def load_unet(path: str | Path, form: Form | None = None) -> tuple[LightUNet, dict[str, Any]]:
+    """Read what `save_unet` wrote: the network, in float32 and without gradients, and its card.
+
+    Arguments: form, to make the other form of the same weights, as a start of its training.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"there are no weights of unet at {file}; train some with 'plugstream train unet'")
+    try:
+        about, tensors = load_tensors(file, _FORMAT)
+    except InputError as error:
+        raise InputError(f"the weights {file} cannot be used: {error}") from error
+    tensors.pop("levels", None)
+    try:
+        kind = form or cast("Form", about["form"])
+        network = LightUNet(json.loads(about["channels"]), json.loads(about["blocks"]), kind)
+        network.load_state_dict({name: value.float() for name, value in tensors.items()})
+        card: dict[str, Any] = json.loads(about["card"])
+    except (KeyError, ValueError, TypeError, RuntimeError) as error:
+        line = str(error).splitlines()[-1].strip()
+        raise InputError(f"{file} holds other weights than those of our U-Net ({line})") from error
+    return network.requires_grad_(False).eval(), card

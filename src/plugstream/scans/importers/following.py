@@ -1,0 +1,347 @@
+"""Make a scan from a file, or a folder of pictures, that another program is still writing.
+
+The file is opened anew at each look, since its writer may die, come back, or begin it again, and read by its importer
+as far as it is there. Views are taken in order, each once, into a `ScanWriter`, as `plugstream acquire` does: whatever
+follows a scan follows this one. A view that cannot be used (half-written, missing, NaN) holds up those after it for a
+while, and is then left out. In the end every view is compared with the finished file.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.base.errors import DamagedError, InputError, StorageError
+from plugstream.base.registry import Entry, Options
+from plugstream.base.trust import trusting
+from plugstream.scans.checks import check_views, data_bytes
+from plugstream.scans.importers.base import ImportResult, plan_import
+from plugstream.scans.importers.growth import Growth, NotYetError
+from plugstream.scans.importers.hdf5 import SIGNATURE
+from plugstream.scans.importers.hdf5_growth import writer_state
+from plugstream.scans.importers.reading import Reading, read_blocks
+from plugstream.scans.importers.source import read_head
+from plugstream.scans.journal import Limits, Quota
+from plugstream.scans.parts import Sums, checksum_of, read_sums
+from plugstream.scans.store import open_scan
+from plugstream.scans.stream import RefusedError
+from plugstream.scans.writer import ScanWriter
+
+# Seconds between two looks: while views come, and at most.
+_LOOK, _LONGEST_LOOK = 0.05, 0.5
+# A file that was closed is done if nobody has opened it again for so many seconds.
+_DONE = 2.0
+# A file that can be opened but not read is looked at so often: what a writer changes meanwhile may look damaged.
+_ATTEMPTS = 5
+# Views that are looked at behind one that cannot be used, to see whether the writer went on.
+_BEYOND = 8
+
+Opener = Callable[[Growth], AbstractContextManager[Reading]]
+
+
+@dataclass(frozen=True)
+class Following:
+    """How long to follow.
+
+    Arguments: expect, how many projections or frames there will be, None to follow until the writer closes the file;
+    patience, seconds without a new view after which the scan ends all the same, None to wait for ever; grace, seconds
+    for which a view that cannot be used holds up later ones.
+    """
+
+    expect: int | None = None
+    patience: float | None = None
+    grace: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.expect is not None and self.expect < 1:
+            raise InputError(f"at least one view must be expected, not {self.expect}")
+        if self.patience is not None and not self.patience > 0:
+            raise InputError(f"the patience must be a number of seconds > 0, not {self.patience:g}")
+        if not 0 <= self.grace < math.inf:
+            raise InputError(f"the grace must be a number of seconds >= 0, not {self.grace:g}")
+
+
+def follow_file(
+    kind: str,
+    file: str | Path,
+    out: str | Path | None = None,
+    values: Mapping[str, Any] | None = None,
+    *,
+    following: Following | None = None,
+    trust: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+    progress: Callable[[int], None] = lambda views: None,
+) -> tuple[Path, ImportResult]:
+    """Make a scan from a file that grows, view by view, and return its path and content at its end.
+
+    A scan that an earlier call did not finish is continued, after comparing its views with the file's.
+
+    Arguments: kind, file, out, values and trust, as of `import_file`; following, how long; say, called with lines for a
+    person; progress, called at each look and after each few views, with the number of views on the disk.
+    """
+    following = following or Following()
+    entry, options, path, target = plan_following(kind, file, out, values, following.expect)
+    opener = entry.facts["open_reading"]
+    growth = Growth(following.expect, following.grace)
+    with trusting(trust), _Follower(lambda g: opener(options, path, g), path, target, growth, say) as follower:
+        return target, follower.run(following.patience, progress)
+
+
+def plan_following(
+    kind: str, file: str | Path, out: str | Path | None, values: Mapping[str, Any] | None, expect: int | None
+) -> tuple[Entry, Options, Path, Path]:
+    """As `plan_import`, of a recording that can be followed; what needs all of it is refused.
+
+    Arguments: expect, views that there will be, None if unknown.
+    """
+    entry, options, path, target = plan_import(kind, file, out, values)
+    if "open_reading" not in entry.facts:
+        raise InputError(f"a file of {kind} cannot be followed while it grows; those of ct and hdf5 can")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; its pictures are described by a TOML file in it, which is followed")
+    entry.facts.get("check_growing", lambda *_: None)(options, path, Growth(expect))
+    return entry, options, path, target
+
+
+class _Follower:
+    """Takes the views of one recording into one scan.
+
+    Arguments: opener of the recording as far as it is there; path; out, the scan; growth; say.
+    """
+
+    def __init__(self, opener: Opener, path: Path, out: Path, growth: Growth, say: Callable[[str], None]) -> None:
+        self._open, self.path, self.out, self.growth, self._say = opener, path, out, growth, say
+        self._writer: ScanWriter | None = None
+        self._quota = Quota(Limits(), out.parent)
+        self._sums, self._confirmed = Sums(), 0
+        self._next = 0  # of the views that the options choose
+        self._left_out: dict[int, str] = {}
+        self._held: tuple[int, float] | None = None
+        self._state: Any = None
+        self._since = 0.0
+        self._identity: Any = None
+        if out.exists():
+            self._resume()
+        elif not out.parent.is_dir():
+            raise InputError(f"the folder {out.parent} does not exist; make it first")
+
+    def __enter__(self) -> _Follower:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    @property
+    def committed(self) -> int:
+        """Views that are safe on the disk."""
+        return 0 if self._writer is None else self._writer.committed
+
+    def run(self, patience: float | None, progress: Callable[[int], None]) -> ImportResult:
+        """Follow to the end."""
+        growth, news, failures, said, remarks = self.growth, time.monotonic(), 0, "", list[str]()
+        while True:
+            self._look()
+            progress(self.committed)
+            waiting, before = "", self.committed
+            try:
+                if not self.path.exists():
+                    growth.wait(f"there is no file {self.path}")
+                with self._open(growth) as reading:
+                    waiting = self._take(reading, progress)
+                    failures, remarks = 0, list(reading.remarks)
+            except NotYetError as error:
+                waiting = str(error)
+            except InputError as error:
+                failures += 1
+                if isinstance(error, StorageError) or growth.final or failures >= _ATTEMPTS:
+                    raise
+                waiting = str(error)
+            now = time.monotonic()
+            if self.committed > before:
+                news = now
+            if growth.final or (growth.expected is not None and growth.seen >= growth.expected and not waiting):
+                break
+            growth.final = growth.closed and growth.expected is None
+            growth.final |= patience is not None and now - news > patience
+            if waiting and waiting != said and now - news > 1:
+                self._say(f"waiting: {waiting}")
+                said = waiting
+            time.sleep(min(_LONGEST_LOOK, max(_LOOK, (now - news) / 10)))
+        return self._finish(remarks, waiting)
+
+    def _look(self) -> None:
+        """Note whether the file was closed for a while, or replaced by another."""
+        try:
+            status = self.path.stat()
+        except OSError:
+            return
+        is_hdf5 = read_head(self.path, 8) == SIGNATURE
+        state = (status.st_size, status.st_mtime_ns, writer_state(self.path) if is_hdf5 else "")
+        now = time.monotonic()
+        if state != self._state:
+            self._state, self._since = state, now
+        self.growth.closed = state[2] == "closed" and now - self._since >= _DONE
+        identity = (status.st_dev, status.st_ino) if is_hdf5 else None
+        if self._identity not in (None, identity):  # what was taken of the old one must be in the new one
+            self._forget(self.growth)
+        self._identity = identity
+
+    def _forget(self, growth: Growth) -> None:
+        """Look at the recording from its beginning, and compare its views with those that were taken."""
+        self.growth = growth
+        growth.memory.clear()
+        if self._writer is not None:
+            self._writer.commit()
+            self._sums, self._confirmed = read_sums(open_scan(self.out), self.committed), 0
+        self._next, self._held = 0, None
+        self._left_out.clear()
+
+    def _take(self, reading: Reading, progress: Callable[[int], None]) -> str:
+        """Take all views that can be had in order; what is waited for, "" for nothing."""
+        self._check_same(reading)
+        instrument = reading.instrument
+        while self._next < reading.n_views:
+            rest = read_blocks(reading.n_views - self._next, 16 * math.prod(instrument.data_shape), reading.at_once)
+            step, error = rest[0].stop, None
+            try:
+                views = self._read(reading, self._next, step)
+            except StorageError:
+                raise
+            except InputError as one:
+                error, step = one, 1
+                if rest[0].stop > 1:  # then one by one
+                    try:
+                        views, error = self._read(reading, self._next, 1), None
+                    except InputError as single:
+                        error = single
+            if error is not None:
+                if not self._give_up(reading, error):
+                    return str(error)
+                self._left_out[self._next] = str(error)
+                self._say(f"view {self._next} is left out: {error}")
+            else:
+                self._store(reading, views)
+                progress(self.committed)
+            self._next += step
+        if self._confirmed < len(self._sums) and not self.growth.final:
+            return f"{self.path} has {self._confirmed} of {len(self._sums)} views that were taken from it"
+        return ""
+
+    def _read(self, reading: Reading, first: int, count: int) -> dict[str, NDArray[Any]]:
+        """Views as the scan has them, data first."""
+        values = dict(reading.read(slice(first, first + count)))
+        dtype = reading.dtype or reading.instrument.data.dtypes[0]
+        return check_views(reading.instrument, values.pop("data"), (), values, first, dtype)
+
+    def _give_up(self, reading: Reading, error: InputError) -> bool:
+        """Whether to go on without the next view: nothing more will come, or later views have for a while."""
+        if self.growth.final:
+            return True
+        now = time.monotonic()
+        if self._held is None or self._held[0] != self._next:
+            self._held = self._next, now
+        if now - self._held[1] < self.growth.grace:
+            return False
+        for later in range(self._next + 1, min(self._next + 1 + _BEYOND, reading.n_views)):
+            try:
+                self._read(reading, later, 1)
+            except InputError:
+                continue
+            return True
+        return False
+
+    def _store(self, reading: Reading, views: dict[str, NDArray[Any]]) -> None:
+        """Append views, but for those that an earlier process has written, which must be the same."""
+        count = len(views["data"])
+        for n in range(count):
+            if self._confirmed == len(self._sums):
+                break
+            one = checksum_of(reading.instrument, {name: values[n] for name, values in views.items()})
+            if self._sums.agrees(self._confirmed, one):
+                self._confirmed += 1
+            else:
+                self._left_out[self._next + n] = "it was not taken, or is another one by now"
+        else:
+            return
+        new = {name: values[n:] for name, values in views.items()}
+        if self._writer is None or self._writer.finished:
+            return
+        try:
+            self._quota.check_disk(sum(values.nbytes for values in new.values()))
+        except RefusedError as error:
+            raise NotYetError(f"{error}") from None
+        self._writer.append_checked(new)
+        self._writer.commit()
+
+    def _check_same(self, reading: Reading) -> None:
+        """Begin the scan, or refuse a recording that is no longer the one that was begun."""
+        if self._writer is None:
+            instrument, dtype = reading.instrument, reading.dtype or reading.instrument.data.dtypes[0]
+            # Small shards, since each commit writes the last one again.
+            shard = int(np.clip((1 << 20) // data_bytes(instrument, dtype), 1, 64))
+            about: dict[str, Any] = {"provenance": {**reading.provenance, "followed": True}, "truth": reading.truth}
+            self._writer = ScanWriter(self.out, instrument, dtype=dtype, views_per_shard=shard, **about)
+        if name := reading.instrument.difference(self._writer.instrument):
+            raise InputError(f"{self.path} has another {name} than when {self.out} was begun; choose another name")
+        if reading.n_views < self._next:
+            raise InputError(
+                f"{self.path} was begun anew: it has {reading.n_views} views, and {self._next} were taken from it; "
+                f"remove {self.out}, or choose another name"
+            )
+
+    def _resume(self) -> None:
+        scan = open_scan(self.out)
+        if not scan.provenance.get("followed") or scan.provenance.get("file") != self.path.name:
+            raise InputError(f"{self.out} exists already, and was not made by following {self.path.name}")
+        if scan.complete:
+            raise InputError(f"the scan {self.out} is finished; choose another name")
+        settled = scan.provenance.get("options", {})
+        self.growth.settings = {name: settled[name] for name in ("flats", "darks") if name in settled}
+        self._writer = ScanWriter(self.out)
+        scan.refresh()
+        self._sums = read_sums(scan, scan.n_views)
+        self._say(f"going on after {scan.n_views} views")
+
+    def _finish(self, remarks: list[str], waiting: str) -> ImportResult:
+        """End the scan, and compare it with the finished recording."""
+        growth, writer = self.growth, self._writer
+        if writer is None or writer.committed == 0:
+            raise InputError(f"no view could be taken from {self.path}" + (f": {waiting}" if waiting else ""))
+        if self._confirmed < len(self._sums):
+            raise self._conflict()
+        writer.finish()
+        left_out = dict(self._left_out)
+        if left_out:
+            remarks.append(f"{len(left_out)} views are left out: {_listed(left_out)}")
+        if growth.closed or growth.expected is not None:
+            self._forget(Growth(growth.expected, growth.grace, True, True, settings=growth.settings))
+            with self._open(self.growth) as reading:
+                self._take(reading, lambda views: None)
+            if self._confirmed < len(self._sums):
+                raise self._conflict()
+            if late := {view: "" for view in left_out if view not in self._left_out}:
+                remarks.append(f"views came too late to be taken: {_listed(late)}")
+        else:
+            remarks.append("the writer did not close the file: the scan was ended after --patience without a view")
+        return ImportResult(writer.committed, tuple(remarks))
+
+    def _conflict(self) -> DamagedError:
+        return DamagedError(
+            f"view {self._confirmed} of {self.out} is not what {self.path} holds by now: it was written again after it "
+            "was taken; import it anew"
+        )
+
+
+def _listed(views: Mapping[int, str]) -> str:
+    """Numbers of views, the first few."""
+    words = [str(view) for view in sorted(views)]
+    return ",".join(words[:20]) + (f" and {len(words) - 20} more" if len(words) > 20 else "")

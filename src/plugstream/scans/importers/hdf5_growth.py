@@ -1,0 +1,175 @@
+"""Which rows of an HDF5 dataset its writer has filled so far.
+
+A writer in SWMR mode (single writer, multiple readers) lets others read its file. But the shape of a dataset does not
+say what is there: it may be planned in full from the beginning, or be seen before the numbers are, and HDF5 reads what
+was never written as the fill value. So a row counts if all its chunks are in the file. Where a chunk has several rows,
+or all chunks were allocated in advance, a row of nothing but fill values is not believed until the writer is done.
+
+Reference: The HDF Group, HDF5 single-writer/multiple-reader user's guide; file format specification 3.0, superblock.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.base.errors import InputError
+from plugstream.scans.importers.growth import Growth
+from plugstream.scans.importers.source import read_head
+
+# Of the superblock: its version, and from version 3 on the flags of a file that is open for writing, and in SWMR mode,
+# and where the file ended when it was last flushed as a whole.
+_VERSION, _FLAGS, _WRITER, _SHARED, _END = 8, 11, 0x01, 0x04, slice(28, 36)
+# A row of so few numbers is a column's: an angle, a position.
+_FEW = 16
+_FILTERS = {
+    32001: "blosc",
+    32004: "lz4",
+    32008: "bitshuffle",
+    32013: "zfp",
+    32015: "zstd",
+    32017: "sz",
+    32026: "blosc2",
+}
+
+
+def writer_state(path: Path) -> str:
+    """Whether a file is `open` for writing, `shared` by a writer in SWMR mode, or `closed`.
+
+    A writer that was killed leaves the flags as they were. Files of older versions have none, but are locked while they
+    are written. Nobody who looks may take a lock: a writer that opens the file again just then would fail.
+    """
+    head = read_head(path, 16)
+    if len(head) == 16 and head[_VERSION] >= 3:
+        flags = head[_FLAGS]
+        return "closed" if not flags & _WRITER else "shared" if flags & _SHARED else "open"
+    return "open" if _is_locked(path) else "closed"
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether somebody holds a lock for writing, where the system tells."""
+    try:
+        status, locks = path.stat(), Path("/proc/locks").read_text()
+    except OSError:
+        return False
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    return any({"FLOCK", "WRITE", device} <= set(line.split()) for line in locks.splitlines())
+
+
+def is_cut_off(path: Path) -> bool:
+    """Whether a file is shorter than its superblock says; HDF5 would look for the rest without end."""
+    head = read_head(path, 48)
+    wide = len(head) == 48 and head[_VERSION] >= 3 and head[_VERSION + 1] == 8
+    return wide and path.stat().st_size < int.from_bytes(head[_END], "little")
+
+
+def check_filters(dataset: Any, name: str, path: Path) -> None:
+    """Refuse a dataset compressed by a filter that is not installed; those of hdf5plugin are loaded if it is."""
+    import h5py
+
+    plist = dataset.id.get_create_plist()
+    codes = [plist.get_filter(n)[0] for n in range(plist.get_nfilters())] if dataset.chunks is not None else []
+    for code in codes:
+        if h5py.h5z.filter_avail(code):
+            continue
+        try:
+            import hdf5plugin  # noqa: F401 - which registers its filters
+        except ImportError:
+            word = _FILTERS.get(code, f"filter {code}")
+            raise InputError(
+                f"{name} of {path} is compressed by {word}; install it with: pip install 'plugstream[filters]'"
+            ) from None
+        if not h5py.h5z.filter_avail(code):
+            raise InputError(f"{name} of {path} is compressed by filter {code}, which hdf5plugin does not have")
+
+
+class WrittenRows:
+    """The rows of a dataset that are there.
+
+    Arguments: dataset, of h5py; name, for messages; growth of its file.
+    Attributes: rows, the last one that is there and all before it, of which some may be missing.
+    """
+
+    def __init__(self, dataset: Any, name: str, growth: Growth) -> None:
+        self.name, self._growth = name, growth
+        self._missing: set[int] = set()
+        self._fill = dataset.fillvalue
+        self._doubtful = not growth.closed
+        if dataset.chunks is None:
+            self.rows = dataset.shape[0] if dataset.id.get_storage_size() else 0
+        else:
+            self.rows = self._by_chunks(dataset)
+        if math.prod(dataset.shape[1:]) <= _FEW:
+            if self._doubtful and dataset.dtype.kind == "f" and self.rows and dataset.chunks is not None:
+                self.rows = self._by_values(dataset)
+            self._doubtful = False
+
+    def limit(self, key: Any) -> Any:
+        """An index of the dataset that leads to no row beyond those that are there."""
+        first, *rest = key if isinstance(key, tuple) and key else (slice(None) if key == () else key,)
+        if isinstance(first, slice):
+            start, stop, step = first.indices(self.rows)
+            return (slice(start, max(start, stop), step), *rest)
+        return key
+
+    def check(self, key: Any, values: Any) -> None:
+        """Refuse rows that were read, by an index of `limit`, but not written yet."""
+        first = key[0] if isinstance(key, tuple) else key
+        numbers = np.atleast_1d(np.arange(self.rows)[first])
+        frames = np.asarray(values).reshape(len(numbers), -1) if self._doubtful and len(numbers) else ()
+        for n, number in enumerate(numbers.tolist()):
+            if number in self._missing or (len(frames) and self._is_fill(frames[n])):
+                raise InputError(f"row {number} of {self.name} was not written yet")
+
+    def _is_fill(self, row: NDArray[Any]) -> bool:
+        if row.size == 0 or not self._equals(row[:1])[0]:
+            return False
+        return bool(self._equals(row).all())
+
+    def _equals(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        return np.asarray(np.isnan(values) if self._fill != self._fill else values == self._fill)
+
+    def _by_chunks(self, dataset: Any) -> int:
+        """The rows whose chunks are all in the file."""
+        import h5py
+
+        (length, *row), (high, *wide) = dataset.shape, dataset.chunks
+        across = math.prod(-(-n // chunk) for n, chunk in zip(row, wide, strict=True))
+        incremental = dataset.id.get_create_plist().get_alloc_time() == h5py.h5d.ALLOC_TIME_INCR
+        self._doubtful = self._doubtful and not (high == 1 and incremental)
+        written, needed = dataset.id.get_num_chunks(), -(-length // high)
+        if written >= needed * across:
+            return int(length)
+        known = self._growth.memory.setdefault("chunks", {})
+        if known.get(self.name, (None,))[0] != (written, length):
+            starts: list[int] = []
+            dataset.id.chunk_iter(lambda chunk: starts.append(chunk.chunk_offset[0]))
+            whole = np.bincount(np.asarray(starts, dtype=np.int64) // high, minlength=needed)[:needed] >= across
+            last = int(np.flatnonzero(whole)[-1]) + 1 if whole.any() else 0
+            gaps = [n for chunk in np.flatnonzero(~whole[:last]) for n in range(chunk * high, (chunk + 1) * high)]
+            known[self.name] = (written, length), min(int(length), last * high), set(gaps)
+        _, rows, self._missing = known[self.name]
+        return int(rows)
+
+    def _by_values(self, dataset: Any) -> int:
+        """The rows of a column but its last ones that are the fill value.
+
+        In a dataset that grows with its rows, the fill value is believed after a while: an angle may be 0.
+        """
+        values = np.asarray(dataset[: self.rows]).reshape(self.rows, -1)
+        written = np.flatnonzero(~self._equals(values).all(1))
+        rows = int(written[-1]) + 1 if len(written) else 0
+        if dataset.maxshape[0] is None:
+            now, ages = time.monotonic(), self._growth.memory.setdefault("ages", {}).setdefault(self.name, {})
+            ages.setdefault(self.rows, now)
+            old = [count for count, since in ages.items() if now - since >= self._growth.grace]
+            rows = max(rows, min(self.rows, max(old, default=0)))
+            for count in [count for count in old if count < max(old)]:
+                del ages[count]
+        return rows

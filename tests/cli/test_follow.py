@@ -1,0 +1,126 @@
+"""`plugstream import --follow` and `plugstream follow`, as a person at an instrument types them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import growing_files
+from plugstream.cli import main
+from plugstream.scans.importers import import_file
+from plugstream.scans.store import open_scan
+
+PLUGSTREAM = [sys.executable, "-m", "plugstream"]
+OPTIONS = ["--center", "11.5", "--rows", "1"]
+
+
+@pytest.fixture
+def tell():
+    words = [sys.executable, growing_files.__file__]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+
+        def send(*commands):
+            for command in commands:
+                process.stdin.write(f"{command}\n")
+                assert process.stdout.readline()
+
+        yield send
+        process.kill()
+
+
+def wait_for(scan, views, process):
+    until = time.monotonic() + 60
+    while time.monotonic() < until and process.poll() is None:
+        if scan.exists() and open_scan(scan).n_views >= views:
+            return
+        time.sleep(0.05)
+    raise AssertionError(process.communicate(timeout=5))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["import", "ct", sys.executable, "--expect", "3"], "--expect is for files that grow; add --follow"),
+        (["import", "ct", "x.h5", "--follow"], "give --center"),
+        (["import", "ct", "x.h5", "--follow", "--center", "3", "--patience", "-1"], "patience must be"),
+        (["import", "fresnel", "x.exp", "--follow"], "cannot be followed while it grows"),
+        (["follow", "ct", "x.h5"], "give --center"),
+        (["follow", "ct", "x.h5", "--center", "3", "--sigma", "-1"], "sigma"),
+        pytest.param(
+            ["follow", "ct", "x.h5", "--center", "3", "--patience", "0.2", "--sigma", "0.1"],
+            "there is no file x.h5",
+            marks=pytest.mark.slow,
+        ),
+        (["follow", "ct", ".", "--center", "3"], "is a folder"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, monkeypatch, capfd, words, said):
+    """And leave nothing behind."""
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert error.startswith("plugstream: ")
+    assert said in error
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_an_import_that_is_killed_goes_on(tmp_path, tell):
+    """SIGKILL at any time loses no committed view, and adds none twice."""
+    path, out = tmp_path / "scan.h5", tmp_path / "scan.zarr"
+    tell(f"open {path} nexus", "darks", "flats", "burst 0 6")
+    words = [*PLUGSTREAM, "import", "ct", str(path), str(out), "--follow", *OPTIONS]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as first:
+        wait_for(out, 6, first)
+        first.send_signal(signal.SIGKILL)
+    tell("burst 6 12")
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as second:
+        wait_for(out, 12, second)
+        tell("burst 12 20", "close")
+        said = second.communicate(timeout=60)[1]
+    assert second.returncode == 0, said
+    assert "going on after 6 views" in said
+    scan = open_scan(out)
+    import_file("ct", path, tmp_path / "again.zarr", scan.provenance["options"])
+    assert scan.complete
+    assert scan.read().numpy().tobytes() == open_scan(tmp_path / "again.zarr").read().numpy().tobytes()
+
+
+@pytest.mark.slow
+def test_one_command_forms_the_image_meanwhile(tmp_path, tell):
+    """And what it did can be done again to the bit: its run resumes, and its scan is a scan like any other."""
+    path, out = tmp_path / "scan.h5", tmp_path / "scan.zarr"
+    settings = ["--sigma", "0.01", "--iterations", "20", "--batch", "4", "--progress", "plain"]
+    words = [*PLUGSTREAM, "follow", "ct", str(path), str(out), *OPTIONS, "--out", str(tmp_path / "run"), *settings]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as run:
+        tell(f"open {path} exchange", "darks", "flats")
+        for n in range(20):
+            tell(n)
+            time.sleep(0.1)
+        tell("close")
+        said = run.communicate(timeout=120)[1]
+    assert run.returncode in (0, 3), said
+    assert "20 views, and no more to come" in said
+    assert (tmp_path / "run" / "result.npy").exists() or list((tmp_path / "run").glob("*.npy"))
+    assert open_scan(out).complete
+
+
+@pytest.mark.slow
+def test_an_import_that_fails_stops_the_run(tmp_path, tell):
+    """With its reason, and how to go on."""
+    path, out = tmp_path / "scan.h5", tmp_path / "scan.zarr"
+    settings = ["--sigma", "0.01", "--iterations", "20", "--batch", "4", "--progress", "plain"]
+    words = [*PLUGSTREAM, "follow", "ct", str(path), str(out), *OPTIONS, "--out", str(tmp_path / "run"), *settings]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as run:
+        tell(f"open {path} nexus", "darks", "flats", "burst 0 6")
+        wait_for(out, 6, run)
+        tell("close", f"open {path} nexus", "darks", "flats", "9")
+        said = run.communicate(timeout=120)[1]
+    assert run.returncode == 130, said
+    assert "was begun anew" in said
+    assert "go on with: plugstream resume" in said
+    assert "the import ended early; go on with: plugstream import ct" in said

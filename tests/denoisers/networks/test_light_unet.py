@@ -1,0 +1,141 @@
+"""The light U-Net: against autograd and a dense Jacobian, and what holds whatever it learned."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import plugstream as ps
+from plugstream.base.errors import InputError
+from plugstream.denoisers.networks.light_unet import LightUNet
+from plugstream.denoisers.networks.unet import UNet, save_unet
+
+
+def network(form: str, channels=(3, 4, 5), blocks=(1, 2, 1)) -> LightUNet:
+    """A small one with random weights, whose residual is far from 0."""
+    torch.manual_seed(0)
+    net = LightUNet(channels, blocks, form)
+    net.tail.data *= 100
+    return net.double().requires_grad_(False)
+
+
+def image(*shape: int) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("shape", [(16, 24), (17, 31), (9, 8)])
+def test_the_gradient_is_that_of_the_potential(shape):
+    net = network("safe")
+    x, sigma = image(2, 1, *shape).requires_grad_(), torch.tensor([0.1, 0.02], dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(net.potential(x, sigma).sum(), x)
+    torch.testing.assert_close(net.gradient(x.detach(), sigma), gradient)
+    torch.testing.assert_close(net(x.detach(), sigma), x.detach() - gradient)
+
+
+def test_the_safe_form_has_a_symmetric_jacobian_and_the_free_form_has_not():
+    sigma, x = torch.tensor([0.1], dtype=torch.float64), image(1, 1, 9, 10)
+    skew = {}
+    for form in ("free", "safe"):
+        net = network(form)
+        jacobian = torch.autograd.functional.jacobian(lambda z, net=net: net(z, sigma), x).reshape(90, 90)
+        skew[form] = float((jacobian - jacobian.T).norm() / jacobian.norm())
+    assert skew["safe"] < 1e-14
+    assert skew["free"] > 1e-2
+
+
+def test_the_slope_is_continuous_where_the_free_form_has_kinks():
+    """Halving a step around a point brings the safe form's Jacobian as near as wanted."""
+    x, sigma = image(1, 1, 8, 8), torch.tensor([0.1], dtype=torch.float64)
+    direction = image(1, 1, 8, 8) - 0.5
+    net = network("safe")
+    far, near = (
+        float((net(x + h * direction, sigma) - 2 * net(x, sigma) + net(x - h * direction, sigma)).norm()) / h
+        for h in (1e-2, 1e-4)
+    )
+    assert near < 0.05 * far
+
+
+def test_the_free_form_scales_with_its_image():
+    net = network("free")
+    x, sigma = image(1, 1, 16, 16), torch.tensor([0.1], dtype=torch.float64)
+    torch.testing.assert_close(net(7 * x, 7 * sigma), 7 * net(x, sigma))
+
+
+def test_nothing_beyond_its_reach_matters():
+    for form in ("free", "safe"):
+        net = network(form, (2, 2), (1, 1))
+        x, sigma = image(1, 1, 8, 3 * net.reach), torch.tensor([0.1], dtype=torch.float64)
+        other = x.clone()
+        middle = x.shape[-1] // 2
+        other[..., middle] += 1
+        columns = (net(x, sigma) - net(other, sigma)).abs().amax((0, 1, 2)).nonzero()[:, 0]
+        assert int((columns - middle).abs().max()) <= net.reach
+        assert len(columns) > net.reach / 2  # it is not much too large
+
+
+def test_the_denoiser_keeps_shapes_scales_and_knows_its_potential():
+    for form in ("free", "safe"):
+        denoiser = UNet(network(form))
+        z = image(2, 3, 17, 20)
+        out = denoiser(z, 0.1)
+        assert out.shape == z.shape
+        torch.testing.assert_close(denoiser(z[1, 2], 0.1), out[1, 2])
+        torch.testing.assert_close(UNet(network(form), white=255.0)(255 * z, 25.5), 255 * out)
+        assert (denoiser.averaged, denoiser.min_size, denoiser.align) == (None, 8, 8)
+    assert UNet(network("free")).potential is None
+    z.requires_grad_()
+    for denoiser, part in ((UNet(network("safe"), white=3.0), 1.0), (ps.Damping(UNet(network("safe")), 0.3), 0.3)):
+        values = denoiser.potential(z, 0.1)
+        assert values.shape == (2, 3)
+        (gradient,) = torch.autograd.grad(values.sum(), z)
+        torch.testing.assert_close(z - gradient, denoiser(z, 0.1))
+        assert part * float(denoiser.potential(z.detach(), 0.1).min()) >= 0
+
+
+def test_small_steps_lower_the_potential_of_the_safe_form():
+    denoiser = ps.Damping(UNet(network("safe")), 1e-3)
+    z = image(1, 16, 16)
+    values = []
+    for _ in range(6):
+        values.append(float(denoiser.potential(z, 0.1)))
+        z = denoiser(z, 0.1)
+    assert values == sorted(values, reverse=True)
+
+
+def test_volumes_channels_and_complex_images_by_adapters():
+    denoiser = UNet(network("safe", (2, 2), (1, 1)))
+    volume = image(6, 9, 11)
+    torch.testing.assert_close(ps.adapt(denoiser, volume.shape, volume=0)(volume, 0.1), denoiser(volume, 0.1))
+    waves = torch.complex(image(9, 11), image(11, 9).T)
+    out = ps.adapt(denoiser, (9, 11), complex=True)(waves, 0.1)
+    torch.testing.assert_close(out, torch.complex(denoiser(waves.real, 0.1), denoiser(waves.imag, 0.1)))
+    tiles = ps.Tiles(denoiser, 32)
+    wide = image(24, 300)
+    torch.testing.assert_close(tiles(wide, 0.1), denoiser(wide, 0.1))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: UNet(folder / "nowhere.safetensors"), "no weights of unet at"),
+        (lambda folder: UNet("free"), "no free weights of unet are installed"),
+        (lambda folder: UNet(network("free"), white=0), "white must be a number > 0"),
+        (lambda folder: UNet(network("free"))(torch.rand(4, 9), 0.1), "4 x 9, but the free U-Net needs at least 8"),
+        (lambda folder: UNet(folder / "other.safetensors"), "other weights than"),
+        (lambda folder: UNet(folder / "cut.safetensors"), "other weights than those of our U-Net"),
+    ],
+)
+def test_mistakes_are_answered_in_a_line(tmp_path, monkeypatch, make, message):
+    from plugstream.base.tensors import load_tensors, save_tensors
+    from plugstream.denoisers.networks import unet
+
+    monkeypatch.setattr(unet, "FOLDER", tmp_path)
+    save_tensors(tmp_path / "other.safetensors", {"a": torch.zeros(2)}, {"format": "else"})
+    save_unet(tmp_path / "w.safetensors", LightUNet((2, 2), (1, 1)), {}, 0.2)
+    about, tensors = load_tensors(tmp_path / "w.safetensors")
+    del tensors["tail"]
+    save_tensors(tmp_path / "cut.safetensors", tensors, about)
+    with pytest.raises(InputError, match=message) as caught:
+        make(tmp_path)
+    assert "\n" not in str(caught.value)
