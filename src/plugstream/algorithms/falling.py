@@ -140,8 +140,8 @@ class FallingSearch(SigmaRace):
 
     def _noise_weight(self, misfit: float) -> float:
         """v / n if all of the misfit of a view is noise of variance v per real number."""
-        model: Any = self.fidelity.model  # type: ignore[attr-defined]
-        numbers = math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
+        model = self.algorithm.fidelity.model
+        numbers: int = math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
         return 2 * misfit / numbers / len(self.fidelity.available)
 
     def _weight(self, power: float) -> float:
@@ -154,7 +154,7 @@ class FallingSearch(SigmaRace):
         power = state.power if state.place_found is None else state.place_found
         if power not in self._runs:
             lam, last = self._weight(power), state.sigma
-            first = min(_FALL * last, math.sqrt(lam * _LONGEST / self.fidelity.lipschitz_max))  # type: ignore[attr-defined]
+            first = min(_FALL * last, math.sqrt(lam * _LONGEST / self.algorithm.fidelity.lipschitz_max))
             sigma = Geometric(max(last, first), last, self.fall)
             self._runs[power] = replace(self.algorithm, sigma=sigma, step_size=lambda k: sigma(k) ** 2 / lam)
         return self._runs[power]
