@@ -1,8 +1,8 @@
 """BM4D on volumes that none of its parameters was chosen on: PSNR beside PyPI's bm4d, and how flat the optimum is.
 
-    python benchmarks/bm4d_unseen.py --noisy DIR                    write the noisy volumes, NAME_SIGMA.npy, or read them
-    python benchmarks/bm4d_unseen.py --noisy DIR --theirs DIR       compare with what PyPI's made of them, same names
-    python benchmarks/bm4d_unseen.py --changes                      PSNR with single parameters changed
+    python benchmarks/bm4d_unseen.py --noisy DIR                write the noisy volumes, NAME_SIGMA.npy, or read them
+    python benchmarks/bm4d_unseen.py --noisy DIR --theirs DIR   compare with what PyPI's made of them, same names
+    python benchmarks/bm4d_unseen.py --changes                  PSNR with single parameters changed
 
 Random ellipsoids, cells of Voronoi with walls, fibres, two waves with bent fronts, pictures of --pictures (a folder of
 PNG such as BSD68) that move and turn from slice to slice, two of each kind, and the volumes of --volume (NPY, of values
@@ -40,7 +40,8 @@ CHANGES: tuple[dict[str, Any], ...] = (
 
 def scaled(volume: np.ndarray) -> np.ndarray:
     values = volume.astype(np.float64)
-    return ((values - values.min()) / np.ptp(values)).astype(np.float32)
+    out: np.ndarray = (values - values.min()) / np.ptp(values)
+    return out.astype(np.float32)
 
 
 def places() -> np.ndarray:
@@ -103,7 +104,8 @@ def moving(path: Path, seed: int) -> np.ndarray:
         c, s = np.cos(turn * k), np.sin(turn * k)
         at = [centre[0] + c * y - s * x + shift[0] * k, centre[1] + s * y + c * x + shift[1] * k]
         slices.append(ndimage.map_coordinates(picture, at, order=3, mode="reflect"))
-    return np.clip(np.stack(slices), 0, 1).astype(np.float32)
+    out: np.ndarray = np.clip(np.stack(slices), 0, 1)
+    return out.astype(np.float32)
 
 
 def volumes(options: argparse.Namespace) -> Iterator[tuple[str, np.ndarray]]:
