@@ -1,12 +1,13 @@
 """Train the light U-Net where there is only the library and a GPU, in commands of limited time, and judge it.
 
-    python benchmarks/unet.py pictures.npz bsd68.npz STATE OUT --form free --total 540 --seconds 540
+    python benchmarks/unet.py pictures.npz bsd68.npz STATE OUT --form free --seconds 560
     python benchmarks/unet.py ... --form safe --start OUT/unet-free.safetensors --rate 2e-4
 
 The .npz hold grey pictures of bytes; `--pack FOLDER FILE.npz` makes one. The first command times some steps, with
-torch.compile and without, and from that sets how many fit into --total seconds; this plan and the checkpoint are in
-STATE. Each command trains for at most --seconds and writes what it has to OUT; the same command goes on from there.
-After the last step it prints the PSNR on the second file at noise 5, 15, 25 and 50 of 255, and writes it to the card.
+torch.compile and without, and from that sets how many fit into --total seconds, or else into its own; this plan and
+the checkpoint are in STATE. Each command trains for at most --seconds and writes what it has to OUT; the same command
+goes on from there. After the last step it prints the PSNR on the second file at noise 5, 15, 25 and 50 of 255, which is
+also on the card of the weights.
 """
 
 from __future__ import annotations
@@ -61,8 +62,11 @@ def seconds_a_step(patches: Patches, options: dict[str, Any], compiled: bool) ->
     return (end - begin) / _TIMED
 
 
-def plan(arguments: argparse.Namespace, patches: Patches, options: dict[str, Any]) -> dict[str, object]:
-    """How to train, as the first command found it, or as the state has it."""
+def plan(arguments: argparse.Namespace, patches: Patches, options: dict[str, Any], begin: float) -> dict[str, object]:
+    """How to train, as the first command found it, or as the state has it.
+
+    Arguments: begin, of this command, in whose rest all steps must fit if no total is given, with some time to spare.
+    """
     file = arguments.state / f"plan-{arguments.form}.json"
     if file.exists():
         stored: dict[str, object] = json.loads(file.read_text())
@@ -77,7 +81,8 @@ def plan(arguments: argparse.Namespace, patches: Patches, options: dict[str, Any
         except Exception as error:  # a compiler that is not there must not end the training
             print(f"compiled = {compiled} fails: {str(error).splitlines()[0]}", flush=True)
     compiled = min(times, key=lambda key: times[key])
-    steps = arguments.steps or int(arguments.total / times[compiled])
+    rest = arguments.seconds - arguments.reserve - (time.monotonic() - begin)
+    steps = arguments.steps or max(1, int((arguments.total or 0.93 * rest) / times[compiled]))
     chosen = {"compiled": compiled, "steps": steps, "milliseconds": {str(k): 1e3 * v for k, v in times.items()}}
     file.write_text(json.dumps(chosen))
     return chosen
@@ -91,7 +96,7 @@ def train(arguments: argparse.Namespace) -> None:
     start = None if arguments.start is None else load_unet(arguments.start)[0]
     names = ("form", "channels", "blocks", "rate", "batch", "penalty", "limit")
     options: dict[str, Any] = {name: getattr(arguments, name) for name in names} | {"start": start}
-    chosen = plan(arguments, patches, options)
+    chosen = plan(arguments, patches, options, begin)
     steps = int(str(chosen["steps"]))
     example = start or LightUNet(arguments.channels, arguments.blocks)
     size = sum(value.numel() for value in example.parameters())
@@ -146,7 +151,7 @@ def main() -> None:
         parser.add_argument(name, type=Path)
     parser.add_argument("--form", choices=["free", "safe"], default="free")
     parser.add_argument("--start", type=Path)
-    parser.add_argument("--total", type=float, default=540, help="seconds that all commands together may train")
+    parser.add_argument("--total", type=float, help="seconds that all commands together train; else those of this one")
     parser.add_argument("--seconds", type=float, default=560, help="of this command")
     parser.add_argument("--reserve", type=float, default=45, help="of these, for the checkpoint and the judgement")
     parser.add_argument("--steps", type=int, help="instead of as many as fit into --total")

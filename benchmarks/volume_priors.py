@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy import ndimage
 
 from plugstream import open_scan
@@ -40,11 +39,11 @@ from plugstream.runs.replay import replay
 from plugstream.scans.simulation import measure
 from plugstream.scans.writer import save_scan
 
-Volume = NDArray[Any]
+Recipe = tuple[str, str, tuple[int, ...], dict[str, Any]]
 FLAT, CUBE, STACK = (24, 32, 32), (28, 28, 28), (16, 32, 32)
 INSTRUMENTS: dict[str, Any] = {"ct": CT, "odt-3d": ODT3D, "mri": MRI}
 # Name: what it is of, instrument, shape, options of its simulation; seeds are numbers in the list.
-CHOSEN: dict[str, tuple[str, str, tuple[int, ...], dict[str, Any]]] = {
+CHOSEN: dict[str, Recipe] = {
     "head-cone": ("head", "ct", FLAT, {"beam": "cone", "views": 60, "photons": 1e4}),
     "grains-parallel": ("grains", "ct", FLAT, {"beam": "parallel", "views": 48, "photons": 1e3}),
     "fibres-cone": ("fibres", "ct", FLAT, {"beam": "cone", "views": 36, "photons": 1e5}),
@@ -54,7 +53,7 @@ CHOSEN: dict[str, tuple[str, str, tuple[int, ...], dict[str, Any]]] = {
     "brain-mri": ("brain", "mri", STACK, {"snr": 20.0, "coils": 4}),
     "head-mri": ("head", "mri", STACK, {"snr": 10.0, "coils": 4}),
 }
-JUDGED = {
+JUDGED: dict[str, Recipe] = {
     "foam-cone": ("foam", "ct", FLAT, {"beam": "cone", "views": 50, "photons": 3e3}),
     "ellipsoids-parallel": ("ellipsoids", "ct", (20, 36, 36), {"beam": "parallel", "views": 40, "photons": 1e5}),
     "brain-cone": ("brain", "ct", FLAT, {"beam": "cone", "views": 45, "photons": 1e4}),
@@ -70,8 +69,8 @@ PRIORS = {
 }
 
 
-def phantom(kind: str, shape: tuple[int, ...], seed: int, brain: Path | None) -> Volume:
-    """A volume from 0 to 1."""
+def phantom(kind: str, shape: tuple[int, ...], seed: int, brain: Path | None) -> Any:
+    """A volume from 0 to 1, as an array."""
     if kind == "head":
         return shepp_logan(shape)
     if kind == "brain":
@@ -102,15 +101,15 @@ def phantom(kind: str, shape: tuple[int, ...], seed: int, brain: Path | None) ->
         return volume
     if kind == "grains":
         seeds, greys = draw.uniform(-1, 1, (40, 3)), draw.uniform(0.2, 0.9, 40)
-        away = sum((axis[..., None] - seeds[:, n]) ** 2 for n, axis in enumerate((x, y, z)))
+        away = np.sum([(axis[..., None] - seeds[:, n]) ** 2 for n, axis in enumerate((x, y, z))], 0)
         texture = ndimage.gaussian_filter(draw.normal(size=shape), 1.2)
         return body * np.clip(greys[away.argmin(-1)] + 0.05 * texture / texture.std(), 0, 1)
     if kind == "smooth":
         field = ndimage.gaussian_filter(draw.normal(size=shape), 2.5)
         return body * (field - field.min()) / (field.max() - field.min())
     for _ in range(60):  # foam
-        c, a = draw.uniform(-0.85, 0.85, 3), draw.uniform(0.06, 0.25)
-        volume = np.where((x - c[0]) ** 2 + (y - c[1]) ** 2 + (z - c[2]) ** 2 < a * a, 0.02, volume)
+        c, radius = draw.uniform(-0.85, 0.85, 3), draw.uniform(0.06, 0.25)
+        volume = np.where((x - c[0]) ** 2 + (y - c[1]) ** 2 + (z - c[2]) ** 2 < radius * radius, 0.02, volume)
     return volume * body
 
 
@@ -132,7 +131,7 @@ def make_scan(folder: Path, name: str, brain: Path | None) -> Path:
         truth = (phantom(kind, shape, seed, brain) * np.exp(1j * np.angle(truth + 1e-9))).astype(truth.dtype)
     elif kin == "odt-3d" and kind != "cell":
         axes = np.meshgrid(*(np.linspace(-1, 1, size) for size in shape), indexing="ij")
-        ball = ndimage.gaussian_filter((sum(axis**2 for axis in axes) < 0.55).astype(float), 0.6)
+        ball = ndimage.gaussian_filter((np.sum(np.square(axes), 0) < 0.55).astype(float), 0.6)
         truth = (0.04 * phantom(kind, shape, seed, brain) * ball).astype(np.float32)
     experiment = replace(experiment, truth=truth)
     how = {"device": torch.device("cpu"), "dtype": torch.float32}
@@ -151,12 +150,13 @@ def reconstruct(scan: Path, out: Path, words: list[str]) -> dict[str, Any]:
             raise RuntimeError(told.getvalue())
     seconds, share = time.process_time() - begin, (time.process_time() - begin) / (time.perf_counter() - clock)
     history, truth = replay(out / "events.jsonl"), open_scan(scan).truth
-    image, row = np.load(out / "result.npy"), {"steps": history.step, "seconds": round(seconds, 1)}
+    image: Any = np.load(out / "result.npy")
+    row: dict[str, Any] = {"steps": history.step, "seconds": round(seconds, 1)}
     if truth is not None:
         known = np.asarray(truth)
         turn = np.vdot(image, known)
         image = image * (turn / abs(turn)) if np.iscomplexobj(image) else image
-        row["snr"] = round(10 * np.log10((abs(known) ** 2).sum() / (abs(known - image) ** 2).sum()), 2)
+        row["snr"] = round(10 * float(np.log10((abs(known) ** 2).sum() / (abs(known - image) ** 2).sum())), 2)
     if history.trials:
         row |= {"sigma": history.trials[-1].sigma, "misfit": history.trials[-1].misfit}
     if history.chosen:

@@ -238,7 +238,6 @@ def test_ctrl_c_saves_the_best_so_far(scan, tmp_path):
         (["simulate", "{tmp}/s.zarr", "--size", "2"], "simulate.size = 2 cannot be used"),
         (["info", "{tmp}"], "is not a scan"),
         (["imagine"], "there is no command 'imagine'"),
-        ([], "required: COMMAND"),
     ],
 )
 def test_mistakes_are_answered_in_one_line_and_nothing_is_written(scan, tmp_path, capsys, monkeypatch, words, message):

@@ -4,7 +4,8 @@
 
 Commands: `open FILE LAYOUT` begins a file, and with `again` goes on with one; a number n writes that frame; `burst a b`
 frames a to b - 1; `flats`, `darks`; `close` ends the file; `plan n` extends the shape without any data; `nan n` writes
-NaN; `again n` writes a frame of NXtomo anew.
+NaN; `again n` writes a frame of NXtomo anew; `frame n` and `angle n` write one of
+the two, of Data Exchange.
 """
 
 from __future__ import annotations
@@ -217,6 +218,10 @@ def main() -> None:
             n, t = int(numbers[0]), np.deg2rad(angle(int(numbers[0])))
             rays = [[np.cos(t), np.sin(t), 0], [0, 0, 0], [-0.001 * np.sin(t), 0.001 * np.cos(t), 0], [0, 0, 0]]
             writer.put(writer.file[word], n, frame(n)[1] / FLAT if word == "data" else rays)
+        elif word == "angle":
+            writer.put(writer.angles, int(numbers[0]), angle(int(numbers[0])))
+        elif word == "frame":
+            writer.put(writer.data, int(numbers[0]), frame(int(numbers[0])))
         elif word == "again":
             writer.put(writer.data, int(numbers[0]) + 6, np.full((ROWS, COLUMNS), 500))
         elif word == "plan":

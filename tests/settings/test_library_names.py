@@ -17,6 +17,7 @@ DIFFERENT = {
     "sigma_end",
     "sigma_steps",
     "search",  # of a run: SigmaRace before the algorithm
+    "fall",  # of a run: FallingSearch instead
     "refine_end",  # refine_pace=Cooling(...)
     "changes",
     "stages",  # of a run: algorithms one after another

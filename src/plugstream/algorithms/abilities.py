@@ -39,6 +39,8 @@ class AlgorithmAbilities:
     """The sequence q_k, by its name or as a function."""
     gradient: Any = None
     """How the gradient is estimated from a batch, if that can be chosen."""
+    dual: bool = False
+    """Whether its state has a scaled dual s, as that of ADMM: s / gamma means the same with any step."""
     judge: Any = None
     """The fidelity of data that steps leave out, if there is one, by which `misfit(state)` is measured."""
 

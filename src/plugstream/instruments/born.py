@@ -219,7 +219,9 @@ class Born2D(Instrument):
             return ()
         why = "no denoiser is given, so that it is tnrd unless held-out views ask for another (--denoiser, --rivals)"
         name, short = ("denoiser", "name"), (("algorithm", "iterations"), ("algorithm", "search"))
+        falls = "sigma and the step fall together, which takes the fewest denoiser calls (--fall none)"
         return (
+            Advice("algorithm", "fall", 12, falls, search=True, sigma="noise", unless=short),
             Advice(*name, "tnrd", why, search=True, unless=short),
             Advice("denoiser", "rivals", "bm3d,ridge", why, search=True, unless=(name, *short)),
         )

@@ -26,6 +26,7 @@ _SIGMA, _SEARCH, _STAGES = ("algorithm", "sigma"), ("algorithm", "search"), ("al
 _ITERATIONS, _ARRIVE, _HOP_STEPS = ("algorithm", "iterations"), ("algorithm", "arrive"), ("algorithm", "hop_steps")
 _REFINED_STEPS, _REFINED_WITHIN = ("algorithm", "refine_steps"), ("algorithm", "refine_tolerance")
 _SAMPLER, _BATCH = ("sampler", "name"), ("sampler", "batch")
+_FALL, _STEP = ("algorithm", "fall"), ("algorithm", "step_size")
 _DENOISER, _RIVALS = ("denoiser", "name"), ("denoiser", "rivals")
 # What says how strongly to denoise: where one of them is given, no other is advised.
 _STRENGTH = {_SIGMA, ("algorithm", "lam")}
@@ -34,6 +35,16 @@ _LONGEST = 5
 # Where a search for sigma begins, by what the denoiser's sigma is: high, since from too small a sigma some denoisers
 # never let go of the noise again.
 _START = {"noise": "10%", "weight": "20%"}
+# Where sigma and the step fall together, the algorithm, the step of the first run, and how many runs there are at most.
+_BY_FALL = {("algorithm", "name"): "inexact-admm", ("algorithm", "prox_products"): 3, _STEP: "10/L", _SAMPLER: "all"}
+_FALLS = 12
+# To which sigma it falls, of images whose first image is as large as the last.
+_FALL_END = "8%"
+# Denoisers with which this was measured to be better (docs/sigma-search.md).
+_FALLING = ("bm3d",)
+# Where nothing may be given for sigma and the step to fall together by themselves, but for some limits.
+_OTHERS = ("algorithm", "momentum", "gradient", "sampler", "loss")
+_ALIKE = {_FALL, _ARRIVE, ("algorithm", "time_limit")}
 # Settings of all denoisers, which do not say that a certain one is meant.
 _COMMON = ("low", "high", "damping", "equivariant", "rivals")
 # What white is over the range of the first image, roughly: of scans of pictures from 0 to 1 that is 0.2 to 0.4.
@@ -241,6 +252,12 @@ class _Advisor:
         later = self._if_searched
         if any(section == "denoiser" and key not in _COMMON for section, key in self.given):  # somebody means one
             later = [advice for advice in later if advice.section != "denoiser"]
+        others = any(
+            (section in _OTHERS and (section, key) not in _ALIKE) or key in ("rivals", "opening")
+            for section, key in self.given
+        )
+        if others or self.typed.denoiser.name not in _FALLING:  # somebody means another algorithm, or the usual one
+            later = [advice for advice in later if (advice.section, advice.key) != _FALL]
         theirs = {(advice.section, advice.key): _value(advice) for advice in later}
         added = self._search_presets(theirs)
         if added is None:
@@ -250,7 +267,7 @@ class _Advisor:
             check_search(tried)
             check_judges(tried, self.scan.n_views, self.scan.instrument.data_shape)
         except InputError:
-            if not self.given & {_SEARCH, _RIVALS}:
+            if not self.given & {_SEARCH, _RIVALS, _FALL}:
                 return
         else:
             begin = added.get(_SIGMA, self.presets.get(_SIGMA))
@@ -268,6 +285,8 @@ class _Advisor:
         from plugstream.runs.rivals import heat_share, heat_steps
 
         a, chosen, advised = self.typed.algorithm, _SEARCH in self.given, self.presets
+        if a.fall is not None or _FALL in later:
+            return self._fall_presets(a.fall or later[_FALL])
         rivals = str(later.get(_RIVALS) or self.typed.denoiser.rivals or "")
         unused = not chosen and not rivals and not needs_sigma(self.typed.denoiser.name)
         if (chosen and a.search is None) or _SEARCH in advised or unused:
@@ -289,6 +308,14 @@ class _Advisor:
         if steps is None:
             added[_SEARCH] = total * 5 // 6 if _SIGMA in advised else total * 5 // 6 // 20 * 20
         return added
+
+    def _fall_presets(self, steps: int) -> dict[tuple[str, str], Any]:
+        """What makes a run search by runs of so many steps, in which sigma and the step fall together."""
+        # An instrument that advises a sigma has a first image as large as the last; the others' is about a third of it.
+        sigma = _FALL_END if _SIGMA in self.presets else f"{_WHITE * float(_FALL_END[:-1]):g}%"
+        added = {**_BY_FALL, _SIGMA: sigma, _FALL: steps, _SEARCH: _FALLS * steps}
+        added[_ITERATIONS] = (_FALLS + 5) * steps
+        return {place: value for place, value in added.items() if place not in self.given}
 
     def choose_views(self) -> None:
         """Say how many views a step uses, and which, where nobody does.

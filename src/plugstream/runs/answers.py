@@ -54,17 +54,22 @@ def answer_explanation(
 
 
 def answer_strength(
-    result: Result[State], algorithm: Any, plan: Plan, trials: Sequence[Trial], held_out: Tensor | None
+    result: Result[State],
+    algorithm: Any,
+    plan: Plan,
+    trials: Sequence[Trial],
+    held_out: Tensor | None,
+    step: float | None = None,
 ) -> Answer:
     """Whether the strength of the denoiser was chosen by the data.
 
     Arguments: algorithm that the run ended with; trials, rounds of a search for sigma; held_out, views that no step
-    used, None where there are none.
+    used, None where there are none; step, where the search found that.
     """
     settings = plan.settings
     ended = next((trial for trial in reversed(trials) if trial.ended), None)
     if ended is not None:
-        return found_strength(ended.sigma, ended.round, ended.ratio, ended.misfit)
+        return found_strength(ended.sigma, ended.round, ended.ratio, ended.misfit, step)
     skipped = [
         (result.reason.failed or result.reason is Stop.INTERRUPTED, "the run was not finished"),
         (result.reason is Stop.TIME, "there was no time left for it"),

@@ -18,7 +18,7 @@ from plugstream.runs.error_maps import ErrorMap
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.plan import Plan
 from plugstream.runs.replay import History
-from plugstream.runs.search import Search, last_trial, with_sigma
+from plugstream.runs.search import Search, last_trial, with_strength
 from plugstream.runs.stages import Stages, check_begun
 from plugstream.runs.steering import PlannedChanges
 from plugstream.runs.terminal import Viewers
@@ -89,6 +89,7 @@ class RunContext:
                 log,
                 self._use_all_views,
                 last_trial(self.past.trials, self.begun),
+                self.past.found_steps,
                 self.past.chosen,
                 lambda name: self.plan.with_denoiser(name).denoiser,
             )
@@ -119,10 +120,10 @@ class RunContext:
         self.plan = self.plan.with_settings(with_changes(self.settings, changes))
         self.write(self.settings)
 
-    def _use_all_views(self, sigma: float, denoiser: str | None) -> Any:
-        """The algorithm on the views that were held out, too, with the sigma and the denoiser that were found."""
+    def _use_all_views(self, sigma: float, step: float | None, denoiser: str | None) -> Any:
+        """The algorithm on the views that were held out, too, with the sigma, step and denoiser that were found."""
         plan = self.plan if denoiser is None else self.plan.with_denoiser(denoiser)
-        self.plan = plan.with_settings(with_sigma(plan.settings, sigma))
+        self.plan = plan.with_settings(with_strength(plan.settings, sigma, step))
         if self.population is None:
             return self.plan.algorithm(self.whole)
         self.population.release()

@@ -190,6 +190,13 @@ class Trial(StepEvent):
 
 
 @dataclass(frozen=True)
+class FoundStep(StepEvent):
+    """The search has found the step that goes with sigma; its last `Trial` is of the same iteration."""
+
+    step_size: float
+
+
+@dataclass(frozen=True)
 class Chosen(StepEvent):
     """The search for sigma has chosen a denoiser; `misfits` are of all, on views that no step uses."""
 

@@ -36,6 +36,7 @@ from plugstream.runs.preview import Previews
 from plugstream.runs.refined import RefinementNotes
 from plugstream.runs.replay import replay
 from plugstream.runs.results import Comparison, bound_notes, form_comparison, write_known, write_results
+from plugstream.runs.search import last_step
 from plugstream.runs.stages import restrict_views
 from plugstream.runs.views import GrowingViews, open_in_memory
 from plugstream.runs.watch import Watch
@@ -298,9 +299,9 @@ def _answer(
     result = answer_explanation(result, fidelity, run.scan, run.plan, run.group)
     last = run.last
     searched = run.search is not None
-    trials = run.group.decide(lambda: replay(run.log.path).trials if searched else run.past.trials)
+    past = run.group.decide(lambda: replay(run.log.path) if searched else run.past)
     algorithm = None if last is None else last.algorithm
-    strength = answer_strength(result, algorithm, run.plan, trials, held_out)
+    strength = answer_strength(result, algorithm, run.plan, past.trials, held_out, last_step(past.found_steps))
     return replace(result, verdict=replace(result.verdict, strength=strength))
 
 

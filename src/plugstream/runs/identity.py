@@ -64,7 +64,7 @@ def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     """All but how long to run, how often to measure and how the scan is read; of a file its content, not its place."""
     a = settings.algorithm
     lengths = ("time_limit", "distance_limit", "iterations", "settled", "arrive")
-    in_the_log = ("search", "changes", "hop_steps")
+    in_the_log = ("search", "fall", "changes", "hop_steps")
     free = {f"algorithm.{key}" for key in (*lengths, *in_the_log)}
     free |= {"monitor.every", "monitor.names", "compute.memory"}  # memory chose blocks of slices, once
     for section, choice in _choices(settings):

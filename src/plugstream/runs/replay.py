@@ -22,6 +22,7 @@ _LISTS: dict[type[Event], str] = {
     events.Contradiction: "contradictions",
     events.WatchTotals: "watched",
     Trial: "trials",
+    events.FoundStep: "found_steps",
     events.Chosen: "chosen",
 }
 _LAST: dict[type[Event], str] = {
@@ -45,7 +46,8 @@ class History:
         heartbeat, preview: the last of them. terms: for the bound of Proposition 5, once the run is over.
         space: of the image. quantities: what the monitors measure. notes: of all processes, in order.
         views: from which steps on there were which views. stages: as they began.
-        measured, contradictions, watched, steering, trials (rounds of a search), chosen (its denoiser): by step.
+        measured, contradictions, watched, steering, trials (rounds of a search), found_steps, chosen (what it
+        found besides sigma): by step.
         changes: of sigma and the step, planned or asked for; as for views, a resumed run makes the same ones.
         paused: whether it waits for somebody. finishing: whether it has taken its last step, and not ended yet.
         step: how far the run is. last_step: up to which step its views are known, -1 for none.
@@ -67,6 +69,7 @@ class History:
     watched: list[events.WatchTotals] = field(default_factory=list)
     steering: list[Steering] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
+    found_steps: list[events.FoundStep] = field(default_factory=list)
     chosen: list[events.Chosen] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     terms: events.TheoryTerms | None = None
@@ -151,6 +154,7 @@ class History:
         self.watched = [e for e in self.watched if e.step <= last]
         self.stages = [e for e in self.stages if e.step < step]  # one that begins here is logged again
         self.trials = [e for e in self.trials if e.step < step or (e.step == step and not e.ended)]
+        self.found_steps = [e for e in self.found_steps if e.step < step]
         self.chosen = [e for e in self.chosen if e.step < step]
         # Changes at this step are made again, and written down again.
         self.steering = [e for e in self.steering if e.step < step or (e.step == step and e.action != "change")]

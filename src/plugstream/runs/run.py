@@ -24,7 +24,7 @@ from plugstream.runs.folder import lock, place_of, remove_unbegun, whole_folder,
 from plugstream.runs.identity import identity
 from plugstream.runs.plan import Plan
 from plugstream.runs.replay import History, replay
-from plugstream.runs.search import last_choice, last_trial, with_sigma, without_strength
+from plugstream.runs.search import last_choice, last_step, last_trial, with_strength, without_strength
 from plugstream.runs.terminal import Viewers
 from plugstream.runs.views import wait_for_batch
 from plugstream.scans.scan import Scan
@@ -95,7 +95,9 @@ def _open(run: RunContext) -> None:
     first = past.views[0].views if past.views else scan.n_views
     about = identity(scan, settings, first)
     if past.trials or settings.algorithm.search is not None:
-        about = without_strength(about, denoiser=bool(past.chosen))
+        about = without_strength(
+            about, step=bool(past.found_steps or settings.algorithm.fall), denoiser=bool(past.chosen)
+        )
     checkpoints = Checkpoints(run.folder / "checkpoints", about)
     run.saved = checkpoints.load() if run.go_on else None
     if run.saved is not None:
@@ -141,7 +143,7 @@ def _with_changes(plan: Plan, past: History, saved: SavedState | None) -> Plan:
     begun = 0 if saved is None else saved.step
     trial = last_trial(past.trials, begun)
     if trial is not None:
-        plan = plan.with_settings(with_sigma(plan.settings, trial.sigma))
+        plan = plan.with_settings(with_strength(plan.settings, trial.sigma, last_step(past.found_steps)))
         if (name := last_choice(past.chosen)) is not None:
             plan = plan.with_denoiser(name)
     changes = [replace(change, stop=change.stop and change.step > begun) for change in past.changes]

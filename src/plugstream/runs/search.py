@@ -2,9 +2,10 @@
 
 A run with the setting `algorithm.search` begins as a race of two sigmas (`plugstream.algorithms.race`), judged by views
 that no step uses, or, where views are few, by a tenth of the data of each. With `denoiser.rivals` the race chooses the
-denoiser, too (`plugstream.algorithms.heat`). Afterwards the run goes on from its image, with the sigma that was found
-and with those data as well. The rounds are in the log for a run that is resumed, and at the end the settings have the
-result, so that the run can be repeated without a search.
+denoiser, too (`plugstream.algorithms.heat`); with `algorithm.fall` it begins with short runs in which sigma and the
+step fall together, and finds the step (`plugstream.algorithms.falling`). Afterwards the run goes on from its image,
+with what was found and with those data as well. The rounds are in the log for a run that is resumed, and at the end the
+settings have the result, so that the run can be repeated without a search.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from plugstream.algorithms import DenoiserRace, HeatState, RaceState, SigmaRace
+from plugstream.algorithms import DenoiserRace, FallingSearch, HeatState, RaceState, SigmaRace
 from plugstream.algorithms.race import LEAST_STEPS
 from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser
@@ -25,7 +26,7 @@ from plugstream.instruments.base import Advice, Columns, Instrument
 from plugstream.models.base import Model
 from plugstream.models.part import SHARE, PartOfData
 from plugstream.runs.event_log import EventLog
-from plugstream.runs.events import Chosen, Note, Trial, Views
+from plugstream.runs.events import Chosen, FoundStep, Note, Trial, Views
 from plugstream.runs.measuring import held_out_views, usable_views
 from plugstream.runs.parts import goes_by_lipschitz
 from plugstream.runs.rivals import are_comparable, heat_margin, heat_share, heat_steps, make_entrants, race_steps
@@ -85,6 +86,8 @@ def check_judges(settings: Settings, n_views: int, data_shape: Sequence[int]) ->
 def check_search(settings: Settings, *, blocks: bool = False) -> None:
     """Refuse what a search for sigma cannot be combined with; `blocks` says that a volume goes by blocks of slices."""
     a = settings.algorithm
+    if a.fall is not None and a.search is None:
+        raise InputError("sigma and the step fall in the runs of a search, and there is none; leave --fall out")
     if a.search is None:
         if settings.denoiser.rivals is not None:
             raise InputError("a denoiser is chosen by the search for sigma, and there is none; leave --rivals out")
@@ -111,6 +114,12 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
         ),
         (name in rivals, f"{name} cannot be a rival of itself; leave it out of --rivals"),
         (bool(other), f"sigma of {other} means something else than that of {name}; leave {other} out of --rivals"),
+        (a.fall is not None and bool(rivals), "with --fall it is for one denoiser; leave --rivals out"),
+        (
+            a.fall is not None and not a.entry.facts.get("falls", False),
+            f"--fall is for admm, ipa and inexact-admm, and not for {a.name}",
+        ),
+        (a.fall is not None and a.search < 4 * a.fall, f"four runs of --fall take {4 * (a.fall or 0)} steps"),
         (a.search >= a.iterations, f"it takes {a.search} of {a.iterations} steps; more must be left for the image"),
     ):
         if wrong:
@@ -168,6 +177,8 @@ def make_race(
         expected, pull = float(advised.value), 1 / (nats * max(1, len(judges)) * advised.spread**2)
     patient, growing = advised is not None, not is_weight(name)
     race = (algorithm, judges, race_steps(search, heat_share(name, names)), patient, judge, growing, expected, pull)
+    if settings.algorithm.fall is not None:
+        return FallingSearch(*race, settings.algorithm.fall)
     if not names:
         return SigmaRace(*race)
     entrants = [e for one, denoiser in zip(names, rivals, strict=True) for e in make_entrants(settings, one, denoiser)]
@@ -187,20 +198,26 @@ def last_choice(chosen: Sequence[Chosen]) -> str | None:
     return chosen[-1].denoiser if chosen else None
 
 
-def with_sigma(settings: Settings, sigma: float, *, repeat: bool = False) -> Settings:
-    """The settings with the sigma that was found; to repeat the run with, without a search."""
-    update: dict[str, Any] = {"sigma": sigma, **({"search": None} if repeat else {})}
+def last_step(found: Sequence[FoundStep]) -> float | None:
+    """The step that the search of a run has found, None where it has not, or looked for none."""
+    return found[-1].step_size if found else None
+
+
+def with_strength(settings: Settings, sigma: float, step: float | None = None, *, repeat: bool = False) -> Settings:
+    """The settings with the sigma and the step that were found; to repeat the run with, without a search."""
+    update: dict[str, Any] = {"sigma": sigma, **({"search": None, "fall": None} if repeat else {})}
+    update |= {} if step is None else {"step_size": step}
     return settings.model_copy(update={"algorithm": settings.algorithm.model_copy(update=update)})
 
 
 class Search:
     """The search of a run: which views judge, what its rounds say, and how the run turns to the problem of all views.
 
-    `running` is whether sigma is still looked for, and `sigma` and `denoiser` what was found, None before that.
+    `running` is whether sigma is still looked for, and `sigma`, `step` and `denoiser` what was found, None before that.
 
-    Arguments: settings; scan, and how many of its views the run has; log; go_on, from a sigma and a denoiser's name,
-    None for the run's own, to the algorithm on all views, called once; ended, the last round of a search that a run
-    which goes on has behind it, and chosen, its denoiser; rival, from a name to that denoiser.
+    Arguments: settings; scan, and how many of its views the run has; log; go_on, from a sigma, a step and a denoiser's
+    name, None for the run's own, to the algorithm on all views, called once; ended, the last round of a search that a
+    run which goes on has behind it, and found and chosen, its step and denoiser; rival, from a name to that denoiser.
     """
 
     def __init__(
@@ -209,14 +226,16 @@ class Search:
         scan: Scan,
         n_views: int,
         log: EventLog,
-        go_on: Callable[[float, str | None], Any],
+        go_on: Callable[[float, float | None, str | None], Any],
         ended: Trial | None = None,
+        found: Sequence[FoundStep] = (),
         chosen: Sequence[Chosen] = (),
         rival: Callable[[str], Denoiser] | None = None,
     ) -> None:
         self.settings, self.log, self.go_on, self.rival = settings, log, go_on, rival
         self.advised = advised_sigma(settings, scan.instrument, scan.columns, n_views)
         self.sigma = None if ended is None else ended.sigma
+        self.step = last_step(found)
         self._end = None if ended is None else ended.step
         self.denoiser = last_choice(chosen)
         self._views, self._interval = n_views, search_interval(settings, n_views)
@@ -291,7 +310,11 @@ class Search:
             if state.proof is not None:
                 self._tell_proof(race, state)
             self.log.sync()
-        algorithm, start = race.finish(state, self.go_on(state.sigma, self.denoiser))
+        if isinstance(race, FallingSearch):
+            self.step = race.found_step(state)
+            self.log.add(FoundStep(state.k, self.step))
+            self.log.sync()
+        algorithm, start = race.finish(state, self.go_on(state.sigma, self.step, self.denoiser))
         return Turn(algorithm, start)
 
     def over(self, step: int) -> bool:
@@ -304,7 +327,7 @@ class Search:
         assert self.sigma is not None
         if self.denoiser is not None:
             settings = settings.model_copy(update={"denoiser": settings.denoiser.chosen(self.denoiser)})
-        return with_sigma(settings, self.sigma, repeat=True)
+        return with_strength(settings, self.sigma, self.step, repeat=True)
 
     def _name(self, race: DenoiserRace, number: int) -> str:
         """The name of an entrant of the heat."""
@@ -339,16 +362,20 @@ class Search:
         assert state.misfit is not None
         numbers = (state.rounds, state.sigma, state.ratio, state.misfit, *state.tried)
         self.log.add(Trial(state.k, *numbers, ended=state.ended))
+        by_runs = self.settings.algorithm.fall is not None
         text = f"sigma {state.sigma:.4g} after round {state.rounds}, held-out misfit {state.misfit:.4g}"
+        text = f"run {state.rounds} of the search: held-out misfit {state.tried[0]:.4g}" if by_runs else text
         if state.ended:
             text = f"sigma {state.sigma:.4g} was found in {state.rounds} rounds; the run continues from the last image"
+            text = f"the step was found in {state.rounds} runs; the best of them continues" if by_runs else text
             if self.settings.monitor.hold_out is None:
                 text += f", with the {'data' if self._by_data else 'views'} that were held out"
         self.log.add(Note(text))
         self.log.sync()
 
 
-def without_strength(about: dict[str, Any], *, denoiser: bool = False) -> dict[str, Any]:
-    """What a checkpoint belongs to, but for sigma, which a search changes, and the denoiser where it did that, too."""
+def without_strength(about: dict[str, Any], *, step: bool = False, denoiser: bool = False) -> dict[str, Any]:
+    """What a checkpoint belongs to, but for sigma, which a search changes, and step and denoiser where it did those."""
     free = ("the setting algorithm.sigma", *(("the setting denoiser.",) if denoiser else ()))
+    free += ("the setting algorithm.step_size",) * step
     return {name: value for name, value in about.items() if not name.startswith(free)}

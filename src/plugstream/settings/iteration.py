@@ -36,6 +36,11 @@ class AlgorithmSettings(Choice):
         "find sigma in this many first steps, starting from --sigma, judged by views that are held out until then; the "
         "default without --sigma",
     )
+    fall: Annotated[int, Field(ge=2, le=10**6)] | None = setting(
+        None,
+        "search by runs of so many steps, in each of which sigma and the step fall together to --sigma and to a step "
+        "that is found; for admm, ipa and inexact-admm",
+    )
     sigma_end: Annotated[float, Field(ge=SMALL, le=LARGE)] | None = setting(
         None, "let sigma change to this value geometrically", share=True
     )

@@ -175,7 +175,7 @@ def test_lengths_may_have_units_of_their_own(tmp_path):
     assert born_geometry(open_scan(tmp_path / "b.zarr")).wavelength == pytest.approx(5e-4)
     with h5py.File(tmp_path / "f.h5", "a") as file:
         file["receivers"].attrs["units"] = "furlong"
-    with pytest.raises(InputError, match=r"receivers of .* is in 'furlong', which is none of m, .*; give --unit"):
+    with pytest.raises(InputError, match=r"receivers of .* is in 'furlong', which is not one of m, .*; give --unit"):
         import_hdf5(tmp_path / "f.h5", tmp_path / "c.zarr", values)
 
 

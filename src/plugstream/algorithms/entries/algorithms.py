@@ -10,6 +10,7 @@ An algorithm is built from the fidelity, the denoiser and by keyword `sigma` or 
     proposition_5: the theory of stochastic steps covers it, without momentum and with plain gradients.
     seeded: it draws something itself (`seed=` of the sampler's section is passed).
     weight: its own option for the weight of the prior, in place of --lam.
+    falls: `FallingSearch` can find its step, since it is a kind of ADMM with its dual.
     prefers: its default momentum; the sampler's if not given.
     title: its name in reports, text or a function of the settings; the entry's name if not given.
 """
@@ -90,7 +91,7 @@ _declare(
     title=_proximal_gradient_title,
     **_BY_GRADIENT,
 )
-_declare("admm", "ADMM, with the data's prox", "ADMM", title="PnP-ADMM", **_BY_PROX)
+_declare("admm", "ADMM, with the data's prox", "ADMM", title="PnP-ADMM", falls=True, **_BY_PROX)
 _declare(
     "hqs",
     "half-quadratic splitting: ADMM without the dual",
@@ -138,6 +139,7 @@ _declare(
     options=IncrementalOptions,
     arguments={"prox_parts": "parts"},
     title="PnP-IPA",
+    falls=True,
     **_BY_PROX,
 )
 _declare(
@@ -148,6 +150,7 @@ _declare(
     arguments={"prox_products": "products"},
     prox=True,
     title="PnP-ADMM, inexact",
+    falls=True,
 )
 _declare(
     "block-admm",

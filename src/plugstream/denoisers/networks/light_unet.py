@@ -154,12 +154,17 @@ def _apply_back(blocks: nn.Module, g: Tensor, tape: list[Tensor]) -> Tensor:
 
 def _turned(g: Tensor, weight: Tensor) -> Tensor:
     """The transpose of a 3 x 3 convolution, as one with turned weights, which CPUs have a faster form for."""
-    return F.conv2d(g, weight.transpose(0, 1).flip(2, 3), padding=1)
+    turned = weight.transpose(0, 1).flip(2, 3).contiguous(memory_format=torch.channels_last)
+    return F.conv2d(g, turned, padding=1)
 
 
 def _weight(out: int, into: int, size: int, gain: float = 1.0) -> nn.Parameter:
-    """A convolution's weights, such that white noise of variance 1 becomes noise of variance `gain`."""
-    return nn.Parameter(torch.randn(out, into, size, size) * math.sqrt(gain / (into * size * size)))
+    """A convolution's weights, such that white noise of variance 1 becomes noise of variance `gain`.
+
+    With channels last in memory, as the images have them: half the time on a CPU.
+    """
+    weight = torch.randn(out, into, size, size) * math.sqrt(gain / (into * size * size))
+    return nn.Parameter(weight.contiguous(memory_format=torch.channels_last))
 
 
 def _extend(x: Tensor, multiple: int) -> Tensor:

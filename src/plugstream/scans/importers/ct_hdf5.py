@@ -15,6 +15,7 @@ from plugstream.models.ct_line_integrals import FlatField
 from plugstream.scans.importers.ct_fields import FrameChoice, Frames, make_field, settle_fields, wait_for_fields
 from plugstream.scans.importers.ct_projections import Projections, angles_in_radians, length_in_metres
 from plugstream.scans.importers.formats import open_source
+from plugstream.scans.importers.growth import Growth
 from plugstream.scans.importers.reading import Indices
 from plugstream.scans.importers.source import Lookup, Source, check_names, unit_of
 
@@ -93,7 +94,7 @@ def _read_separate(
         kind,
         views,
         data.shape[1:],
-        partial(_read_views, data, np.arange(views)),
+        _reader(data, np.arange(views), angles, growth),
         angles,
         flat_field=field,
         pixel=None if pixel is None else (pixel, pixel),
@@ -168,6 +169,20 @@ def _mapped_angles(look: Lookup) -> NDArray[np.float64] | None:
     return angles_in_radians(array[:], _angle_unit(look.source, array))
 
 
+def _reader(data: Any, frames: Indices, angles: NDArray[np.float64] | None, growth: Growth | None) -> Any:
+    """Reads projections; while a file is open, those after the first whose angle is 0 may have none yet."""
+    if angles is None or growth is None or growth.closed:
+        return partial(_read_views, data, frames)
+    doubtful = set(np.flatnonzero(angles == 0)[1:].tolist())
+
+    def read(views: Indices, rows: slice) -> NDArray[Any]:
+        if unknown := doubtful.intersection(views.tolist()):
+            raise InputError(f"projection {min(unknown)} has no angle yet")
+        return _read_views(data, frames, views, rows)
+
+    return read
+
+
 def _angle_unit(source: Source, array: Any) -> str | None:
     """The unit of angles; while they grow they cannot tell it, and are degrees."""
     return unit_of(array) or (None if source.growth is None else "degrees")
@@ -230,14 +245,15 @@ def _read_keyed(
     elif angles is not None and len(angles) != len(key):
         raise InputError(f"its rotation_angle has {len(angles)} entries for {len(key)} frames")
     frames = np.flatnonzero(key == _PROJECTION)
+    angles = None if angles is None else angles[frames]
     if growth is not None:
         growth.turn_to(len(frames), "projection" + " with its angle" * ("angles" in look.mapping))
     return Projections(
         kind,
         len(frames),
         data.shape[1:],
-        partial(_read_views, data, frames),
-        None if angles is None else angles[frames],
+        _reader(data, frames, angles, growth),
+        angles,
         flat_field=_keyed_field(source, data, key, choice),
         pixel=pixel,
         provenance=words,

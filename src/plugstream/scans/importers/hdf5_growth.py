@@ -3,7 +3,7 @@
 A writer in SWMR mode (single writer, multiple readers) lets others read its file. But the shape of a dataset does not
 say what is there: it may be planned in full from the beginning, or be seen before the numbers are, and HDF5 reads what
 was never written as the fill value. So a row counts if all its chunks are in the file. Where a chunk has several rows,
-or all chunks were allocated in advance, a row of nothing but fill values is not believed until the writer is done.
+or all chunks were allocated in advance, a row of nothing but fill values is taken for one that was never written.
 
 Reference: The HDF Group, HDF5 single-writer/multiple-reader user's guide; file format specification 3.0, superblock.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,11 @@ def check_filters(dataset: Any, name: str, path: Path) -> None:
             raise InputError(f"{name} of {path} is compressed by filter {code}, which hdf5plugin does not have")
 
 
+def _exists(dataset: Any, place: tuple[int, ...]) -> bool:
+    """Whether the chunk of a dataset that begins at this place is in the file."""
+    return dataset.id.get_chunk_info_by_coord(place).byte_offset is not None
+
+
 class WrittenRows:
     """The rows of a dataset that are there.
 
@@ -100,13 +105,20 @@ class WrittenRows:
         self.name, self._growth = name, growth
         self._missing: set[int] = set()
         self._fill = dataset.fillvalue
-        self._doubtful = not growth.closed
+        self._doubtful = True
         if dataset.chunks is None:
             self.rows = dataset.shape[0] if dataset.id.get_storage_size() else 0
         else:
             self.rows = self._by_chunks(dataset)
         if math.prod(dataset.shape[1:]) <= _FEW:
-            if self._doubtful and dataset.dtype.kind == "f" and self.rows and dataset.chunks is not None:
+            self.rows = min([self.rows, *self._missing])
+            if (
+                self._doubtful
+                and not growth.closed
+                and dataset.dtype.kind == "f"
+                and self.rows
+                and dataset.chunks is not None
+            ):
                 self.rows = self._by_values(dataset)
             self._doubtful = False
 
@@ -147,6 +159,14 @@ class WrittenRows:
         if written >= needed * across:
             return int(length)
         known = self._growth.memory.setdefault("chunks", {})
+        state, last, gaps = known.get(self.name, (None, 0, set()))
+        if state != (written, length) and not gaps:  # usually they come in order
+            last //= high
+            wide_starts = [range(0, n, chunk) for n, chunk in zip(row, wide, strict=True)]
+            while last < needed and all(_exists(dataset, (last * high, *place)) for place in product(*wide_starts)):
+                last += 1
+            if last * across == written:
+                known[self.name] = (written, length), min(int(length), last * high), set()
         if known.get(self.name, (None,))[0] != (written, length):
             starts: list[int] = []
             dataset.id.chunk_iter(lambda chunk: starts.append(chunk.chunk_offset[0]))
@@ -158,18 +178,7 @@ class WrittenRows:
         return int(rows)
 
     def _by_values(self, dataset: Any) -> int:
-        """The rows of a column but its last ones that are the fill value.
-
-        In a dataset that grows with its rows, the fill value is believed after a while: an angle may be 0.
-        """
-        values = np.asarray(dataset[: self.rows]).reshape(self.rows, -1)
-        written = np.flatnonzero(~self._equals(values).all(1))
-        rows = int(written[-1]) + 1 if len(written) else 0
-        if dataset.maxshape[0] is None:
-            now, ages = time.monotonic(), self._growth.memory.setdefault("ages", {}).setdefault(self.name, {})
-            ages.setdefault(self.rows, now)
-            old = [count for count, since in ages.items() if now - since >= self._growth.grace]
-            rows = max(rows, min(self.rows, max(old, default=0)))
-            for count in [count for count in old if count < max(old)]:
-                del ages[count]
-        return rows
+        """The rows of a column but the last ones that are the fill value."""
+        empty = self._equals(np.asarray(dataset[: self.rows]).reshape(self.rows, -1))
+        written = np.flatnonzero(~np.asarray(empty.all(1)))
+        return int(written[-1]) + 1 if len(written) else 0

@@ -117,6 +117,9 @@ def _settled(files: list[Path], growth: Growth) -> list[Path]:
     known, now = growth.memory.setdefault("files", {}), time.monotonic()
     settled = []
     for file in files:
+        if known.get(file.name) == "settled":
+            settled.append(file)
+            continue
         try:
             status = file.stat()
         except OSError:  # renamed meanwhile
@@ -126,6 +129,7 @@ def _settled(files: list[Path], growth: Growth) -> list[Path]:
         if seen != state:
             known[file.name], since = (seen, now), now
         if status.st_size and (growth.closed or now - since >= _SETTLED):
+            known[file.name] = "settled"
             settled.append(file)
     return settled
 

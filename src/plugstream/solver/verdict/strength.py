@@ -94,12 +94,14 @@ class StrengthProbe:
         return Answer(word, False, text, self.present)
 
 
-def found_strength(sigma: float, rounds: int, ratio: float, misfit: float | None) -> Answer:
-    """The answer of a run that searched for sigma by held-out data.
+def found_strength(sigma: float, rounds: int, ratio: float, misfit: float | None, step: float | None = None) -> Answer:
+    """The answer of a run that searched for sigma, or for the step that goes with it, by held-out data.
 
-    Arguments: sigma; rounds of the search; ratio, the factor to which sigma is known; misfit of the last winner.
+    Arguments: sigma; rounds of the search; ratio, the factor to which what was found is known; misfit of the last
+    winner; step, where that was found.
     """
-    text = f"sigma {sigma:.3g} was found in {rounds} rounds, to a factor of {ratio:.2f}"
+    what = f"sigma {sigma:.3g}" if step is None else f"the step {step:.3g} that goes with sigma {sigma:.3g}"
+    text = f"{what} was found in {rounds} rounds, to a factor of {ratio:.2f}"
     text += "" if misfit is None else f", held-out misfit {misfit:.4g}"
     return Answer("chosen by the data", True, text, misfit)
 

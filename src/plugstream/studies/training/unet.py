@@ -113,8 +113,6 @@ def train_unet(
     if start is not None:
         network.load_state_dict(start.state_dict())
     network = network.to(patches.device).requires_grad_(True)
-    for value in network.parameters():
-        value.data = value.data.contiguous(memory_format=torch.channels_last)
     about = {"what": "unet", "form": form, "channels": list(shape[0]), "blocks": list(shape[1]), "steps": steps,
              "pictures": len(patches.pictures), "patch": patches.size, "seed": patches.seed, "batch": batch,
              "rate": rate, "high": high, "decay": decay, "average": average, "penalty": penalty, "limit": limit,

@@ -1,0 +1,184 @@
+"""The strength of the denoiser, found by short runs in which sigma and the step fall together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from plugstream.algorithms.abilities import as_algorithm
+from plugstream.algorithms.race import RaceState, SigmaRace
+from plugstream.base.arrays import Array
+from plugstream.base.errors import InputError
+from plugstream.base.schedules import Geometric
+
+# Sigma falls by this factor in a run, from less where the step would begin beyond this multiple of 1/L.
+_FALL, _LONGEST = 3.75, 500.0
+# Two neighbouring runs differ in lam = sigma^2 / gamma by this factor; the second run is at most so many factors away.
+_RATIO, _FARTHEST = 2.0, 6
+# The best lam over that of the noise, roughly.
+_NOISE = 0.64
+# The most runs.
+_RUNS = 12
+
+
+@dataclass(frozen=True)
+class FallingState(RaceState):
+    """The state of a search by runs.
+
+    trunk: the last state of the best run. side: that of the running one; rival: the first of every run. place: its
+    steps so far. power: its lam is that of the first run times 2^power. powers, misfits: of the runs that are over.
+    place_found: the power found, once the search has ended.
+    """
+
+    power: int = 0
+    powers: tuple[int, ...] = ()
+    misfits: tuple[float, ...] = ()
+    place_found: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class FallingSearch(SigmaRace):
+    r"""Find the step that goes with a sigma, by short runs of ADMM in which both fall together.
+
+    A run takes n steps from the first image, on the views that are not held out, with
+
+        sigma_k from 3.75 sigma to sigma by equal factors,    gamma_k = sigma_k^2 / lam.
+
+    So D_{sigma_k} stands for the same prior in all its steps, of weight lam, while the image is first moved far and
+    then finely. gamma stays below 500/L, beyond which a prox of few products is no prox: sigma_k starts lower if need
+    be. The scaled dual is that of gamma_k: s becomes s gamma_k / gamma_{k-1} before a step.
+
+    lam is found by e(x), the misfit of the last image of a run on data that no step uses (`SigmaRace`). The first run
+    has the lam of the algorithm's own step and sigma. Its e is at least that of the noise, whose variance v per real
+    number, with n views in d, would make lam = v / n the weight of a prior -log p. So the second run has the power of
+    two times the first lam that is next to 0.64 times that, at least a factor of two away; the others are neighbours,
+    until the best run has both its neighbours. lam is then at the bottom of the parabola through these three, and the
+    algorithm goes on from the last image of the best run, with sigma and gamma = sigma^2 / lam, which stay.
+
+    Why runs from the start: an image that once followed noise keeps some of it with a denoiser like BM3D, which is no
+    convex prior. Why sigma stays and gamma is searched for: a denoiser works best on noise it can see, a few
+    hundredths of white, whatever the data; the step then says how far to trust them.
+
+    Condition: e has one minimum over lam. The fixed points are those of ADMM at the end, P = D_sigma(I - gamma grad d).
+
+    Arguments: as of `SigmaRace`, with `ADMM` or one of its kind with its dual as the algorithm, and a number as sigma;
+    steps, of all runs together at most; fall, n, at least 2.
+    References: Zhang et al., IEEE Trans. Pattern Anal. Mach. Intell. 44(10), 2022, for gamma_k that falls as sigma_k^2;
+    Boyd et al., Found. Trends Mach. Learn. 3(1), 2011, section 3.4.1, for the dual of another gamma.
+    """
+
+    fall: int = 12
+    _runs: ClassVar[dict[float, Any]]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fall < 2:
+            raise InputError(f"sigma falls in 2 steps at least, not in {self.fall}")
+        if not as_algorithm(self.algorithm).dual:
+            raise InputError("a search with a falling sigma is for ADMM and its kinds; use --algorithm inexact-admm")
+        object.__setattr__(self, "_runs", {})  # algorithms by power: one that computes something first does so once
+
+    def init(self, image: Array | None = None) -> FallingState:
+        """The state before the first step, from an image (*image_shape), or from zero."""
+        state = super().init(image)
+        return FallingState(**{field.name: getattr(state, field.name) for field in fields(state)})
+
+    @torch.no_grad()
+    def step(self, state: Any) -> FallingState:
+        """One step of the run, and at its end which is next."""
+        if state.ended:
+            raise InputError("the search has ended; go on with the algorithm and the step that it found")
+        side, run, k = state.side, self._side(state), state.place + 1
+        if k > 1:
+            side = _with_dual(side, run.parameters(k)[0] / run.parameters(k - 1)[0])
+        side = run.step(side)
+        gone = replace(state, k=state.k + 1, image=side.image, side=side, used=state.used + 1, place=state.place + 1)
+        return gone if gone.place < self.fall else self._end_run(gone, self._look(side)[0])
+
+    def found_step(self, state: Any) -> float:
+        """gamma of a search that has ended."""
+        return float(state.sigma**2 / self._weight(state.place_found))
+
+    def finish(self, state: Any, algorithm: Any | None = None) -> tuple[Any, Any]:
+        """The algorithm with the step found, and the state from which it continues, with its dual.
+
+        Arguments: state, of a search that has ended; algorithm, to continue with instead, on all views say.
+        """
+        gamma = self.found_step(state)
+        final = replace(self.algorithm if algorithm is None else algorithm, sigma=state.sigma, step_size=gamma)
+        best = state.sigma**2 / self._weight(state.powers[_best(state)])
+        return final, _with_dual(replace(state.trunk, k=state.k), gamma / best)
+
+    def _end_run(self, state: FallingState, misfit: float) -> FallingState:
+        """The state before the next run, after one that led to an image of this misfit; or the end."""
+        misfit = math.inf if math.isnan(misfit) else misfit
+        powers, misfits = (*state.powers, state.power), (*state.misfits, misfit)
+        state = replace(state, powers=powers, misfits=misfits, rounds=state.rounds + 1, ratio=_RATIO)
+        best = _best(state)
+        trunk = state.side if best == len(powers) - 1 else state.trunk
+        state = replace(state, trunk=trunk, misfit=misfits[best], tried=(misfit, misfits[best]))
+        power = self._next(state)
+        if power is None:
+            found = powers[best] + _bottom(*(_misfit_at(state, powers[best] + move) for move in (-1, 0, 1)))
+            return replace(state, image=trunk.image, side=trunk, place_found=found, ratio=_RATIO**0.25, ended=True)
+        return replace(state, power=power, side=state.rival, place=0)  # whose image is shown after its first step
+
+    def _next(self, state: FallingState) -> int | None:
+        """The power of the next run, None if there is none."""
+        if len(state.powers) >= _RUNS or state.used + self.fall > self.steps:
+            return None
+        best = state.powers[_best(state)]
+        if len(state.powers) == 1:
+            ratio = _NOISE * self._noise_weight(state.misfits[0]) / self._weight(0)
+            power = round(math.log(ratio, _RATIO)) if 0 < ratio < math.inf else 0
+            return max(-_FARTHEST, min(_FARTHEST, power)) or -1
+        return next((best + move for move in (-1, 1) if best + move not in state.powers), None)
+
+    def _noise_weight(self, misfit: float) -> float:
+        """v / n if all of the misfit of a view is noise of variance v per real number."""
+        model = self.algorithm.fidelity.model
+        numbers: int = math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
+        return 2 * misfit / numbers / len(self.fidelity.available)
+
+    def _weight(self, power: float) -> float:
+        """lam of a run."""
+        gamma, sigma = self.algorithm.parameters(1)
+        return float(sigma**2 / gamma * _RATIO**power)
+
+    def _side(self, state: Any) -> Any:
+        """The algorithm of the run, whose steps count from its start."""
+        power = state.power if state.place_found is None else state.place_found
+        if power not in self._runs:
+            lam, last = self._weight(power), state.sigma
+            first = min(_FALL * last, math.sqrt(lam * _LONGEST / self.algorithm.fidelity.lipschitz_max))
+            sigma = Geometric(max(last, first), last, self.fall)
+            self._runs[power] = replace(self.algorithm, sigma=sigma, step_size=lambda k: sigma(k) ** 2 / lam)
+        return self._runs[power]
+
+
+def _best(state: FallingState) -> int:
+    """The number of the run with the least misfit."""
+    return min(range(len(state.misfits)), key=lambda number: state.misfits[number])
+
+
+def _misfit_at(state: FallingState, power: int) -> float:
+    """The misfit of the run of this power, infinite if there is none."""
+    return dict(zip(state.powers, state.misfits, strict=True)).get(power, math.inf)
+
+
+def _bottom(left: float, middle: float, right: float) -> float:
+    """Where the parabola through these values at -1, 0 and 1 is least, from -1/2 to 1/2; 0 if one is not finite."""
+    bend = left - 2 * middle + right
+    if not (math.isfinite(bend) and bend > 0):
+        return 0.0
+    return max(-0.5, min(0.5, 0.5 * (left - right) / bend))
+
+
+def _with_dual(state: Any, factor: float) -> Any:
+    """The state with the scaled dual of a gamma that is larger by this factor."""
+    dual: Tensor = state.s
+    return replace(state, s=dual * factor)

@@ -1,0 +1,117 @@
+"""A search by runs in which sigma and the step fall together: against its formula in NumPy, and what it finds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from plugstream import ADMM, FromFunction, InputError, LeastSquares, ProximalGradient
+from plugstream.algorithms import FallingSearch
+from plugstream.models.matrix import MatrixModel
+
+FALL = 5
+
+
+def shrink(z, sigma):
+    """The prox of sigma^2 |x|^2 / 2: what a Gaussian prior of variance 1 asks for."""
+    return z / (1 + sigma**2)
+
+
+def problem(noise, views=12, rows=8, pixels=16, out=2, seed=0):
+    """White images seen by random views with noise, the last of which are held out."""
+    draw = np.random.default_rng(seed)
+    a = draw.standard_normal((views, rows, pixels)) / math.sqrt(pixels)
+    x = draw.standard_normal(pixels)
+    y = a @ x + noise * draw.standard_normal((views, rows))
+    model = MatrixModel(torch.from_numpy(a), (4, pixels // 4))
+    whole = LeastSquares(model, torch.from_numpy(y))
+    kept = torch.arange(views - out)
+    fewer = whole.with_views(model, kept, lipschitz_max=whole.lipschitz_max)
+    algorithm = ADMM(fewer, FromFunction(shrink), sigma=0.1, step_size=0.3)
+    return a, y, whole, FallingSearch(algorithm, torch.arange(views - out, views), 400, fall=FALL)
+
+
+def run(search):
+    state = search.init()
+    while not state.ended:
+        state = search.step(state)
+    return state
+
+
+def test_a_run_is_admm_with_the_unscaled_dual_of_each_gamma():
+    a, y, whole, search = problem(0.3)
+    matrix = np.concatenate(a[:10]).T @ np.concatenate(a[:10]) / 10
+    right = np.concatenate(a[:10]).T @ np.concatenate(y[:10]) / 10
+    lam = 0.1**2 / 0.3
+    first = min(3.75 * 0.1, math.sqrt(500 * lam / whole.lipschitz_max))
+    x, u = np.zeros(16), np.zeros(16)  # u = s / gamma
+    state = search.init()
+    for k in range(FALL):
+        sigma = first * (0.1 / first) ** (k / (FALL - 1))
+        gamma = sigma**2 / lam
+        z = np.linalg.solve(np.eye(16) + gamma * matrix, x - gamma * u + gamma * right)
+        x = shrink(z + gamma * u, sigma)
+        u = u + (z - x) / gamma
+        state = search.step(state)
+        np.testing.assert_allclose(state.image.flatten().numpy(), x, atol=2e-4)
+    residual = np.concatenate(a[10:]) @ x - np.concatenate(y[10:])
+    assert state.misfits[0] == pytest.approx(residual @ residual / 4, rel=1e-3)
+
+
+@pytest.mark.parametrize("target", [-4.3, -0.2, 0.4, 6.1])
+def test_lam_is_found_at_the_bottom_of_the_misfit(target, monkeypatch):
+    """A misfit that is a parabola of log(lam), whose bottom is found wherever it is."""
+    search = problem(0.3)[-1]
+    ended: list[int] = []
+    state = search.init()
+
+    def misfit(self, side):
+        ended.append(state.power)
+        return 1 + (state.power - target) ** 2, None
+
+    monkeypatch.setattr(FallingSearch, "_look", misfit)
+    while not state.ended:
+        state = search.step(state)
+    assert state.place_found == pytest.approx(target)
+    assert search.found_step(state) == pytest.approx(0.3 / 2**target)
+    assert list(state.powers) == ended
+    assert len(set(ended)) == len(ended) <= 3 + 6
+
+
+def test_it_goes_on_from_the_best_run_with_its_dual_and_the_step_found():
+    _, _, whole, search = problem(0.3)
+    state = run(search)
+    algorithm, start = search.finish(state, replace(search.algorithm, fidelity=whole))
+    assert (algorithm.sigma, algorithm.step_size) == (0.1, search.found_step(state))
+    assert start.k == state.k == FALL * len(state.powers)
+    assert torch.equal(start.image, state.trunk.image)
+    best = state.powers[int(np.argmin(state.misfits))]
+    gamma = 0.3 / 2.0**best
+    torch.testing.assert_close(start.s / algorithm.step_size, state.trunk.s / gamma)
+    for _ in range(100):
+        start = algorithm.step(start)
+    size = float(start.image.square().sum())
+    assert float(algorithm.residual(start)) < 1e-8 * size  # the fixed point of P at this gamma and sigma
+    with pytest.raises(InputError, match="has ended"):
+        search.step(state)
+
+
+def test_too_few_steps_end_it_with_the_best_run_so_far():
+    search = replace(problem(0.3)[-1], steps=22)
+    state = run(search)
+    assert state.used == 20
+    assert state.place_found == state.powers[int(np.argmin(state.misfits))] or len(state.powers) > 3
+
+
+def test_what_cannot_be_is_refused():
+    search = problem(0.3)[-1]
+    with pytest.raises(InputError, match="2 steps at least"):
+        replace(search, fall=1)
+    with pytest.raises(InputError, match="for ADMM"):
+        replace(search, algorithm=ProximalGradient(search.algorithm.fidelity, FromFunction(shrink), sigma=0.1))
+    with pytest.raises(InputError, match="for ADMM"):
+        replace(search, algorithm=replace(search.algorithm, dual=False))

@@ -1,0 +1,113 @@
+"""`reconstruct --fall`: it finds a step by held-out views, goes on to the bit, can be repeated, and is a default."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+
+import pytest
+
+from effort import effort
+from plugstream import open_scan
+from plugstream.cli import command_parser
+from plugstream.cli.common import draft_of
+from plugstream.runs import commands
+from plugstream.runs.advice import advised_settings
+from plugstream.runs.replay import replay
+from small_run import SMALL, main
+
+RUN = ["--denoiser", "nlm", "--fall", "4", "--iterations", "80", "--threads", "1", "--checkpoint", "99", "--every", "6"]
+
+
+@pytest.fixture(scope="module")
+def scan(tmp_path_factory):
+    """Of so many views that some of them judge."""
+    place = tmp_path_factory.mktemp("falling") / "scan.zarr"
+    assert main(["simulate", str(place), *SMALL, "--views", "30", "--input-snr", "20"]) == 0
+    return place
+
+
+@pytest.fixture(scope="module")
+def whole(scan, tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert main(["reconstruct", str(scan), "--out", str(out), *RUN]) == 0
+    return out
+
+
+def settings_of(folder):
+    return tomllib.loads((folder / "settings.toml").read_text())
+
+
+def test_a_run_finds_its_step_and_the_settings_have_it(whole):
+    history = replay(whole / "events.jsonl")
+    assert all(trial.step == 4 * trial.round for trial in history.trials)
+    assert [found.step for found in history.found_steps] == [history.trials[-1].step]
+    assert history.trials[-1].ended
+    algorithm = settings_of(whole)["algorithm"]
+    assert (algorithm["step_size"], algorithm["fall"]) == (history.found_steps[0].step_size, "none")
+    assert (algorithm["name"], algorithm["search"]) == ("inexact-admm", "none")
+    assert history.stop is not None
+    assert "the step" in str(history.stop.answers)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_run_that_is_stopped_goes_on_to_the_bit(scan, whole, tmp_path, stored):
+    read = ["--in-memory", "0"] if stored else []
+    end = replay(whole / "events.jsonl").trials[-1].step
+    for stop in [end + 1] if stored else effort([6, end], [1, 4, 6, end - 1, end, end + 3]):
+        out = tmp_path / f"run-{stop}"
+        with pytest.MonkeyPatch.context() as patch:
+            due = commands.Requests.due
+            patch.setattr(commands.Requests, "due", lambda self, k, stop=stop, due=due: k >= stop or due(self, k))
+            main(["reconstruct", str(scan), "--out", str(out), *RUN, *read])
+        assert replay(out / "events.jsonl").step <= stop + 1
+        assert main(["resume", str(out)]) == 0
+        assert (out / "result.npy").read_bytes() == (whole / "result.npy").read_bytes()
+        assert settings_of(out)["algorithm"] == settings_of(whole)["algorithm"]
+
+
+def test_a_run_that_has_found_its_step_can_take_more(whole, tmp_path):
+    out = shutil.copytree(whole, tmp_path / "run")
+    before = replay(out / "events.jsonl")
+    assert main(["resume", str(out), "--iterations", str(before.step + 5)]) == 0
+    assert replay(out / "events.jsonl").step == before.step + 5
+    assert settings_of(out)["algorithm"]["step_size"] == before.found_steps[-1].step_size
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--fall", "4", "--search", "none", "--sigma", "0.1"], "leave --fall out"),
+        (["--fall", "4", "--algorithm", "hqs"], "not for hqs"),
+        (["--fall", "30", "--search", "90"], "four runs of --fall take 120 steps"),
+        (["--fall", "4", "--rivals", "bm3d"], "leave --rivals out"),
+        (["--fall", "1"], "greater than or equal to 2"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(scan, tmp_path, capsys, words, text):
+    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--denoiser", "tnrd", *words]) == 2
+    assert text in capsys.readouterr().err.strip().splitlines()[-1]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "fall"),
+    [
+        (["--denoiser", "bm3d"], 12),
+        (["--denoiser", "bm3d", "--fall", "none"], None),
+        (["--denoiser", "bm3d", "--sigma", "0.1"], None),
+        (["--denoiser", "bm3d", "--batch", "4"], None),
+        (["--denoiser", "bm3d", "--iterations", "100"], None),
+        (["--denoiser", "bm3d", "--algorithm", "pgm"], None),
+        (["--denoiser", "tnrd"], None),
+        (["--denoiser", "tv"], None),
+        ([], None),
+    ],
+)
+def test_it_is_the_default_where_the_denoiser_is_given_and_nothing_else(scan, words, fall):
+    typed = [str(scan), *words]
+    draft = draft_of(command_parser("reconstruct", typed).parse_args(typed))
+    settings, reasons = advised_settings(draft, open_scan(scan))
+    assert settings.algorithm.fall == fall
+    assert (settings.algorithm.name == "inexact-admm") == (fall is not None)
+    assert any("fall together" in reason for reason in reasons) == (fall is not None)
