@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from plugstream.base.errors import InputError
 from plugstream.models.base import Model
-from plugstream.models.views import Views, all_views
+from plugstream.models.views import Views, all_views, check_shape
 
 
 class DifferentiableModel(torch.nn.Module):
@@ -62,8 +62,7 @@ class DifferentiableModel(torch.nn.Module):
 
     def _check(self, name: str, values: Tensor, dtype: torch.dtype, tail: tuple[int, ...]) -> None:
         model = self.model
-        if tuple(values.shape[values.ndim - len(tail) :]) != tail or values.ndim < len(tail):
-            raise InputError(f"{name} of shape {tuple(values.shape)} is no {tail}, which this model takes last")
+        check_shape(f"{name} for this model", values, tail)
         if values.dtype != dtype or values.device != model.device:
             raise InputError(
                 f"{name} of {values.dtype} on {values.device} is not for this model, which takes {dtype} on "

@@ -36,7 +36,8 @@ def ordered_angles(views: int, arc: float, order: str = "ascending") -> Points:
     ranks = np.arange(views)
     if order == "bit-reversed":
         bits = max(1, (views - 1).bit_length())
-        ranks = np.array([int(f"{k:0{bits}b}"[::-1], 2) for k in range(1 << bits)])
+        numbers = np.arange(1 << bits)
+        ranks = np.sum([(numbers >> bit & 1) << (bits - 1 - bit) for bit in range(bits)], axis=0)
         ranks = ranks[ranks < views]
     return arc * ranks / views
 
@@ -56,8 +57,9 @@ def find_order(angles: ArrayLike, arcs: tuple[float, ...] = (np.pi, 2 * np.pi)) 
         return ""
     for order in ("ascending", "golden", "bit-reversed"):
         for arc in arcs:
+            wanted = ordered_angles(n, arc, order)
             for way in (1, -1):
-                off = (way * (taken - taken[0]) - ordered_angles(n, arc, order) + arc / 2) % arc - arc / 2
+                off = (way * (taken - taken[0]) - wanted + arc / 2) % arc - arc / 2
                 if np.abs(off).max() <= _CLOSE * arc / n:
                     return order
     return ""
