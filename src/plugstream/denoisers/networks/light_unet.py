@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Form = Literal["free", "safe"]
-CHANNELS = (32, 64, 128, 256)
+CHANNELS = (32, 64, 128, 192)
 BLOCKS = (4, 4, 4, 2)
 _BEND = 1 / 16  # of `celu`, which is within this of ReLU
 
