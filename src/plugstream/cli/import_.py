@@ -23,7 +23,7 @@ _STUCK = 300
 FOLLOWING: dict[str, tuple[Any, str, str]] = {
     "expect": (int, "N", "when following, projections or frames that there will be; by default, until it is closed"),
     "patience": (float, "S", "when following, end the scan after this many seconds without a view"),
-    "grace": (float, "S", "when following, how long a missing or damaged view holds up later ones (10)"),
+    "grace": (float, "S", "when following, how long a missing or damaged view holds up later ones (10; of a stream 1)"),
 }
 
 
@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_places(parser: argparse.ArgumentParser) -> None:
     """What is imported from where to where."""
     parser.add_argument("kind", help="what the file is, as 'plugstream importers' lists them")
-    parser.add_argument("file", type=scan_place, help="the file to read; or a stream to follow, dectris://HOST:31001")
+    parser.add_argument(
+        "file", type=scan_place, help="the file to read; or a stream to follow, dectris://HOST:31001 or pva://PV"
+    )
     parser.add_argument("scan", type=Path, nargs="?", help="the scan to make, usually named something.zarr")
 
 

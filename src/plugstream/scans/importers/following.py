@@ -57,19 +57,19 @@ class Following:
 
     Arguments: expect, how many projections or frames there will be, None to follow until the writer closes the file;
     patience, seconds without a new view after which the scan ends all the same, None to wait for ever; grace, seconds
-    for which a view that cannot be used holds up later ones.
+    for which a view that cannot be used holds up later ones, None for 10, and for 1 of a stream.
     """
 
     expect: int | None = None
     patience: float | None = None
-    grace: float = 10.0
+    grace: float | None = None
 
     def __post_init__(self) -> None:
         if self.expect is not None and self.expect < 1:
             raise InputError(f"at least one view must be expected, not {self.expect}")
         if self.patience is not None and not self.patience > 0:
             raise InputError(f"the patience must be a number of seconds > 0, not {self.patience:g}")
-        if not 0 <= self.grace < math.inf:
+        if self.grace is not None and not 0 <= self.grace < math.inf:
             raise InputError(f"the grace must be a number of seconds >= 0, not {self.grace:g}")
 
 
@@ -94,7 +94,8 @@ def follow_file(
     following = following or Following()
     entry, options, path, target = plan_following(kind, file, out, values, following.expect)
     opener = entry.facts["open_reading"]
-    growth = Growth(following.expect, following.grace)
+    usual = 1.0 if isinstance(path, Address) else 10.0
+    growth = Growth(following.expect, usual if following.grace is None else following.grace)
     with trusting(trust), _Follower(lambda g: opener(options, path, g), path, target, growth, say) as follower:
         return target, follower.run(following.patience, progress)
 

@@ -1,4 +1,4 @@
-"""Where a stream comes from: dectris://HOST:PORT, in the place of a file."""
+"""Where a stream comes from: dectris://HOST:PORT or pva://PV, in the place of a file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from plugstream.base.errors import InputError
 # What an address looks like, by its scheme; its last group is the port, which may be empty.
 _FORMS = {
     "dectris": (re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::(\d{1,5}))?"), "dectris://HOST or dectris://HOST:31001"),
+    "pva": (re.compile(r"[\w:.\-\[\]<>;{}$()/]{1,200}()"), "pva://PV, such as pva://13SIM1:Pva1:Image"),
 }
 
 

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ PROJECTION, FLAT, DARK, NOTHING = range(4)
 """Kinds of frames, by the numbers of NXtomo's image_key."""
 
 _WORDS = (("dark", DARK), ("white", FLAT), ("flat", FLAT), ("proj", PROJECTION), ("data", PROJECTION))
-_LONGEST_GAP = 100_000  # frames
+LONGEST_GAP = 100_000
+"""Frames that may be missing in a row."""
 _RECENT = 1000  # frames whose checksums are kept, to tell repeated ones
 _MOST_BYTES = 4 << 30
 
@@ -57,12 +58,13 @@ class Names:
 
 @dataclass(frozen=True)
 class _Arrival:
-    """A frame. Arguments: data, None where it cannot be used, for this reason; key; angle in degrees."""
+    """A frame. Arguments: data, None where it cannot be used, for this reason; key; angle in degrees; at, when."""
 
     data: NDArray[Any] | None
     reason: str
     key: int | None
     angle: float | None
+    at: float = field(default_factory=time.monotonic)
 
 
 class LiveFrames:
@@ -72,7 +74,8 @@ class LiveFrames:
     process needs to go on: flat and dark fields, and what the source wants to remember; say, for lines to a person;
     resume, whether to go on from that folder.
     Attributes: keys and angles of all frames that count; shape, dtype of theirs; counts of frames that were not used,
-    by kind; memory, what the source has remembered; pixel, height and width in metres, None if unknown.
+    by kind; memory, what the source has remembered; pixel, height and width in metres, None if unknown; resuming,
+    whether no frame has come yet to a process that goes on.
     """
 
     def __init__(
@@ -91,10 +94,9 @@ class LiveFrames:
         self._reasons: dict[int, str] = {}
         self._early: dict[int, _Arrival] = {}
         self._sums: dict[int, int] = {}
-        self._since: float | None = None
         self._nbytes = 0
         self._keeping = True
-        self._before = resume
+        self.resuming = resume
         with _storing(keep):
             if resume:
                 self._restore()
@@ -111,6 +113,12 @@ class LiveFrames:
     def room(self) -> str:
         """How full it is, for a person."""
         return f"{format_size(self._nbytes)} of frames wait in memory, as many as it holds"
+
+    @property
+    def trouble(self) -> str:
+        """Why no frame counts, for a person, if there are some."""
+        number = next(iter(self._reasons), None)
+        return "" if number is None else f"that can be used (frame {number} {self._reasons[number]}) "
 
     @property
     def pending(self) -> bool:
@@ -140,10 +148,19 @@ class LiveFrames:
         if self._is_new(number, None):
             self._insert(number, _Arrival(None, reason, None, None))
 
+    def differs(self, number: int, data: NDArray[Any]) -> bool:
+        """Whether another frame has been in this place, or one that nobody remembers."""
+        if number > self.last or number in self._reasons or (number not in self._early and number >= self.next):
+            return False
+        return number not in self._sums or self._sums[number] != checksum([data.tobytes()])
+
     def settle(self, *, now: bool = False) -> None:
         """Give up what has been missing for too long. Arguments: now, whether the time of grace is over for all."""
-        while self._early and self._since is not None and (now or time.monotonic() - self._since >= self.grace):
-            self._give_up(min(self._early), "was lost on its way")
+        while self._early:
+            number = min(self._early)
+            if not now and time.monotonic() - self._early[number].at < self.grace:
+                return
+            self._give_up(number, "was lost on its way")
             self._advance()
 
     def read(self, number: int) -> NDArray[Any]:
@@ -183,7 +200,7 @@ class LiveFrames:
 
     def _is_new(self, number: int, total: int | None) -> bool:
         """Whether to take a frame; others are counted."""
-        if number > self.last + _LONGEST_GAP or number < 0:
+        if number < 0 or (number > self.last + LONGEST_GAP and not self.resuming):
             self.counts["impossible"] += 1
         elif number < self.next and number in self._reasons:
             self.counts["late"] += 1
@@ -215,9 +232,9 @@ class LiveFrames:
     def _insert(self, number: int, arrival: _Arrival) -> None:
         self._early[number] = arrival
         self._nbytes += 0 if arrival.data is None else arrival.data.nbytes
-        if self._before:  # what came before this process could listen
+        if self.resuming:  # what came before this process could listen
             self._give_up(number, None)
-            self._before = False
+            self.resuming = False
         self._advance()
 
     def _give_up(self, number: int, reason: str | None) -> None:
@@ -238,7 +255,6 @@ class LiveFrames:
         """Let all frames count that come next."""
         while (number := self.next) in self._early:
             self._append(number, self._early.pop(number))
-        self._since = time.monotonic() if self._early else None
 
     def _append(self, number: int, arrival: _Arrival) -> None:
         """A frame that counts, or an empty place, which is a projection's if it is of the kind of projections."""

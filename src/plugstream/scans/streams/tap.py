@@ -17,6 +17,7 @@ from plugstream.scans.parts import Sums, checksum_of
 from plugstream.scans.streams.address import Address
 from plugstream.scans.streams.dectris import DectrisFeed
 from plugstream.scans.streams.frames import PROJECTION, LiveFrames, Names
+from plugstream.scans.streams.pva import PvaFeed
 
 _REPEATS = 64  # views before the last one that a stream may send again to a new process
 
@@ -74,7 +75,7 @@ class Tap:
         if growth.closed and growth.expected is not None and frames.keys.count(PROJECTION) < growth.expected:
             feed.go_on()
         if frames.shape is None:
-            growth.wait(f"no frame has come from {self.address} yet")
+            growth.wait(f"no frame {frames.trouble}has come from {self.address} yet")
         return StreamSource(self.address, frames, feed.name, growth)
 
     def release(self) -> None:
@@ -104,7 +105,7 @@ class Tap:
 
 def _make_feed(address: Address, frames: LiveFrames) -> Feed:
     """The module of a source."""
-    return DectrisFeed(address, frames)
+    return PvaFeed(address, frames) if address.scheme == "pva" else DectrisFeed(address, frames)
 
 
 class StreamSource(Source):
