@@ -168,6 +168,21 @@ def test_a_series_for_each_view(detector, written, tmp_path):
     assert_same(live, written, tmp_path)
 
 
+def test_a_series_that_is_ended_early(detector, written, tmp_path):
+    """The scan is what is there, whatever a table expects."""
+    table = tmp_path / "angles.txt"
+    np.savetxt(table, [eiger.angle(n) for n in range(20)])
+    live = Live(detector.address, tmp_path / "live.zarr", {**CT, "angles": str(table)})
+    detector.fields()
+    detector.send(start(goniometer={}))
+    detector.views(range(12))
+    detector.send(eiger.end())
+    result = live.end()
+    assert result.views == 12
+    assert "series 1 ended after 12 of 20 images" in result.remarks
+    assert_same(live, written, tmp_path, angles=None, select="0:12")
+
+
 class Stopped(Live):
     """An import that ends after so many views, as if it were killed."""
 

@@ -48,6 +48,9 @@ _ATTEMPTS = 5
 # Views that are looked at behind one that cannot be used, to see whether the writer went on.
 _BEYOND = 8
 
+# Options that a recording itself settles, which a process that goes on must not find again.
+_SETTLED = ("flats", "darks", "center", "power")
+
 Opener = Callable[[Growth], AbstractContextManager[Reading]]
 
 
@@ -336,7 +339,7 @@ class _Follower:
         if scan.complete:
             raise InputError(f"the scan {self.out} is finished; choose another name")
         settled = scan.provenance.get("options", {})
-        self.growth.settings = {name: settled[name] for name in ("flats", "darks") if name in settled}
+        self.growth.settings = {name: settled[name] for name in _SETTLED if name in settled}
         self._writer = ScanWriter(self.out)
         scan.refresh()
         sums = read_sums(scan, scan.n_views)
