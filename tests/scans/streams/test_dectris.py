@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import time
 
 import cbor2
 import numpy as np
@@ -305,6 +306,37 @@ def test_a_missing_package_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zmq", None)
     with pytest.raises(InputError, match=r"streaming needs pyzmq; install it with: pip install 'plugstream\[live\]'"):
         follow_file("ct", "dectris://127.0.0.1", tmp_path / "scan.zarr", CT)
+
+
+@pytest.mark.slow
+def test_an_import_that_is_killed_goes_on(detector, written, tmp_path):
+    """SIGKILL at any time loses no committed view, and adds none twice."""
+    words = [sys.executable, "-m", "plugstream", "import", "ct", detector.address, str(tmp_path / "live.zarr")]
+    words += ["--follow", "--center", "11.5", "--rows", "1"]
+    detector._socket.setsockopt(zmq.SNDTIMEO, 60_000)
+    for numbers, last in ((range(7), False), (range(7, 13), False), (range(13, 20), True)):
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+            if numbers.start == 0:
+                detector.fields()
+                detector.send(start())
+            detector.views(numbers)
+            if last:
+                detector.send(eiger.end())
+                said = process.communicate(timeout=60)[1]
+                assert process.returncode == 0, said
+                assert "going on after 13 views" in said
+                continue
+            until = time.monotonic() + 60
+            while time.monotonic() < until and process.poll() is None:
+                if (tmp_path / "live.zarr").exists() and open_scan(tmp_path / "live.zarr").n_views >= numbers.stop:
+                    break
+                time.sleep(0.02)
+            process.kill()
+            process.communicate()
+    assert open_scan(tmp_path / "live.zarr").n_views == 20
+    import_file("ct", written, tmp_path / "again.zarr", {**CT, "air": 0, "hardening": "none", "pixel": 1e-4})
+    same = [open_scan(tmp_path / name).read().numpy().tobytes() for name in ("live.zarr", "again.zarr")]
+    assert same[0] == same[1]
 
 
 @pytest.mark.slow
