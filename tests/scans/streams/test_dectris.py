@@ -64,7 +64,7 @@ def assert_same(live, written, tmp_path, **more):
     assert not scan.instrument.difference(again.instrument)
 
 
-@pytest.mark.parametrize("algorithm", ["bslz4", "lz4", None])
+@pytest.mark.parametrize("algorithm", ["bslz4", pytest.param("lz4", marks=pytest.mark.slow), None])
 def test_a_scan_equals_that_of_a_file(detector, written, tmp_path, algorithm):
     live = Live(detector.address, tmp_path / "live.zarr", None if algorithm else {**CT, "counts": True})
     detector.fields(algorithm=algorithm)
@@ -108,6 +108,7 @@ def test_nothing_that_is_sent_ends_it(detector, written, tmp_path):
     detector.send(image("0", typed(frame(0))), image(1.5, typed(frame(0))), image(-3, typed(frame(0))))
     detector._socket.send_multipart([good, good])
     detector.send(*[b"\xa1\x00" * 10] * 3000)
+    detector.send(*[start(9, user_data={"image_key": n % 3}) for n in range(20)], start())  # and nothing after them
     detector.views(range(1, 5))
     detector.send(image(5, 3))
     detector.views(range(6, 20))

@@ -125,8 +125,8 @@ class DectrisFeed:
             "pixel": [float(size) for size in sizes] if all(_is_number(n) and 0 < n < 1 for n in sizes) else None,
         }
         self._mask = self._read_mask(content.get("pixel_mask"))
-        self.frames.remember(start=self._start)
-        self.frames.announce(self._start["first"], self._start["user"].get(self.frames.names.image_key, PROJECTION))
+        kind = self._start["user"].get(self.frames.names.image_key, PROJECTION)
+        self.frames.announce(self._start["first"], kind, start=self._start)
 
     def _read_mask(self, masks: Any) -> NDArray[np.bool_] | None:
         """Which pixels do not count, where the detector says so (header_detail all)."""

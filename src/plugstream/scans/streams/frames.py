@@ -183,9 +183,14 @@ class LiveFrames:
         for number in [number for number in self._sums if number < self.next - _RECENT]:
             del self._sums[number]
 
-    def announce(self, number: int, kind: Any) -> None:
-        """Say of which kind frames are from a place on, should one be lost. Arguments: number; kind, as image_key."""
-        self.remember(kinds=sorted([*self.memory.get("kinds", []), [number, _read_key(kind)]]))
+    def announce(self, number: int, kind: Any, **values: Any) -> None:
+        """Say of which kind frames are from a place on, should one be lost.
+
+        Arguments: number; kind, as image_key; values to remember.
+        """
+        kinds, key = [one for one in self.memory.get("kinds", []) if one[0] != number], _read_key(kind)
+        before = next((one for first, one in reversed(kinds) if first < number), PROJECTION)
+        self.remember(kinds=sorted([*kinds, *([] if key == before else [[number, key]])]), **values)
 
     def remember(self, **values: Any) -> None:
         """Keep values of JSON for a later process."""
@@ -204,8 +209,9 @@ class LiveFrames:
             write_whole(self.keep / name, [content])
 
     def has(self, key: int, first: int) -> bool:
-        """Whether there is a frame of this kind from this place on."""
-        return key in self.keys[first:] or any(n >= first and one.key == key for n, one in self._early.items())
+        """Whether there is a frame of this kind, that can be used, from this place on."""
+        early = any(n >= first and one.key == key and one.data is not None for n, one in self._early.items())
+        return early or any(self.keys[n] == key and n not in self._reasons for n in range(first, self.next))
 
     def _is_new(self, number: int, total: int | None) -> bool:
         """Whether to take a frame; others are counted."""
