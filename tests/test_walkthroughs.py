@@ -33,9 +33,9 @@ def section(page: str, title: str) -> str:
 
 
 def commands(page: str, title: str) -> list[list[str]]:
-    """The commands of a section; what follows after three blanks explains them."""
-    lines = re.findall(r"^    plugstream (.*)$", section(page, title), re.MULTILINE)
-    return [shlex.split(re.split(r" {2,}", line)[0]) for line in lines]
+    """The commands of a section; a backslash at its end continues a line."""
+    text = re.sub(r" \\\n +", " ", section(page, title))
+    return [shlex.split(line) for line in re.findall(r"^    plugstream (.*)$", text, re.MULTILINE)]
 
 
 @pytest.fixture
