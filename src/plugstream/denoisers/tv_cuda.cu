@@ -4,6 +4,8 @@
 // the column to the right; what it reads of neighbours is in the cache. No kernel synchronises threads, and sums are one
 // number a thread, which torch adds up in a fixed order.
 
+constexpr double FAR = 32;          // times the goal, a gap for which four steps are usually not enough
+
 struct Problem {
     int depth, height, width, isotropic;
     int planes;                     // of a thread
@@ -14,7 +16,12 @@ struct Problem {
     const float *p, *before;        // the dual and the one before it, (3, depth, height, width); momentum is added to p
     float *next, *x;                // the dual after it; the image
     double* sums;                   // (2, threads)
+    const double* moments;          // of `decide`: sum and sum of squares of the volume, gap and places too long of a dual
+    double *within, tolerance;      // 1 if that dual is near enough, so that no step is taken; -1 if it is far; or null
 };
+
+__device__ static bool is_near(const Problem& p) { return p.within && *p.within > 0; }
+__device__ static bool is_far(const Problem& p) { return p.within && *p.within < 0; }
 
 template <int V>
 struct Row {                        // V neighbours along x
@@ -105,6 +112,7 @@ __device__ static void shorten(bool isotropic, float& a, float& b, float& d) {
 // of each thread its part of the duality gap and how many places p is too long at.
 template <int V, bool MOVED, bool STEP, bool LOOK>
 __device__ static void go_through(const Problem& p) {
+    if (!LOOK && is_near(p)) return;
     const int column = (blockIdx.x * blockDim.x + threadIdx.x) * V, row = blockIdx.y * blockDim.y + threadIdx.y;
     if (row >= p.height || column >= p.width) return;
     const bool up = row > 0, left = column > 0, down = row + 1 < p.height, right = column + V < p.width;
@@ -185,6 +193,7 @@ __device__ static void go_through(const Problem& p) {
 // x are asked by shuffles, and rows of other warps through shared memory. With LOOK, the gap of the dual before both.
 template <bool LOOK>
 __device__ static void go_twice(const Problem& p) {
+    if (!LOOK && is_near(p)) return;
     constexpr int R = 4, W = 8, EDGE = 2;  // rows of a warp, warps, and columns and rows that are not written
     __shared__ float last_b[2][W][32], first_x[2][W][32];
     const int lane = threadIdx.x, warp = threadIdx.y, height = p.height, width = p.width, depth = p.depth;
@@ -228,6 +237,18 @@ __device__ static void go_twice(const Problem& p) {
             next_z[r] = inside && there[r] ? p.z[place + r * width] : 0.0f;
         }
     };
+    // x from the dual: its fall along z, and what it is along y, above and here, and along x.
+    const auto find_x = [&](float voxel, float fall, float up, float along_y, float along_x) {
+        const float sum = fall + (up - along_y) + (__shfl_up_sync(~0u, along_x, 1) - along_x);
+        return fminf(fmaxf(voxel - mean - strength * sum, low), high);
+    };
+    // From row r of a plane's x to the plane above it, the row below and the column to the right.
+    const auto differ = [&](const float (&x)[R], int r, float over, bool above, float below, float& a, float& b, float& d) {
+        const float right = __shfl_down_sync(~0u, x[r], 1), here = x[r];
+        a = above ? over - here : 0.0f;
+        b = below_there[r] ? (r + 1 < R ? x[r + 1 < R ? r + 1 : r] : below) - here : 0.0f;
+        d = right_there ? right - here : 0.0f;
+    };
     read(first - 1);
     for (int m = first - 1; m < end + 2; ++m) {
 #pragma unroll
@@ -243,13 +264,10 @@ __device__ static void go_twice(const Problem& p) {
         float part = 0;
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-            const float left = __shfl_up_sync(~0u, d[r], 1), right = __shfl_down_sync(~0u, x0[r], 1);
-            const float sum = (a0[r] - a[r]) + (up - b[r]) + (left - d[r]);
-            x[r] = fminf(fmaxf(z[r] - mean - strength * sum, low), high);
+            x[r] = find_x(z[r], a0[r] - a[r], up, b[r], d[r]);
             up = b[r];
-            const float here = x0[r], da = above ? x[r] - here : 0.0f;
-            const float db = below_there[r] ? (r + 1 < R ? x0[r + 1 < R ? r + 1 : r] : below) - here : 0.0f;
-            const float dd = right_there ? right - here : 0.0f;
+            float da, db, dd;
+            differ(x0, r, x[r], above, below, da, db, dd);
             if constexpr (LOOK) {
                 const float pa = a0[r], pb = b0[r], pd = d0[r], square = fmaf(da, da, fmaf(db, db, dd * dd));
                 // To a few roundings, as `look` is asked before anything ends.
@@ -272,13 +290,10 @@ __device__ static void go_twice(const Problem& p) {
         float now[R];
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-            const float left = __shfl_up_sync(~0u, qd[r], 1), right = __shfl_down_sync(~0u, x1[r], 1);
-            const float sum = (a1[r] - qa[r]) + (up - qb[r]) + (left - qd[r]);
-            now[r] = fminf(fmaxf(z0[r] - mean - strength * sum, low), high);
+            now[r] = find_x(z0[r], a1[r] - qa[r], up, qb[r], qd[r]);
             up = qb[r];
-            const float here = x1[r], da = above_after ? now[r] - here : 0.0f;
-            const float db = below_there[r] ? (r + 1 < R ? x1[r + 1 < R ? r + 1 : r] : below_after) - here : 0.0f;
-            const float dd = right_there ? right - here : 0.0f;
+            float da, db, dd;
+            differ(x1, r, now[r], above_after, below_after, da, db, dd);
             float ra = fmaf(rate_after, da, a1[r]), rb = fmaf(rate_after, db, b1[r]), rd = fmaf(rate_after, dd, d1[r]);
             shorten(p.isotropic, ra, rb, rd);
             if (written[r] && m >= first + 2) to[r * width] = ra, to[voxels + r * width] = rb, to[2 * voxels + r * width] = rd;
@@ -315,6 +330,14 @@ __device__ static void add_voxels(const Problem& p) {
     p.sums[threads + thread] = squares;
 }
 
+// Whether the gap is within the tolerance, or far from it, by one thread; as tv_cuda.py decides it.
+extern "C" __global__ void decide(Problem p, const float*, float*) {
+    const double voxels = (double)p.depth * p.height * p.width, total = p.moments[0];
+    const double goal = p.tolerance * p.tolerance * (p.moments[1] - total * (total / voxels));
+    const double gap = p.moments[2], ratio = gap > goal ? gap / goal : 0;  // infinite if the goal is 0
+    *p.within = p.moments[3] > 0 || ratio >= FAR ? -1 : ratio > 1 ? 0 : 1;
+}
+
 #define KERNEL(name, ...)                                                                                     \
     extern "C" __global__ void __launch_bounds__(256) name##_4(Problem p, const float*, float*) { __VA_ARGS__(4) } \
     extern "C" __global__ void __launch_bounds__(256) name##_1(Problem p, const float*, float*) { __VA_ARGS__(1) }
@@ -322,7 +345,10 @@ __device__ static void add_voxels(const Problem& p) {
 #define BEGIN(V) go_through<V, false, true, true>(p);
 #define DESCEND(V) go_through<V, false, true, false>(p);
 #define ACCELERATE(V) go_through<V, true, true, false>(p);
-#define LOOK(V) go_through<V, false, false, true>(p);
+#define LOOK(V)                                 \
+    if (is_far(p)) return;                      \
+    if (is_near(p)) p.p = p.before;             \
+    go_through<V, false, false, true>(p);
 KERNEL(add_up, ADD_UP)
 KERNEL(begin, BEGIN)            // a step from the dual p, and the gap there
 KERNEL(descend, DESCEND)        // a step
