@@ -19,7 +19,7 @@ import plugstream as ps
 from effort import THOROUGH, effort, thorough
 from plugstream import cli, open_scan
 
-pytestmark = [thorough, pytest.mark.timeout(effort(60, 900))]
+pytestmark = [thorough, pytest.mark.timeout(effort(180, 900))]
 DOCS = Path(__file__).parents[1] / "docs"
 ALL = ["--sampler", "all", "--iterations", "40"]
 QUICK = ["--report-format", "none", "--threads", "1"]
