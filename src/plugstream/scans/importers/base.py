@@ -24,6 +24,7 @@ from typing import Any
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Entry, Field, Options, entries, find, register
 from plugstream.base.trust import trusting
+from plugstream.scans.importers.address import as_place
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,9 @@ def import_file(
 ) -> tuple[Path, ImportResult]:
     """Make a scan from another program's file, and return its path and content. An output that exists is refused.
 
-    Arguments: kind, the name of an importer; file; out, the scan to make, by default named after the file; values of
-    the importer's options, by name; trust, whether other files that this one names may be read outside its folder.
+    Arguments: kind, the name of an importer; file, or an address of Tiled; out, the scan to make, by default named
+    after the file; values of the importer's options, by name; trust, whether other files that this one names may be
+    read outside its folder.
     """
     entry, options, path, target = plan_import(kind, file, out, values)
     if path.exists() and not path.is_file() and not (path.is_dir() and entry.facts.get("folders", False)):
@@ -80,7 +82,7 @@ def plan_import(
     kind: str, file: str | Path, out: str | Path | None, values: Mapping[str, Any] | None
 ) -> tuple[Entry, Options, Path, Path]:
     """The importer, its options, checked, the file and the scan to make. Arguments: as of `import_file`."""
-    entry, path = find("importer", kind, trust=True), Path(file)
+    entry, path = find("importer", kind, trust=True), as_place(file)
     entry.check_installed()
     values = dict(values or {})
     model = import_options(entry, values.get("instrument"))

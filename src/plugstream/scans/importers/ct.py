@@ -14,10 +14,11 @@ from plugstream.base.errors import InputError
 from plugstream.base.registry import Field
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
+from plugstream.scans.importers.address import Address
 from plugstream.scans.importers.base import ImportResult, switch
 from plugstream.scans.importers.ct_fields import FrameChoice
 from plugstream.scans.importers.ct_files import is_stack, read_angles, read_helsinki, read_stack
-from plugstream.scans.importers.ct_hdf5 import find_nexus, is_exchange, read_exchange, read_mapped, read_nexus
+from plugstream.scans.importers.ct_hdf5 import find_nexus, is_exchange, read_exchange, read_mapped, read_nexus, read_run
 from plugstream.scans.importers.ct_projections import Projections
 from plugstream.scans.importers.ct_steps import Preparation, StepOptions
 from plugstream.scans.importers.formats import Format, Formats
@@ -33,6 +34,7 @@ from plugstream.scans.importers.reading import (
     write_reading,
 )
 from plugstream.scans.importers.source import Source
+from plugstream.scans.importers.tiled import open_tiled
 
 _LONG = 1e6
 _AXIS = (
@@ -46,7 +48,8 @@ class CTImport(StepOptions):
 
     map: tuple[str, ...] = Field(
         (),
-        description="where an HDF5 file of another layout has data, flats, darks, angles, image_key, pixel",
+        description="where an HDF5 file of another layout, or a run of Tiled, has data, flats, darks, angles, "
+        "image_key, pixel",
         json_schema_extra={"words": "NAME=PATH"},
     )
     flats: str = Field("all", description="flat fields to use: all, START:STOP of them, or those of another HDF5 file")
@@ -182,6 +185,7 @@ def open_reading(options: CTImport, file: Path, growth: Growth | None = None) ->
         remarks = list(prepared.remarks)
         if setup.unit == "pixel":
             remarks.append("the file does not say how large a pixel is, so lengths are in pixels; --pixel gives metres")
+        remarks += projections.remarks
         if "citation" in projections.provenance:
             remarks.append(f"cite {projections.provenance['citation']}")
 
@@ -212,15 +216,20 @@ def fix_options(options: CTImport, file: Path, growth: Growth) -> CTImport:
 def _open_projections(options: CTImport, file: Path, growth: Growth | None) -> Iterator[Projections]:
     """The recording of a file, by its format or by a mapping."""
     choice = FrameChoice(options.flats, options.darks, options.angles is None and options.arc is None)
-    if not options.map:
+    if not options.map and not isinstance(file, Address):
         with FORMATS.open(file, growth, choice=choice) as projections:
             yield projections
         return
     pairs = [word.partition("=") for word in options.map]
     if not all(name and place.startswith("/") for name, _, place in pairs):
         raise InputError("cannot read the mapping; write NAME=PATH, such as data=/entry/data")
+    mapping = {name: place for name, _, place in pairs}
+    if isinstance(file, Address):
+        with name_file(file), open_tiled(file) as run:
+            yield read_run(run, mapping, choice)
+        return
     with name_file(file), open_hdf5(file, growth=growth) as source:
-        yield read_mapped(source, {name: place for name, _, place in pairs}, choice)
+        yield read_mapped(source, mapping, choice)
 
 
 def _angles(projections: Projections, options: CTImport, growth: Growth | None) -> NDArray[np.float64]:
