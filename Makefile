@@ -34,8 +34,8 @@ test-random: $(STAMP)
 test-slow: $(STAMP)
 	PLUGSTREAM_THOROUGH=1 $(BIN)/python -m pytest -q -m "slow or thorough" --timeout 1800
 
-# The bridges to other libraries with the real ones, and ISMRMRD files that its own package writes, in a folder beside
-# the environment and without their torch. Of torchvision only the wheel for CUDA is on PyPI; what its import misses
+# The bridges to other libraries with the real ones, and files that ismrmrd, nexusformat and qpimage write, in a folder
+# beside the environment and without their torch. Of torchvision only the wheel for CUDA is on PyPI; what its import misses
 # without one is added to the copy here.
 BRIDGES := build/bridges
 BRIDGE_PEERS := deepinv==0.5.0 pylops==2.8.0 pyproximal==0.13.0 torchvision==0.28.0 torchmetrics==1.9.0 lightning-utilities==0.15.3 \
@@ -43,7 +43,9 @@ BRIDGE_PEERS := deepinv==0.5.0 pylops==2.8.0 pyproximal==0.13.0 torchvision==0.2
   charset-normalizer==3.5.2 ismrmrd==1.15.0 xsdata==26.10 \
   scico==0.0.7 jax==0.8.1 jaxlib==0.8.1 ml_dtypes==0.6.0 opt_einsum==3.4.0 flax==0.12.0 optax==0.2.8 orbax-checkpoint==0.12.8 \
   tensorstore==0.1.86 msgpack==1.2.4 absl-py==2.5.1 etils==1.15.0 protobuf==7.36.2 humanize==4.17.0 simplejson==4.3.0 \
-  uvloop==0.23.0 aiofiles==25.1.0 psutil==7.2.2 treescope==0.1.10
+  uvloop==0.23.0 aiofiles==25.1.0 psutil==7.2.2 treescope==0.1.10 \
+  nexusformat==2.1.0 chardet==7.7.0 colored==2.3.2 lxml==6.1.3 python-dateutil==4.0.0 six==1.17.0 \
+  qpimage==0.9.3 nrefocus==0.8.0 qpretrieve==0.7.0 lmfit==1.3.4 asteval==1.0.10 uncertainties==3.2.3 dill==0.4.1 numexpr==2.14.2
 
 $(BRIDGES)/.installed: $(STAMP) tests/bridges/torchvision_without_cuda.py
 	rm -rf $(BRIDGES)
@@ -53,7 +55,7 @@ $(BRIDGES)/.installed: $(STAMP) tests/bridges/torchvision_without_cuda.py
 
 test-peers: $(BRIDGES)/.installed
 	PYTHONPATH=$(BRIDGES) $(BIN)/python -m pytest -q -m "slow or not slow" tests/bridges \
-	  tests/scans/importers/test_ismrmrd.py
+	  tests/scans/importers/test_ismrmrd.py tests/test_walkthroughs.py
 
 # Runs of a Tiled catalogue and of a bluesky RunEngine with a real server and engine: 1 GB, in an environment of its own
 # that also sees .venv.

@@ -148,7 +148,7 @@ def draw(path: Path, scan: Any, image: Any, pupil: Any) -> None:
         ("one picture of the camera", raw[small], "gray", None),
         ("amplitude", np.abs(turned)[large], "gray", None),
         ("phase", phase, "gray", (np.percentile(phase, 0.5), np.percentile(phase, 99.5))),
-        ("pupil, phase", np.where(np.abs(pupil) > 0, np.angle(pupil), np.nan), "twilight", (-np.pi, np.pi)),
+        ("pupil, phase", np.where(np.abs(pupil) > 0, np.angle(pupil), np.nan), "twilight_shifted", (-np.pi, np.pi)),
     )
     for axes, (title, values, colours, limits) in zip(figure.subplots(1, 4), panels, strict=True):
         low, high = limits or (None, None)

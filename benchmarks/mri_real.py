@@ -213,7 +213,7 @@ def draw(kspace: NDArray[Any], place: Path, path: Path) -> None:
         size = image.abs()
         shown = column[0].imshow(size, cmap="gray", vmin=0, vmax=most)
         faint = (size / (0.25 * most)).clamp(0, 1).numpy()
-        turned = column[1].imshow(image.angle(), cmap="twilight", vmin=-np.pi, vmax=np.pi, alpha=faint)
+        turned = column[1].imshow(image.angle(), cmap="twilight_shifted", vmin=-np.pi, vmax=np.pi, alpha=faint)
         column[0].set_title(name)
         for axis in column:
             axis.set_xticks([])

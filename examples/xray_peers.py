@@ -251,11 +251,19 @@ def report(folder: Path) -> None:
     least = min(side["values"].min() for side in sides.values())
     print(f"\nseconds of one core to within ... of the least value found, {least:.4f}")
     print(f"{'':36}" + "".join(f"{gap:>10.0e}" for gap in GAPS) + "   steps     SNR   value / least")
+    times = {}
     for name, side in sides.items():
         near = [side["seconds"][side["values"] <= (1 + gap) * least] for gap in GAPS]
-        cells = "".join(f"{reached[0]:10.2f}" if len(reached) else f"{'-':>10}" for reached in near)
+        times[name] = [float(reached[0]) if len(reached) else np.inf for reached in near]
+        cells = "".join(f"{time:10.2f}" if time < np.inf else f"{'-':>10}" for time in times[name])
         last = side["values"][-1] / least
         print(f"{name:36}{cells}{side['steps'][-1]:8d}{side['snr'][-1]:8.2f}   {last:.6f}")
+    libraries = {name.split()[0] for name in sides}
+    best = {one: np.min([those for name, those in times.items() if name.startswith(one)], axis=0) for one in libraries}
+    for name in sorted(libraries - {"plugstream"}):
+        pairs = zip(GAPS, best[name], best["plugstream"], strict=True)
+        ratios = ", ".join(f"{theirs / ours:.1f} to {gap:.0e}" for gap, theirs, ours in pairs if theirs < np.inf)
+        print(f"the best of {name} takes as many times as long as plugstream's: {ratios}")
 
 
 def main() -> None:

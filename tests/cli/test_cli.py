@@ -17,7 +17,8 @@ import torch
 from PIL import Image
 
 import warm
-from plugstream.cli import COMMANDS, main
+from plugstream.cli import COMMANDS, command_parser, main
+from plugstream.cli.flags import join_values
 from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Note
 from small_run import SMALL
@@ -315,3 +316,12 @@ def test_a_reader_that_goes_away_is_no_error():
     gone = subprocess.run(words.split(), stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (gone.returncode, gone.stderr) == (0, "")
+
+
+def test_a_value_may_begin_with_a_minus_sign():
+    typed = ["import", "ptychography", "a.cxi", "a.zarr", "--axes", "-y,x", "--transpose", "--center", "-3,4"]
+    parser = command_parser("import", typed)
+    joined = join_values(parser, typed)
+    assert joined[4:] == ["--axes=-y,x", "--transpose", "--center=-3,4"]
+    assert "-y,x" in vars(parser.parse_args(joined[1:])).values()
+    assert join_values(parser, ["--axes", "-h"]) == ["--axes", "-h"]

@@ -107,16 +107,16 @@ def test_blocks_become_the_image_of_the_torch_form(kernels):
     groups.view(2, -1)[:, ::2] = torch.arange(groups[0].numel() // 2) * 7 % positions
     blocks = torch.randn(2, references, size, 64, generator=rng)
     shares = torch.rand(2, references, generator=rng) + 0.01
-    groups[:, :5, 0] = 3  # more than are listed
-    groups[:, :5, 2] = 3
+    groups[:, :9, 0] = 3  # more than are listed
+    groups[:, :9, 2] = 3
     chains = cuda_kernels.Chains(
         torch.zeros(2, positions, 2, dtype=torch.int32),
-        torch.zeros(2, positions, 8, dtype=torch.int32),
+        torch.zeros(2, positions, cuda_kernels._LISTED, dtype=torch.int32),
         torch.zeros(groups.shape, dtype=torch.int32),
     )
     for entry, position in enumerate(groups.flatten().tolist()):
         head = chains.heads[entry // groups[0].numel(), position]
-        if head[0] < 8:
+        if head[0] < cuda_kernels._LISTED:
             chains.lists[entry // groups[0].numel(), position, head[0]] = entry
         else:
             chains.next.view(-1)[entry] = head[1]
@@ -131,6 +131,20 @@ def test_blocks_become_the_image_of_the_torch_form(kernels):
     assert seen.float().mean() > 0.9
     torch.testing.assert_close(got[0][seen], want[seen], rtol=1e-4, atol=1e-4)
     assert torch.equal(got[1], z[1])
+
+
+def test_many_images_go_some_at_a_time_each_with_its_sigma(monkeypatch):
+    seen = []
+
+    def call(images, sigma):
+        seen.append(len(images))
+        return images * sigma[:, None, None]
+
+    monkeypatch.setattr(cuda_form, "_graph_call", lambda profile, stages: call)
+    monkeypatch.setattr(cuda_form, "AT_ONCE", 3 * 80)
+    images, sigma = torch.rand(7, 8, 10), torch.rand(7)
+    assert torch.equal(cuda_form.bm3d(images, sigma, PROFILE), images * sigma[:, None, None])
+    assert seen == [3, 3, 1]
 
 
 @needs_compiler

@@ -66,8 +66,10 @@ extern "C" void run(void (*kernel)(Problem, const float*, float*), const unsigne
 
 static void (*chosen)(Problem, const float*, float*);
 static const Problem* given;
+static const float* given_source;
+static float* given_target;
 static void enter() {
-    chosen(*given, nullptr, nullptr);
+    chosen(*given, given_source, given_target);
     fibers[running].done = true;
     _longjmp(scheduler, 1);
 }
@@ -80,10 +82,10 @@ static void go_on() {
 }
 // All threads of a block go on in turn, each to its next barrier or shuffle.
 extern "C" void run_together(void (*kernel)(Problem, const float*, float*), const unsigned* sizes,
-                             const Problem* problem) {
+                             const Problem* problem, const float* source, float* target) {
     gridDim = {sizes[0], sizes[1], sizes[2]};
     blockDim = {sizes[3], sizes[4], sizes[5]};
-    chosen = kernel, given = problem;
+    chosen = kernel, given = problem, given_source = source, given_target = target;
     fibers.resize(sizes[3] * sizes[4] * sizes[5]);
     for (unsigned block = 0; block < sizes[0] * sizes[1] * sizes[2]; ++block) {
         blockIdx = {block % sizes[0], block / sizes[0] % sizes[1], block / sizes[0] / sizes[1]};
@@ -107,8 +109,8 @@ extern "C" void run_together(void (*kernel)(Problem, const float*, float*), cons
 class CpuKernels:
     """Launches kernels on the CPU, with the call of `plugstream.base.cuda_source.CudaKernels`.
 
-    Arguments: source; folder for what is compiled; together, the kernels that synchronise threads, which take neither
-    source nor target. Every thread of a block must reach the same barriers and shuffles.
+    Arguments: source; folder for what is compiled; together, the kernels that synchronise threads. Every thread of a
+    block must reach the same barriers and shuffles.
     """
 
     def __init__(
@@ -144,8 +146,6 @@ class CpuKernels:
         together: bool = False,
     ) -> None:
         sizes = (ctypes.c_uint * 6)(*grid, *block)
-        if name in self._together:
-            self._library.run_together(getattr(self._library, name), sizes, ctypes.byref(problem))
-            return
         addresses = (ctypes.c_void_p(0 if tensor is None else tensor.data_ptr()) for tensor in (source, target))
-        self._library.run(getattr(self._library, name), sizes, ctypes.byref(problem), *addresses)
+        run = self._library.run_together if name in self._together else self._library.run
+        run(getattr(self._library, name), sizes, ctypes.byref(problem), *addresses)

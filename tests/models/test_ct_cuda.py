@@ -23,7 +23,8 @@ NOT_GATHERED = {"curved fan", "curved cone"}
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> CpuKernels:
-    return CpuKernels(read_source(), tmp_path_factory.mktemp("kernels"))
+    together = "gather_even_cells", "gather_uneven_cells"
+    return CpuKernels(read_source(), tmp_path_factory.mktemp("kernels"), together)
 
 
 def compare(projector: ct_cuda.CudaProjector, lead: tuple[int, ...], views: list[int]) -> float:

@@ -25,6 +25,7 @@ from plugstream.base.errors import InputError
 from plugstream.base.processes import Group
 from plugstream.base.volume_file import make_volume, open_volume
 from plugstream.denoisers import TV, Clip, Tiles, adapt
+from plugstream.denoisers.bm3d import cuda_form
 from plugstream.instruments.ct import ct_rays
 from plugstream.instruments.ct_counts import CTCounts
 from plugstream.models.ct_line_integrals import FlatField
@@ -358,6 +359,9 @@ def test_a_gpu_s_memory_decides_where_a_run_computes_there(
     denoiser = plan(settings("denoiser.along=z"), stored).denoiser
     each = stored.nbytes / 25
     takes = Footprint.of(denoiser, (25, 24, 24), torch.float32, each, in_memory=True, device=gpu)
+    of_blocks = plan(settings("denoiser.along=z", "denoiser.name=bm3d"), stored).denoiser
+    more = Footprint.of(of_blocks, (25, 24, 24), torch.float32, each, in_memory=True, device=gpu).fixed - takes.fixed
+    assert more == 4 * cuda_form.NUMBERS * 25 * 24 * 24
     limit = f"compute.memory={takes.bytes(9) / 1e3:.3f}kB"
     found = choose(scan, "denoiser.along=z", limit)
     assert found is not None

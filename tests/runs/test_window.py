@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from plugstream import ScanWriter, open_scan
 from plugstream.runs.events import Views
-from plugstream.runs.measuring import held_out_views, usable_views
+from plugstream.runs.measuring import MeasuredViews, held_out_views, usable_views
 from plugstream.runs.replay import replay
 from plugstream.runs.views import GrowingViews
 from small_run import main, same_run
@@ -82,20 +83,30 @@ def test_the_image_is_that_of_the_last_views_alone(scan: Path, live: Path, tmp_p
 
 def test_distance_and_held_out_misfit_are_of_the_window(live: Path, tmp_path: Path) -> None:
     seen: list[tuple[torch.Tensor, int]] = []
-    use = GrowingViews._use
+    judged: list[tuple[torch.Tensor | None, int]] = []
+    use, held_out = GrowingViews._use, MeasuredViews.held_out
 
     def note(self: GrowingViews, record: Views) -> None:
         use(self, record)
         seen.append((self.fidelity.available, record.views))
 
+    def judge(self: MeasuredViews, fidelity: Any) -> torch.Tensor | None:
+        judged.append((held_out(self, fidelity), fidelity.n_views))
+        return judged[-1][0]
+
     out = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GrowingViews, "_use", note)
+        patch.setattr(MeasuredViews, "held_out", judge)
         words = ["--follow", "--window", "10", "--hold-out", "4", "--out", str(out)]
         assert main(["reconstruct", str(live), *words, *RUN, "--iterations", "5"]) == 0
     for available, views in seen:
         wanted = [view for view in range(max(0, views - 10), views) if view % 4 != 3]
         assert available.tolist() == wanted
+    for views, count in judged:  # while it runs, and for the verdict
+        assert views is not None
+        assert views.tolist() == [view for view in range(max(0, count - 10), count) if view % 4 == 3]
+    assert judged[-1][1] == seen[-1][1]
 
 
 def test_a_run_with_a_window_is_resumed_to_the_bit(live: Path, tmp_path: Path) -> None:

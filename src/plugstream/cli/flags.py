@@ -174,13 +174,20 @@ def _chosen_names(
 
 
 def join_values(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
-    """The arguments with an optional value joined to its flag: `--cost`, `--cost true`, `--cost false`.
+    """The arguments with values joined to their flags, where argparse would misread them.
 
-    argparse would take the scan in `plugstream reconstruct --cost scan.zarr` for the value.
+    It would take the scan in `plugstream reconstruct --cost scan.zarr` for the optional value of `--cost`, and a value
+    with a minus sign, as of `--axes -y,x`, for a flag.
     """
-    flags = {flag for flag, action in parser._option_string_actions.items() if action.metavar == _ON_OFF}
+    actions = parser._option_string_actions
+    flags = {flag for flag, action in actions.items() if action.metavar == _ON_OFF}
+    singles = {flag for flag, action in actions.items() if action.nargs is None}
     out: list[str] = []
     for word in arguments:
+        negative = len(word) > 1 and word[0] == "-" and word[1] != "-" and word not in actions
+        if negative and out and out[-1] in singles and "--" not in out:
+            out[-1] += f"={word}"
+            continue
         if out and out[-1] in flags and "--" not in out:
             is_value = word in ("true", "false")
             out[-1] += f"={word if is_value else 'true'}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.progress import report
-from plugstream.cli.common import OUTSIDE_HELP, say
+from plugstream.cli.common import OUTSIDE_HELP, say, scan_place
 
 if TYPE_CHECKING:
     from plugstream.scans.importers.base import ImportResult
@@ -23,7 +23,7 @@ _STUCK = 300
 FOLLOWING: dict[str, tuple[Any, str, str]] = {
     "expect": (int, "N", "when following, projections or frames that there will be; by default, until it is closed"),
     "patience": (float, "S", "when following, end the scan after this many seconds without a view"),
-    "grace": (float, "S", "when following, how long a missing or damaged view holds up later ones (10)"),
+    "grace": (float, "S", "when following, how long a missing or damaged view holds up later ones (10; of a stream 1)"),
 }
 
 
@@ -38,7 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_places(parser: argparse.ArgumentParser) -> None:
     """What is imported from where to where."""
     parser.add_argument("kind", help="what the file is, as 'plugstream importers' lists them")
-    parser.add_argument("file", type=Path, help="the file to read")
+    parser.add_argument(
+        "file",
+        type=scan_place,
+        help="the file to read; a run of Tiled, http://...; or a stream to follow, dectris://HOST:31001 or pva://PV",
+    )
     parser.add_argument("scan", type=Path, nargs="?", help="the scan to make, usually named something.zarr")
 
 

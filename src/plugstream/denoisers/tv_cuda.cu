@@ -228,6 +228,18 @@ __device__ static void go_twice(const Problem& p) {
             next_z[r] = inside && there[r] ? p.z[place + r * width] : 0.0f;
         }
     };
+    // x from the dual: its fall along z, and what it is along y, above and here, and along x.
+    const auto find_x = [&](float voxel, float fall, float up, float along_y, float along_x) {
+        const float sum = fall + (up - along_y) + (__shfl_up_sync(~0u, along_x, 1) - along_x);
+        return fminf(fmaxf(voxel - mean - strength * sum, low), high);
+    };
+    // From row r of a plane's x to the plane above it, the row below and the column to the right.
+    const auto differ = [&](const float (&x)[R], int r, float over, bool above, float below, float& a, float& b, float& d) {
+        const float right = __shfl_down_sync(~0u, x[r], 1), here = x[r];
+        a = above ? over - here : 0.0f;
+        b = below_there[r] ? (r + 1 < R ? x[r + 1 < R ? r + 1 : r] : below) - here : 0.0f;
+        d = right_there ? right - here : 0.0f;
+    };
     read(first - 1);
     for (int m = first - 1; m < end + 2; ++m) {
 #pragma unroll
@@ -243,13 +255,10 @@ __device__ static void go_twice(const Problem& p) {
         float part = 0;
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-            const float left = __shfl_up_sync(~0u, d[r], 1), right = __shfl_down_sync(~0u, x0[r], 1);
-            const float sum = (a0[r] - a[r]) + (up - b[r]) + (left - d[r]);
-            x[r] = fminf(fmaxf(z[r] - mean - strength * sum, low), high);
+            x[r] = find_x(z[r], a0[r] - a[r], up, b[r], d[r]);
             up = b[r];
-            const float here = x0[r], da = above ? x[r] - here : 0.0f;
-            const float db = below_there[r] ? (r + 1 < R ? x0[r + 1 < R ? r + 1 : r] : below) - here : 0.0f;
-            const float dd = right_there ? right - here : 0.0f;
+            float da, db, dd;
+            differ(x0, r, x[r], above, below, da, db, dd);
             if constexpr (LOOK) {
                 const float pa = a0[r], pb = b0[r], pd = d0[r], square = fmaf(da, da, fmaf(db, db, dd * dd));
                 // To a few roundings, as `look` is asked before anything ends.
@@ -272,13 +281,10 @@ __device__ static void go_twice(const Problem& p) {
         float now[R];
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-            const float left = __shfl_up_sync(~0u, qd[r], 1), right = __shfl_down_sync(~0u, x1[r], 1);
-            const float sum = (a1[r] - qa[r]) + (up - qb[r]) + (left - qd[r]);
-            now[r] = fminf(fmaxf(z0[r] - mean - strength * sum, low), high);
+            now[r] = find_x(z0[r], a1[r] - qa[r], up, qb[r], qd[r]);
             up = qb[r];
-            const float here = x1[r], da = above_after ? now[r] - here : 0.0f;
-            const float db = below_there[r] ? (r + 1 < R ? x1[r + 1 < R ? r + 1 : r] : below_after) - here : 0.0f;
-            const float dd = right_there ? right - here : 0.0f;
+            float da, db, dd;
+            differ(x1, r, now[r], above_after, below_after, da, db, dd);
             float ra = fmaf(rate_after, da, a1[r]), rb = fmaf(rate_after, db, b1[r]), rd = fmaf(rate_after, dd, d1[r]);
             shorten(p.isotropic, ra, rb, rd);
             if (written[r] && m >= first + 2) to[r * width] = ra, to[voxels + r * width] = rb, to[2 * voxels + r * width] = rd;

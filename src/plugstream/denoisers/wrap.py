@@ -103,7 +103,7 @@ class FromModule(Denoiser):
             inputs = (stack, level)
         try:
             with torch.set_grad_enabled(torch.is_grad_enabled() and image.requires_grad):
-                out = module(*inputs)
+                out = self._call(module, *inputs)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError) as error:  # shapes or arguments that do not fit
@@ -115,6 +115,11 @@ class FromModule(Denoiser):
             ) from error
         out = _same_shape(out, stack, "the network").reshape(image.shape)
         return image - out if self.residual else out, None
+
+    def _call(self, module: nn.Module, *inputs: Tensor) -> Tensor:
+        """What the module makes of its inputs, for those that know a faster way."""
+        out: Tensor = module(*inputs)
+        return out
 
     def _module_like(self, image: Tensor) -> nn.Module:
         """The module on the image's device and in its precision, copied again if its parameters have changed."""

@@ -16,14 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from plugstream.base.arrays import send
 from plugstream.base.cuda_source import Kernels
 from plugstream.models.ct_forms import WHOLE, Forms
 from plugstream.models.ct_problem import Problem, launch_move
 
-CELLS_HIGH, CELLS_WIDE = 8, 1  # that a thread adds up
-_ABREAST = 4  # groups of cells beside each other in a warp
+CELLS_HIGH = 8  # cells that a thread adds up
+_ABREAST = 4  # threads of a warp whose cells are beside each other
 _ROW_ZEROS = 12  # on either side of a row of data: more than a thread's cells have rows, in 16 bytes
-_SUMS = 1 << 26  # numbers of threads before they are voxels
+_EDGES = 1 << 26  # numbers that warps leave to each other
 _AT_ONCE = 1 << 25  # numbers of data of one launch
 
 
@@ -40,19 +41,18 @@ class CellGather:
     def gather(self, p: Problem, data: Tensor, index: NDArray[np.int64]) -> Tensor:
         """(views, rows, columns) to a volume (H, W, D)."""
         out: Tensor | None = None
+        data = data.contiguous()
         parts = self._split(index, max(1, _AT_ONCE // (p.rows * p.columns)))
-        # Copied at once, because a copy from the host waits for what was launched before.
         numbers = np.concatenate([np.stack([places, index[places]]) for *_, places in parts] or [np.empty((2, 0))], 1)
-        on_device = self._on_device(numbers.astype(np.int32))
+        on_device = send(torch.from_numpy(numbers.astype(np.int32)), self.device)
         first = 0
         for axis, turned, backward, places in parts:
             chosen, held = on_device[:, first : first + len(places)]
             first += len(places)
-            part = data if len(places) == len(data) else data.index_select(0, chosen)
             q = Problem.from_buffer_copy(p)
             q.axis, q.sum, q.uneven = axis, int(out is not None), self.forms.uneven
-            q.views, q.index = len(places), held.data_ptr()
-            values = self._pack(q, part.contiguous(), turned, backward)
+            q.views, q.index, q.chosen = len(places), held.data_ptr(), chosen.data_ptr()
+            values = self._pack(q, data, turned, backward)
             table = self._table[axis].index_select(0, held)
             q.forms = table.data_ptr()
             if out is None:
@@ -71,7 +71,7 @@ class CellGather:
 
     def _pack(self, q: Problem, data: Tensor, turned: bool, backward: bool) -> Tensor:
         """Values times the rays' steps: columns by rows, or the other way around, and maybe from the last row on."""
-        views, rows, columns = data.shape
+        (_, rows, columns), views = data.shape, q.views
         many, long = (rows, columns) if turned else (columns, rows)
         size = 4 * math.ceil(long / 4) + 2 * _ROW_ZEROS
         values = torch.empty((views, many, size), device=self.device)
@@ -83,26 +83,27 @@ class CellGather:
         launch_move(self.kernels, "pack", q, data, values[..., _ROW_ZEROS + (long - 1 if backward else 0) :])
         q.rows, q.columns, q.row_margin, q.row_size = long, many, _ROW_ZEROS, size
         q.first_row, q.beyond_row = WHOLE - long // 2, WHOLE - long // 2 + long
+        q.first_read = q.first_row - (_ROW_ZEROS - 1)
         return values
 
     def _add(self, q: Problem, values: Tensor, out: Tensor) -> None:
         """Add what the rays of some views give, a few planes at a time."""
         depth, height, width = q.depth, q.height, q.width
         planes, high, wide = ((depth, height, width), (height, depth, width), (width, depth, height))[q.axis]
-        tiles, groups = (high - 1) // CELLS_HIGH + 2, wide // CELLS_WIDE + 1
-        slots = (CELLS_HIGH + 1) * (CELLS_WIDE + 1)
-        some = min(max(4, _SUMS // (tiles * groups * slots)), 65535, planes)
+        tiles, groups = (high - 1) // CELLS_HIGH + 2, wide + 1
+        blocks = -(-groups // _ABREAST)
+        edges = tiles * ((CELLS_HIGH + 1) * blocks + groups)
+        some = min(max(4, _EDGES // edges), 65535, planes)
         table = torch.empty((planes, q.views, 20), device=self.device)
-        q.table = table.data_ptr()
+        own = torch.empty((some, edges), device=self.device)
+        q.table, q.edges = table.data_ptr(), own.data_ptr()
         self.kernels.launch("tabulate_planes", (-(-q.views // 32), planes, 1), (32, 1, 1), q, None, None)
         name = "gather_even_cells" if self.forms.even else "gather_uneven_cells"
-        blocks = -(-tiles * _ABREAST * math.ceil(groups / _ABREAST) // 32)
-        cells = torch.empty((some, slots, tiles * groups), device=self.device)
         for first in range(0, planes, some):
-            q.first_plane, q.last_plane = first, min(first + some, planes)
-            count = q.last_plane - first
-            self.kernels.launch(name, (blocks, 1, -(-count // 4)), (32, 1, 4), q, values, cells)
-            self.kernels.launch("fold_cells", (-(-tiles // 32), -(-wide // 8), count), (32, 8, 1), q, cells, out)
+            q.first_plane, count = first, min(some, planes - first)
+            grid = (-(-tiles * _ABREAST * blocks // 128), 1, count)
+            self.kernels.launch(name, grid, (128, 1, 1), q, values, out)
+            self.kernels.launch("fold_cells", (-(-tiles // 32), -(-blocks // 8), count), (32, 8, 1), q, None, out)
 
     def _on_device(self, values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)

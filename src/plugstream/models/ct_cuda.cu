@@ -16,8 +16,9 @@ struct Problem {
     int column_margin, large;       // columns of zeros on either side; whether a volume has 2^32 numbers or more
     int batches, lines, length;     // of `pack` and `unpack`: matrices of `lines` rows of `length` neighbours
     int scaled, sum;                // whether `pack` multiplies by the rays' steps; whether an adjoint pass adds
-    int first_plane, last_plane;    // of a launch of `gather_cells`
+    int first_plane;                // of a launch of `gather_cells`
     float first_row, beyond_row;    // of its data, from the middle, plus WHOLE
+    float first_read;               // before which a thread's rows do not begin if they are few
     float uneven;                   // how far rows are from equally many in equal heights, in rows of a thread's cells
     long long batch_stride, line_stride;      // where they lie as users have them
     long long packed_batch, packed_place, packed_line;  // and as the kernels do: one matrix, one number, one row to the next
@@ -29,6 +30,8 @@ struct Problem {
     const int* spans;               // (all views, 2, 2), the first and the last column that advance along either axis
     const float4* forms;            // (views, 7), of ct_forms.py
     float4 *table, *steps, *ranges; // (views, columns, 2), or (views, 2) for parallel rays; (views, columns); (views, 2)
+    float* edges;                   // of `gather_cells`
+    const int* chosen;              // which matrices `pack` reads, or null for all in order
 };
 
 struct Line {                       // of a ray: places along the two other axes at the middle plane of its own
@@ -411,20 +414,41 @@ extern "C" __global__ void __launch_bounds__(128, 8) gather_cone_beyond(Problem 
 
 constexpr int PACKED = 4;  // lines that a thread moves
 
+// The step of a flat detector's ray, 0 if it does not advance along p.axis. That is decided in double precision where it
+// is close, as for the same ray forward.
+__device__ static float find_step(const Problem& p, int view, int column, double row) {
+    const double* vector = p.vectors + 12ll * p.index[view];
+    float slope[3], square = 0;
+    for (int b = 0; b < 3; ++b) {
+        const double across = (column - (p.columns - 1) * 0.5) * vector[6 + b] + row * vector[9 + b];
+        const float way = (float)(p.parallel ? vector[b] : vector[3 + b] - vector[b] + across);
+        slope[2 - b] = fabsf(way) / (float)p.spacing[2 - b];
+        square = fmaf(way, way, square);
+    }
+    const float most = fmaxf(fmaxf(slope[0], slope[1]), slope[2]), own = slope[p.axis];
+    const float other = p.axis == 0 ? fmaxf(slope[1], slope[2]) : fmaxf(slope[0], slope[3 - p.axis]);
+    if (fminf(own, other) > 0.9999f * most) {
+        const Line ray = find_line(p, view, column, row);
+        return ray.axis == p.axis ? (float)ray.step : 0.0f;
+    }
+    return own == most ? sqrtf(square) / own : 0.0f;
+}
+
 // From as users have them, [batch][line][place] or [line][batch][place], to [batch][place][line].
 extern "C" __global__ void pack(Problem p, const float* from, float* to) {
     const int place = blockIdx.x * blockDim.x + threadIdx.x, batch = blockIdx.z;
     const int first = (blockIdx.y * blockDim.y + threadIdx.y) * PACKED;
     if (place >= p.length || first >= p.lines) return;
+    const long long source = p.chosen ? p.chosen[batch] : batch;
     float values[PACKED];
     for (int n = 0; n < PACKED; ++n) {
         const int line = first + n;
-        values[n] = line < p.lines ? from[batch * p.batch_stride + line * p.line_stride + place] : 0.0f;
+        values[n] = line < p.lines ? from[source * p.batch_stride + line * p.line_stride + place] : 0.0f;
     }
-    if (p.scaled == 3) {            // and 0 for rays that do not advance along the axis
+    if (p.scaled == 3) {
         for (int n = 0; n < PACKED; ++n) {
-            const Line ray = find_line(p, batch, place, first + n - (p.rows - 1) * 0.5);
-            values[n] = ray.axis == p.axis ? values[n] * (float)ray.step : 0.0f;
+            const float step = find_step(p, batch, place, first + n - (p.rows - 1) * 0.5);
+            values[n] = step > 0 ? step * values[n] : 0.0f;
         }
     } else if (p.scaled) {
         const float4 step = p.steps[(long long)batch * p.columns + place];

@@ -24,16 +24,16 @@ class Problem(ctypes.Structure):
         *((name, ctypes.c_int) for name in (
             "views", "rows", "columns", "depth", "height", "width", "parallel", "axis", "margin", "z_margin", "z_size",
             "row_margin", "row_size", "column_margin", "large", "batches", "lines", "length", "scaled", "sum",
-            "first_plane", "last_plane",
+            "first_plane",
         )),
-        *((name, ctypes.c_float) for name in ("first_row", "beyond_row", "uneven")),
+        *((name, ctypes.c_float) for name in ("first_row", "beyond_row", "first_read", "uneven")),
         *((name, ctypes.c_longlong) for name in (
             "batch_stride", "line_stride", "packed_batch", "packed_place", "packed_line",
         )),
         ("spacing", ctypes.c_double * 3),
         ("origin", ctypes.c_double * 3),
         *((name, ctypes.c_void_p) for name in (
-            "vectors", "middles", "index", "maps", "spans", "forms", "table", "steps", "ranges",
+            "vectors", "middles", "index", "maps", "spans", "forms", "table", "steps", "ranges", "edges", "chosen",
         )),
     )  # fmt: skip
 

@@ -277,7 +277,7 @@ class _Advisor:
             if not added:  # a person said everything
                 return
         self.notes = [text for text in self.notes if text != self._sigma_reason]  # of where the search begins, no more
-        self.add(added | theirs | _white(theirs, find_range))
+        self.add(added | theirs | self._white(theirs, find_range))
         self.notes += dict.fromkeys(advice.reason for advice in later)
 
     def _search_presets(self, later: dict[tuple[str, str], Any]) -> dict[tuple[str, str], Any] | None:
@@ -311,11 +311,22 @@ class _Advisor:
 
     def _fall_presets(self, steps: int) -> dict[tuple[str, str], Any]:
         """What makes a run search by runs of so many steps, in which sigma and the step fall together."""
-        # An instrument that advises a sigma has a first image as large as the last; the others' is about a third of it.
-        sigma = _FALL_END if _SIGMA in self.presets else f"{_WHITE * float(_FALL_END[:-1]):g}%"
+        sigma = f"{self._growth() * float(_FALL_END[:-1]):g}%"
         added = {**_BY_FALL, _SIGMA: sigma, _FALL: steps, _SEARCH: _FALLS * steps}
         added[_ITERATIONS] = (_FALLS + 5) * steps
         return {place: value for place, value in added.items() if place not in self.given}
+
+    def _white(self, later: dict[tuple[str, str], Any], find_range: Callable[[], float]) -> dict[tuple[str, str], Any]:
+        """How large the values of images are, as a power of ten, for a trained denoiser."""
+        place = ("denoiser", "white")
+        name = later.get(_DENOISER, self.typed.denoiser.name)
+        if place in self.given or ":" in name or "white" not in find("denoiser", name).options.model_fields:
+            return {}
+        return {place: 10.0 ** round(math.log10(self._growth() * find_range()))}
+
+    def _growth(self) -> float:
+        """What white is over the range of the first image, which is the last one's where a sigma is advised."""
+        return 1.0 if _SIGMA in self.presets else _WHITE
 
     def choose_views(self) -> None:
         """Say how many views a step uses, and which, where nobody does.
@@ -387,11 +398,3 @@ def _meaning(denoiser: str) -> str:
 
 def _value(advice: Advice) -> Any:
     return parse_value(advice.value) if isinstance(advice.value, str) else advice.value
-
-
-def _white(presets: dict[tuple[str, str], Any], find_range: Callable[[], float]) -> dict[tuple[str, str], Any]:
-    """How large the values of images are, as a power of ten, for a trained denoiser that is advised."""
-    name = presets.get(_DENOISER)
-    if name is None or "white" not in find("denoiser", name).options.model_fields:
-        return {}
-    return {("denoiser", "white"): 10.0 ** round(math.log10(_WHITE * find_range()))}

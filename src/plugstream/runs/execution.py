@@ -228,7 +228,7 @@ def _iterate(
         watch.settings = run.settings  # with what was changed on the way
     result = _with_errors(run, result)
     whole = run.whole if population is None else population.fidelity
-    result = _answer(run, result, whole, views.held_out(fidelity))
+    result = _answer(run, result, whole, views.held_out(whole))
     if result.parameters:
         shown = fidelity.model.report_parameters(result.parameters)
         result = replace(result, parameters=shown)

@@ -11,6 +11,7 @@ import torch
 
 from plugstream.base.capacity import free_on_device, parse_size
 from plugstream.denoisers.base import Denoiser, Wrapper
+from plugstream.denoisers.bm3d import BM3D, cuda_form
 from plugstream.denoisers.shapes import SliceMean, Slices
 from plugstream.denoisers.tiles import Tiles
 from plugstream.settings import Settings
@@ -20,8 +21,8 @@ from plugstream.settings import Settings
 _AT_WORK = 5
 # Of the data that a step, or a measurement of the distance, looks at: prediction, residual, and weighted.
 _PREDICTIONS = 3
-# Numbers that a denoiser has for each pixel that it works on at a time.
-_DENOISER = 6
+# Numbers that a denoiser has for each pixel that it works on at a time, on a CPU and on a GPU; there BM3D has more.
+_DENOISER, _ON_GPU = 6, 7
 _PIXELS = 2**22  # that go through a denoiser at a time, where slices do (`plugstream.denoisers.shapes`)
 # What projectors prepare at a time, and a copy of the volume that is a little larger than it.
 _PROJECTOR, _MARGIN = 67e6, 1.1
@@ -80,8 +81,16 @@ class Footprint:
         inner = _innermost(denoiser)
         portions = isinstance(inner, Slices | SliceMean)
         at_once = max(pixels, min(_PIXELS, pixels * shape[0])) if portions else 0
-        fixed = _DENOISER * at_once * dtype.itemsize + _PROJECTOR + _REST
-        images += 0 if isinstance(inner, Slices) or inner.reach == 0 else _DENOISER
+        each = _ON_GPU if device.type == "cuda" else _DENOISER
+        numbers = each * at_once
+        if (
+            device.type == "cuda"
+            and isinstance(inner, Slices | SliceMean)
+            and isinstance(_innermost(inner.denoiser), BM3D)
+        ):
+            numbers += cuda_form.NUMBERS * max(pixels, min(at_once, cuda_form.AT_ONCE))
+        fixed = numbers * dtype.itemsize + _PROJECTOR + _REST
+        images += 0 if isinstance(inner, Slices) or inner.reach == 0 else each
         return cls(slice_bytes, images, (1 + _PREDICTIONS if in_memory else 0) * data, fixed, process_memory(device))
 
 

@@ -10,7 +10,7 @@ from plugstream.base.errors import InputError, StorageError
 from plugstream.base.version import __version__
 from plugstream.runs.describe import describe_run
 from plugstream.runs.folder import open_run
-from plugstream.scans.importers.address import Address, as_place
+from plugstream.scans.importers.address import run_address
 from plugstream.scans.importers.source import first_line
 from plugstream.scans.importers.tiled import connect
 from plugstream.scans.store import open_scan
@@ -28,8 +28,8 @@ def publish_run(folder: str | Path, address: str, key: str | None = None) -> str
     Arguments: folder of a run that has a result; address of a container that may be written to; key, by default the
     name of the folder. The server's key is in TILED_API_KEY.
     """
-    path, place = Path(folder), as_place(address)
-    if not isinstance(place, Address):
+    path, place = Path(folder), run_address(address)
+    if place is None:
         raise InputError(f"{address} is no address of Tiled, such as http://127.0.0.1:8000/api/v1/metadata/results")
     if not (path / "result.npy").is_file():
         raise InputError(f"{path} has no result.npy yet; a run writes it at its end")

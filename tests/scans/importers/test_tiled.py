@@ -15,7 +15,7 @@ import growing_files
 from plugstream.base.errors import InputError, StorageError
 from plugstream.cli import main
 from plugstream.scans.importers import import_file
-from plugstream.scans.importers.address import Address, as_place
+from plugstream.scans.importers.address import RunAddress, run_address
 from plugstream.scans.store import open_scan
 
 installed = pytest.mark.skipif(
@@ -34,12 +34,12 @@ FEW = {"center": 11.5, "rows": "1"}
 
 
 def test_an_address_takes_the_place_of_a_path() -> None:
-    place = as_place(Path("http://127.0.0.1:8000/api/v1/metadata/run"))  # of which a path keeps one slash
-    assert isinstance(place, Address)
+    place = run_address(Path("http://127.0.0.1:8000/api/v1/metadata/run"))  # of which a path keeps one slash
+    assert isinstance(place, RunAddress)
     assert str(place) == "http://127.0.0.1:8000/api/v1/metadata/run"
     assert (place.name, place.exists()) == ("run", False)
-    assert as_place(place) == place
-    assert not isinstance(as_place("http/scan.h5"), Address)
+    assert run_address(place) == place
+    assert run_address("http/scan.h5") is None
 
 
 def test_without_the_client_or_for_a_run_that_grows_there_is_one_line(capsys, monkeypatch, tmp_path) -> None:
@@ -205,7 +205,7 @@ def test_a_server_that_dies_while_it_is_read_leaves_nothing_behind(tmp_path, ser
         port, key = process.stdout.readline().split()
         patch.setenv("TILED_API_KEY", key)
         address = f"http://127.0.0.1:{port}/api/v1/metadata/a"
-        array = TiledRun(Address(address), connect(Address(address))).find("/data")
+        array = TiledRun(RunAddress(address), connect(RunAddress(address))).find("/data")
         assert array[0:1].shape == (1, 3, 24)
         process.kill()
         process.wait()

@@ -12,7 +12,7 @@ from plugstream.denoisers.tnrd import TNRD
 from plugstream.denoisers.tnrd.files import load_card
 from plugstream.denoisers.tnrd.influence import influence
 from plugstream.images.pictures import save_image
-from plugstream.studies.training import fit as fit_module, tnrd
+from plugstream.studies.training import fit as fit_module, graphed, tnrd
 from plugstream.studies.training.fit import Training, fit
 from plugstream.studies.training.patches import Patches
 from plugstream.studies.training.tnrd import initial_weights, train_tnrd
@@ -206,7 +206,7 @@ def test_on_a_gpu_training_is_the_same_with_and_without_graphs_and_resumed(tmp_p
     with pytest.raises(Stopped):
         train_tnrd(there, 15.0, **options, checkpoint=tmp_path / "c", progress=stop)
     resumed = train_tnrd(there, 15.0, **options, checkpoint=tmp_path / "c")
-    monkeypatch.setattr(tnrd, "_EAGER_STEPS", 10**9)
+    monkeypatch.setattr(graphed, "_EAGER_STEPS", 10**9)
     eager = train_tnrd(there, 15.0, **options)
     for name in ("coefficients", "log_reaction", "weights"):
         assert torch.equal(getattr(resumed, name), getattr(eager, name)), name

@@ -22,6 +22,9 @@ from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size
 from plugstream.denoisers.bm3d.transforms import correlations, transform
 
+AT_ONCE = 1 << 19  # pixels of the images that are denoised at a time, which is enough to fill a GPU
+NUMBERS = 400  # in memory for each of these pixels: spectra, keys and filtered blocks (380 on an H200)
+
 
 def serves(images: Tensor) -> bool:
     """Whether the kernels take these images: float32 on CUDA, and torch has a compiler."""
@@ -40,7 +43,11 @@ def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2) ->
         sigma: float32 on the same device, one for each image; never read by the host, and not to be changed later. 0
             returns the image as it is.
     """
-    return _graph_call(profile, stages)(images, sigma)
+    call, count = _graph_call(profile, stages), max(1, AT_ONCE // (images.shape[-2] * images.shape[-1]))
+    if len(images) <= count:
+        return call(images, sigma)
+    parts = zip(images.split(count), sigma.split(count), strict=True)
+    return torch.cat([call(some, levels) for some, levels in parts])
 
 
 @lru_cache(maxsize=8)

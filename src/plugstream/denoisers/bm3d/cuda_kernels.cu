@@ -20,7 +20,7 @@ static void store_if(bool really, int* to, int value) {
 #endif
 
 constexpr int BLOCK = 8, NUMBERS = 64;              // of a block
-constexpr int LISTED = 8;                           // blocks of a position that are not in its chain
+constexpr int LISTED = 16;                          // blocks of a position that are not in its chain
 constexpr int NEVER = 0x7FFFFFFF, NUMBER = 0x7FF;   // the key that is never chosen; the bits of a candidate's number
 constexpr unsigned ALL = 0xFFFFFFFF;
 
@@ -217,7 +217,7 @@ __device__ static void sort(int (&value)[2], int lane) {
 }
 
 // The blocks of the size - 1 smallest keys, ascending, after the reference; and for each position the blocks that groups
-// have there: how many, the first eight in any order, and a chain of the others, whose head and links are a block's number
+// have there: how many, the first sixteen in any order, and a chain of the others, whose head and links are a block's number
 // and 1, or 0 at its end. A warp has a reference. Grid: (fours of references, 1, N).
 //
 // Of the least keys of 64 parts, that many are at most the last of them: so are the keys that are looked for, and few

@@ -17,7 +17,7 @@ from plugstream.denoisers.bm3d.reference import group_size
 
 _STRIP, _TALL, _TILE = 32, 4, 57  # columns and rows of a block of `transform`, columns of one of `gather`
 _THREADS = 256
-_LISTED = 8  # blocks of a position that are not in its chain
+_LISTED = 16  # blocks of a position that are not in its chain
 # Measured on an H200 at 256 x 256 and 512 x 512.
 _REFERENCES = 4  # references below each other in one block of the matching,
 _SIDE = 3  # as many side by side, and

@@ -186,30 +186,26 @@ __device__ constexpr int level_of(int i, int group) {
     return level + 1;
 }
 
+// Sums and differences of numbers so far apart.
+__device__ static void add_and_subtract(float (&x)[GROUP][2], int half) {
+#pragma unroll
+    for (int a = 0; a < GROUP; a += 2 * half)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const float difference = x[a][r] - x[a + half][r];
+            x[a][r] += x[a + half][r];
+            x[a + half][r] = difference;
+        }
+}
+
 __device__ static void haar(float (&x)[GROUP][2]) {
 #pragma unroll
-    for (int half = 1; half < GROUP; half *= 2)
-#pragma unroll
-        for (int a = 0; a < GROUP; a += 2 * half)
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                const float difference = x[a][r] - x[a + half][r];
-                x[a][r] += x[a + half][r];
-                x[a + half][r] = difference;
-            }
+    for (int half = 1; half < GROUP; half *= 2) add_and_subtract(x, half);
 }
 
 __device__ static void haar_back(float (&x)[GROUP][2]) {
 #pragma unroll
-    for (int half = GROUP / 2; half > 0; half /= 2)
-#pragma unroll
-        for (int a = 0; a < GROUP; a += 2 * half)
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                const float difference = x[a][r] - x[a + half][r];
-                x[a][r] += x[a + half][r];
-                x[a + half][r] = difference;
-            }
+    for (int half = GROUP / 2; half > 0; half /= 2) add_and_subtract(x, half);
 }
 
 __device__ static float add_lanes(float value) {

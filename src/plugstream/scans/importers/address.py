@@ -1,4 +1,4 @@
-"""The address of what an importer reads over the network, in the place of a path."""
+"""The address of a run that is read over the network, in the place of a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import cast
 _ADDRESS = re.compile(r"(https?):/+(?=.)")
 
 
-class Address(PurePosixPath):
+class RunAddress(PurePosixPath):
     """An address such as http://HOST:8000/a/b, with the parts of a path. No file of that name is ever there."""
 
     def __str__(self) -> str:
@@ -25,7 +25,7 @@ class Address(PurePosixPath):
         return False
 
 
-def as_place(place: str | Path) -> Path:
-    """A path, or an `Address`, which is used like one."""
-    text = str(place) if isinstance(place, Address) else Path(place).as_posix()
-    return cast("Path", Address(text)) if _ADDRESS.match(text) else Path(place)
+def run_address(place: object) -> Path | None:
+    """A `RunAddress`, which is used like a path, of a text or path that is one; None for others."""
+    text = place.as_posix() if isinstance(place, Path) else str(place)
+    return cast("Path", RunAddress(text)) if _ADDRESS.match(text) else None

@@ -11,7 +11,7 @@ a file and lines with its content, or None for a file of another kind; `general`
 and so is asked last; `folders`, that it reads folders, too; `options_for(instrument)`, the options where they depend on
 the instrument; `open_reading(options, file, growth)`, a context manager that gives a `Reading`, for files that can be
 followed while they grow (`plugstream.scans.importers.following`), with `check_growing(options, file, growth)`, which
-refuses options that need all of one.
+refuses options that need all of one; `streams`, that `open_reading` takes the address of a stream, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from typing import Any
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Entry, Field, Options, entries, find, register
 from plugstream.base.trust import trusting
-from plugstream.scans.importers.address import as_place
+from plugstream.scans.importers.address import run_address
+from plugstream.scans.streams.address import Address, read_place
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ def import_file(
     read outside its folder.
     """
     entry, options, path, target = plan_import(kind, file, out, values)
+    if isinstance(path, Address):
+        raise InputError(f"{path} is a stream, which has no end yet; use 'plugstream follow', or add --follow")
     if path.exists() and not path.is_file() and not (path.is_dir() and entry.facts.get("folders", False)):
         raise InputError(f"{path} is not a file, but a folder, a pipe or a device")
     if target.exists():
@@ -80,9 +83,9 @@ def import_file(
 
 def plan_import(
     kind: str, file: str | Path, out: str | Path | None, values: Mapping[str, Any] | None
-) -> tuple[Entry, Options, Path, Path]:
-    """The importer, its options, checked, the file and the scan to make. Arguments: as of `import_file`."""
-    entry, path = find("importer", kind, trust=True), as_place(file)
+) -> tuple[Entry, Options, Path | Address, Path]:
+    """The importer, its options, checked, the file or stream, and the scan to make. Arguments: as of `import_file`."""
+    entry, path = find("importer", kind, trust=True), run_address(file) or read_place(file)
     entry.check_installed()
     values = dict(values or {})
     model = import_options(entry, values.get("instrument"))

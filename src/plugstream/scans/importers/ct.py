@@ -14,11 +14,19 @@ from plugstream.base.errors import InputError
 from plugstream.base.registry import Field
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
-from plugstream.scans.importers.address import Address
+from plugstream.scans.importers.address import RunAddress
 from plugstream.scans.importers.base import ImportResult, switch
 from plugstream.scans.importers.ct_fields import FrameChoice
 from plugstream.scans.importers.ct_files import is_stack, read_angles, read_helsinki, read_stack
-from plugstream.scans.importers.ct_hdf5 import find_nexus, is_exchange, read_exchange, read_mapped, read_nexus, read_run
+from plugstream.scans.importers.ct_hdf5 import (
+    find_nexus,
+    is_exchange,
+    read_exchange,
+    read_mapped,
+    read_nexus,
+    read_run,
+    read_stream,
+)
 from plugstream.scans.importers.ct_projections import Projections
 from plugstream.scans.importers.ct_steps import Preparation, StepOptions
 from plugstream.scans.importers.formats import Format, Formats
@@ -33,8 +41,10 @@ from plugstream.scans.importers.reading import (
     spread_angles,
     write_reading,
 )
-from plugstream.scans.importers.source import Source
+from plugstream.scans.importers.source import Source, check_names
 from plugstream.scans.importers.tiled import open_tiled
+from plugstream.scans.streams.address import Address
+from plugstream.scans.streams.frames import Names
 
 _LONG = 1e6
 _AXIS = (
@@ -49,7 +59,7 @@ class CTImport(StepOptions):
     map: tuple[str, ...] = Field(
         (),
         description="where an HDF5 file of another layout, or a run of Tiled, has data, flats, darks, angles, "
-        "image_key, pixel",
+        "image_key, pixel; or which attributes of a stream's frames are angles and image_key",
         json_schema_extra={"words": "NAME=PATH"},
     )
     flats: str = Field("all", description="flat fields to use: all, START:STOP of them, or those of another HDF5 file")
@@ -159,7 +169,7 @@ def _tell(projections: Projections) -> list[str]:
 
 
 @contextmanager
-def open_reading(options: CTImport, file: Path, growth: Growth | None = None) -> Iterator[Reading]:
+def open_reading(options: CTImport, file: Path | Address, growth: Growth | None = None) -> Iterator[Reading]:
     """How a file is read as a scan, while it is open.
 
     Arguments: options; file; growth, of a recording that may still be written. Then nothing may depend on all of its
@@ -199,8 +209,10 @@ def open_reading(options: CTImport, file: Path, growth: Growth | None = None) ->
         yield Reading(instrument, len(prepared.views), read, dtype, None, provenance, remarks)
 
 
-def fix_options(options: CTImport, file: Path, growth: Growth) -> CTImport:
+def fix_options(options: CTImport, file: Path | Address, growth: Growth) -> CTImport:
     """The options for a recording that grows; those that need all of its projections are refused, or off."""
+    if isinstance(file, Address):
+        _stream_names(options)
     if options.stripes:
         raise InputError("--stripes needs all projections, and this recording still grows; leave it out")
     if options.center == "auto" and file.suffix.lower() != ".toml":
@@ -213,23 +225,43 @@ def fix_options(options: CTImport, file: Path, growth: Growth) -> CTImport:
 
 
 @contextmanager
-def _open_projections(options: CTImport, file: Path, growth: Growth | None) -> Iterator[Projections]:
+def _open_projections(options: CTImport, file: Path | Address, growth: Growth | None) -> Iterator[Projections]:
     """The recording of a file, by its format or by a mapping."""
     choice = FrameChoice(options.flats, options.darks, options.angles is None and options.arc is None)
-    if not options.map and not isinstance(file, Address):
+    if isinstance(file, Address):
+        assert growth is not None
+        with name_file(file):
+            yield read_stream(growth.memory["tap"].open(_stream_names(options), growth), choice)
+        return
+    if isinstance(file, RunAddress):
+        with name_file(file), open_tiled(file) as run:
+            yield read_run(run, _read_map(options, "/"), choice)
+        return
+    if not options.map:
         with FORMATS.open(file, growth, choice=choice) as projections:
             yield projections
         return
-    pairs = [word.partition("=") for word in options.map]
-    if not all(name and place.startswith("/") for name, _, place in pairs):
-        raise InputError("cannot read the mapping; write NAME=PATH, such as data=/entry/data")
-    mapping = {name: place for name, _, place in pairs}
-    if isinstance(file, Address):
-        with name_file(file), open_tiled(file) as run:
-            yield read_run(run, mapping, choice)
-        return
     with name_file(file), open_hdf5(file, growth=growth) as source:
-        yield read_mapped(source, mapping, choice)
+        yield read_mapped(source, _read_map(options, "/"), choice)
+
+
+def _read_map(options: CTImport, start: str) -> dict[str, str]:
+    """The mapping, to places that begin so."""
+    pairs = [word.partition("=") for word in options.map]
+    if not all(name and place and place.startswith(start) for name, _, place in pairs):
+        raise InputError(f"cannot read the mapping; write NAME=PATH, such as data={start}entry/data")
+    return {name: place for name, _, place in pairs}
+
+
+def _stream_names(options: CTImport) -> Names:
+    """What of the attributes of a stream's frames counts."""
+    mapping = _read_map(options, "")
+    check_names(mapping, ("angles", "image_key", "data"))
+    has_angles = options.angles is None and options.arc is None
+    if "angles" in mapping and not has_angles:
+        raise InputError("--map angles=NAME is given, and --angles or --arc, too; one is enough")
+    angles = mapping.get("angles", "angle") if has_angles else None
+    return Names(angles, mapping.get("image_key", "image_key"), mapping.get("data"))
 
 
 def _angles(projections: Projections, options: CTImport, growth: Growth | None) -> NDArray[np.float64]:
@@ -277,6 +309,7 @@ def _prepare(
     _tell,
     open_reading=open_reading,
     check_growing=fix_options,
+    streams=True,
 )
 def build(options: CTImport, file: Path, out: Path) -> ImportResult:
     """Write the scan, some views at a time."""

@@ -21,6 +21,7 @@ from plugstream.scans.importers.growth import Growth
 from plugstream.scans.importers.reading import Indices
 from plugstream.scans.importers.source import Lookup, Source, check_names, unit_of
 from plugstream.scans.importers.tiled import TiledRun
+from plugstream.scans.streams.tap import StreamSource
 
 # The values of image_key.
 _PROJECTION, _FLAT, _DARK = 0, 1, 2
@@ -203,6 +204,13 @@ def _angle_unit(source: Source, array: Any) -> str | None:
     return unit_of(array) or (None if source.growth is None else "degrees")
 
 
+def read_stream(source: StreamSource, choice: FrameChoice) -> Projections:
+    """The projections of a stream: a parallel beam, with flat and dark fields among its frames or in another file."""
+    names = ("data", "image_key", "angles") if choice.angles else ("data", "image_key")
+    look = Lookup(source, {name: name for name in names})
+    return _read_keyed(source.name, look, choice, source.frames.pixel, {})
+
+
 def find_nexus(source: Source) -> str | None:
     """The group of the detector with an image_key, None where the file has none."""
     for name, shape, _ in source.names():
@@ -267,7 +275,7 @@ def _read_keyed(
         kind,
         len(frames),
         data.shape[1:],
-        _reader(data, frames, angles, growth),
+        _reader(data, frames, angles, None if source.container == "stream" else growth),
         angles,
         flat_field=_keyed_field(source, data, key, choice),
         pixel=pixel,

@@ -3,7 +3,8 @@
 The file is opened anew at each look, since its writer may die, come back, or begin it again, and read by its importer
 as far as it is there. Views are taken in order, each once, into a `ScanWriter`, as `plugstream acquire` does: whatever
 follows a scan follows this one. A view that cannot be used (half-written, missing, NaN) holds up those after it for a
-while, and is then left out. In the end every view is compared with the finished file.
+while, and is then left out. In the end every view is compared with the finished file. A stream is followed in the same
+way, but what has come by it does not come again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from plugstream.base.errors import DamagedError, InputError, StorageError
 from plugstream.base.registry import Entry, Options
 from plugstream.base.trust import trusting
 from plugstream.scans.checks import check_views, data_bytes
-from plugstream.scans.importers.address import Address
+from plugstream.scans.importers.address import RunAddress
 from plugstream.scans.importers.base import ImportResult, plan_import
 from plugstream.scans.importers.growth import Growth, NotYetError
 from plugstream.scans.importers.hdf5 import SIGNATURE
@@ -34,6 +35,9 @@ from plugstream.scans.journal import Limits, Quota
 from plugstream.scans.parts import Sums, checksum_of, read_sums
 from plugstream.scans.store import open_scan
 from plugstream.scans.stream import RefusedError
+from plugstream.scans.streams.address import Address
+from plugstream.scans.streams.frames import TakenError
+from plugstream.scans.streams.tap import Tap
 from plugstream.scans.writer import ScanWriter
 
 # Seconds between two looks: while views come, and at most.
@@ -54,19 +58,19 @@ class Following:
 
     Arguments: expect, how many projections or frames there will be, None to follow until the writer closes the file;
     patience, seconds without a new view after which the scan ends all the same, None to wait for ever; grace, seconds
-    for which a view that cannot be used holds up later ones.
+    for which a view that cannot be used holds up later ones, None for 10, and for 1 of a stream.
     """
 
     expect: int | None = None
     patience: float | None = None
-    grace: float = 10.0
+    grace: float | None = None
 
     def __post_init__(self) -> None:
         if self.expect is not None and self.expect < 1:
             raise InputError(f"at least one view must be expected, not {self.expect}")
         if self.patience is not None and not self.patience > 0:
             raise InputError(f"the patience must be a number of seconds > 0, not {self.patience:g}")
-        if not 0 <= self.grace < math.inf:
+        if self.grace is not None and not 0 <= self.grace < math.inf:
             raise InputError(f"the grace must be a number of seconds >= 0, not {self.grace:g}")
 
 
@@ -91,24 +95,28 @@ def follow_file(
     following = following or Following()
     entry, options, path, target = plan_following(kind, file, out, values, following.expect)
     opener = entry.facts["open_reading"]
-    growth = Growth(following.expect, following.grace)
+    usual = 1.0 if isinstance(path, Address) else 10.0
+    growth = Growth(following.expect, usual if following.grace is None else following.grace)
     with trusting(trust), _Follower(lambda g: opener(options, path, g), path, target, growth, say) as follower:
         return target, follower.run(following.patience, progress)
 
 
 def plan_following(
     kind: str, file: str | Path, out: str | Path | None, values: Mapping[str, Any] | None, expect: int | None
-) -> tuple[Entry, Options, Path, Path]:
+) -> tuple[Entry, Options, Path | Address, Path]:
     """As `plan_import`, of a recording that can be followed; what needs all of it is refused.
 
     Arguments: expect, views that there will be, None if unknown.
     """
     entry, options, path, target = plan_import(kind, file, out, values)
-    if isinstance(path, Address):
+    if isinstance(path, RunAddress):
         raise InputError("a run of Tiled cannot be followed; plugstream.bridges.bluesky feeds one from its RunEngine")
     if "open_reading" not in entry.facts:
         raise InputError(f"a file of {kind} cannot be followed while it grows; those of ct and hdf5 can")
-    if path.is_dir():
+    if isinstance(path, Address):
+        if not entry.facts.get("streams", False):
+            raise InputError(f"a scan of {kind} cannot be made from a stream; one of ct can")
+    elif path.is_dir():
         raise InputError(f"{path} is a folder; its pictures are described by a TOML file in it, which is followed")
     entry.facts.get("check_growing", lambda *_: None)(options, path, Growth(expect))
     return entry, options, path, target
@@ -120,7 +128,9 @@ class _Follower:
     Arguments: opener of the recording as far as it is there; path; out, the scan; growth; say.
     """
 
-    def __init__(self, opener: Opener, path: Path, out: Path, growth: Growth, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, opener: Opener, path: Path | Address, out: Path, growth: Growth, say: Callable[[str], None]
+    ) -> None:
         self._open, self.path, self.out, self.growth, self._say = opener, path, out, growth, say
         self._writer: ScanWriter | None = None
         self._quota = Quota(Limits(), out.parent)
@@ -131,6 +141,10 @@ class _Follower:
         self._state: Any = None
         self._since = 0.0
         self._identity: Any = None
+        self._tap: Tap | None = None
+        if isinstance(path, Address):
+            self._tap = Tap(path, growth.grace, out.with_name(f"{out.name}.stream"), say, resume=out.exists())
+            growth.memory["tap"] = self._tap
         if out.exists():
             self._resume()
         elif not out.parent.is_dir():
@@ -142,6 +156,8 @@ class _Follower:
     def __exit__(self, *_: object) -> None:
         if self._writer is not None:
             self._writer.close()
+        if self._tap is not None:
+            self._tap.close()
 
     @property
     def committed(self) -> int:
@@ -152,12 +168,10 @@ class _Follower:
         """Follow to the end."""
         growth, news, failures, said, remarks = self.growth, time.monotonic(), 0, "", list[str]()
         while True:
-            self._look()
             progress(self.committed)
             waiting, before = "", self.committed
             try:
-                if not self.path.exists():
-                    growth.wait(f"there is no file {self.path}")
+                self._look()
                 with self._open(growth) as reading:
                     waiting = self._take(reading, progress)
                     failures, remarks = 0, list(reading.remarks)
@@ -165,7 +179,7 @@ class _Follower:
                 waiting = str(error)
             except InputError as error:
                 failures += 1
-                if isinstance(error, StorageError) or growth.final or failures >= _ATTEMPTS:
+                if isinstance(error, StorageError) or growth.final or failures >= _ATTEMPTS or self._tap:
                     raise
                 waiting = str(error)
             now = time.monotonic()
@@ -183,9 +197,13 @@ class _Follower:
 
     def _look(self) -> None:
         """Note whether the file was closed for a while, or replaced by another."""
+        if isinstance(self.path, Address):
+            return
         try:
             status = self.path.stat()
         except OSError:
+            if not self.path.exists():
+                self.growth.wait(f"there is no file {self.path}")
             return
         is_hdf5 = read_head(self.path, 8) == SIGNATURE
         state = (status.st_size, status.st_mtime_ns, writer_state(self.path) if is_hdf5 else "")
@@ -229,15 +247,23 @@ class _Follower:
             if error is not None:
                 if not self._give_up(reading, error):
                     return str(error)
-                self._left_out[self._next] = str(error)
-                self._say(f"view {self._next} is left out: {error}")
+                self._leave_out(error)
             else:
                 self._store(reading, views)
                 progress(self.committed)
             self._next += step
-        if self._confirmed < len(self._sums) and not self.growth.final:
+        if self._tap is not None:
+            self._tap.release()
+        elif self._confirmed < len(self._sums) and not self.growth.final:
             return f"{self.path} has {self._confirmed} of {len(self._sums)} views that were taken from it"
         return ""
+
+    def _leave_out(self, error: InputError) -> None:
+        """Go on without the next view."""
+        if isinstance(error, TakenError):
+            return
+        self._left_out[self._next] = str(error)
+        self._say(f"view {self._next} is left out: {error}")
 
     def _read(self, reading: Reading, first: int, count: int) -> dict[str, NDArray[Any]]:
         """Views as the scan has them, data first."""
@@ -247,7 +273,7 @@ class _Follower:
 
     def _give_up(self, reading: Reading, error: InputError) -> bool:
         """Whether to go on without the next view: nothing more will come, or later views have for a while."""
-        if self.growth.final:
+        if self.growth.final or self._tap is not None:  # what has come by a stream does not come again
             return True
         now = time.monotonic()
         if self._held is None or self._held[0] != self._next:
@@ -275,8 +301,13 @@ class _Follower:
                 self._left_out[self._next + n] = "it was not taken, or is another one by now"
         else:
             return
-        new = {name: values[n:] for name, values in views.items()}
+        self._append({name: values[n:] for name, values in views.items()})
+
+    def _append(self, new: dict[str, NDArray[Any]]) -> None:
+        """Add views to the scan, and commit them."""
         if self._writer is None or self._writer.finished:
+            return
+        if self._tap is not None and not (new := self._tap.without_known(self._writer.instrument, new)):
             return
         try:
             self._quota.check_disk(sum(values.nbytes for values in new.values()))
@@ -311,12 +342,16 @@ class _Follower:
         self.growth.settings = {name: settled[name] for name in ("flats", "darks") if name in settled}
         self._writer = ScanWriter(self.out)
         scan.refresh()
-        self._sums = read_sums(scan, scan.n_views)
+        sums = read_sums(scan, scan.n_views)
+        if self._tap is None:
+            self._sums = sums
+        else:
+            self._tap.known = sums
         self._say(f"going on after {scan.n_views} views")
 
     def _finish(self, remarks: list[str], waiting: str) -> ImportResult:
         """End the scan, and compare it with the finished recording."""
-        growth, writer = self.growth, self._writer
+        writer = self._writer
         if writer is None or writer.committed == 0:
             raise InputError(f"no view could be taken from {self.path}" + (f": {waiting}" if waiting else ""))
         if self._confirmed < len(self._sums):
@@ -325,17 +360,25 @@ class _Follower:
         left_out = dict(self._left_out)
         if left_out:
             remarks.append(f"{len(left_out)} views are left out: {_listed(left_out)}")
-        if growth.closed or growth.expected is not None:
-            self._forget(Growth(growth.expected, growth.grace, True, True, settings=growth.settings))
-            with self._open(self.growth) as reading:
-                self._take(reading, lambda views: None)
-            if self._confirmed < len(self._sums):
-                raise self._conflict()
-            if late := {view: "" for view in left_out if view not in self._left_out}:
-                remarks.append(f"views came too late to be taken: {_listed(late)}")
-        else:
-            remarks.append("the writer did not close the file: the scan was ended after --patience without a view")
+        self._compare(left_out, remarks)
         return ImportResult(writer.committed, tuple(remarks))
+
+    def _compare(self, left_out: Mapping[int, str], remarks: list[str]) -> None:
+        """Compare the scan with the finished recording."""
+        growth = self.growth
+        if self._tap is not None:
+            remarks.extend(self._tap.remarks)
+            return
+        if not growth.closed and growth.expected is None:
+            remarks.append("the writer did not close the file: the scan was ended after --patience without a view")
+            return
+        self._forget(Growth(growth.expected, growth.grace, True, True, settings=growth.settings))
+        with self._open(self.growth) as reading:
+            self._take(reading, lambda views: None)
+        if self._confirmed < len(self._sums):
+            raise self._conflict()
+        if late := {view: "" for view in left_out if view not in self._left_out}:
+            remarks.append(f"views came too late to be taken: {_listed(late)}")
 
     def _conflict(self) -> DamagedError:
         return DamagedError(

@@ -88,13 +88,15 @@ def load_matlab(path: Path, **options: Any) -> dict[str, Any]:
 class Format(Generic[R]):
     """One kind of recording.
 
-    Arguments: container, as in `Source.container`; matches, whether a file of that container is of this kind, None
-    for files that cannot tell; read, called with the source and options of the importer, which gives the recording.
+    Arguments: container, as in `Source.container`; matches, whether a file of that container is of this kind; read,
+    called with the source and options of the importer, which gives the recording; fallback, whether it also reads files
+    without a container that match nothing, to say what they lack.
     """
 
     container: str
-    matches: Callable[[Source], Any] | None
+    matches: Callable[[Source], Any]
     read: Callable[..., R]
+    fallback: bool = False
 
 
 class Formats(Generic[R]):
@@ -111,7 +113,7 @@ class Formats(Generic[R]):
     def find(self, source: Source) -> Format[R] | None:
         """The first format that a file matches."""
         likely = (one for one in self.formats if one.container == source.container)
-        return next((one for one in likely if one.matches is not None and one.matches(source)), None)
+        return next((one for one in likely if one.matches(source)), None)
 
     def has(self, path: Path) -> bool:
         try:
@@ -138,7 +140,7 @@ class Formats(Generic[R]):
                 place = unpack_npz(path, Path(stack.enter_context(TemporaryDirectory())))
             source = stack.enter_context(open_source(place, growth))
             chosen, likely = self.find(source), [one for one in self.formats if one.container == source.container]
-            if chosen is None and len(likely) == 1 and (source.container or likely[0].matches is None):
+            if chosen is None and len(likely) == 1 and (source.container or likely[0].fallback):
                 chosen = likely[0]
             if chosen is None:
                 raise InputError(f"{path} is {self.unknown}")

@@ -171,9 +171,19 @@ def _has_kspace(source: Source) -> bool:
     return "kspace" in names or {"data", "trajectory"} <= names
 
 
+def _is_complex_array(source: Source) -> bool:
+    if source.path.suffix.lower() != ".npy":
+        return False
+    try:
+        array = np.load(source.path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return False  # the reader says why
+    return array.ndim in (3, 4) and array.dtype.kind == "c"
+
+
 FORMATS = Formats(
     Format("HDF5", is_ismrmrd, _read_ismrmrd),
     Format("NPZ", _has_kspace, _read_npz),
-    Format("", None, _read_npy),
+    Format("", _is_complex_array, _read_npy, fallback=True),
     unknown="no k-space that is known (NPY, NPZ or ISMRMRD)",
 )

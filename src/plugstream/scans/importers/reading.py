@@ -20,6 +20,7 @@ from plugstream.base.registry import Field, Options
 from plugstream.instruments.base import Instrument
 from plugstream.scans.importers.base import ImportResult
 from plugstream.scans.importers.growth import NotYetError
+from plugstream.scans.streams.address import Address
 
 Indices = NDArray[np.int64]
 N = TypeVar("N", int, float)
@@ -99,14 +100,14 @@ def write_each(
     return write_reading(Reading(instrument, len(views), read_slice, dtype, None, provenance, remarks, 1), out)
 
 
-def made_by(importer: str, file: Path, options: Options, **more: Any) -> dict[str, Any]:
+def made_by(importer: str, file: Path | Address, options: Options, **more: Any) -> dict[str, Any]:
     """The provenance of a scan: its importer, file and the options that are not the default."""
     origin = {"made_by": f"plugstream import {importer}", "file": file.name}
     return origin | {"options": options.model_dump(exclude_defaults=True)} | more
 
 
 @contextmanager
-def name_file(path: Path) -> Iterator[None]:
+def name_file(path: Path | Address) -> Iterator[None]:
     """Let errors within name the file that is imported."""
     try:
         yield

@@ -19,7 +19,7 @@ import numpy as np
 
 from plugstream.base.errors import InputError, StorageError
 from plugstream.base.registry import register
-from plugstream.scans.importers.address import Address
+from plugstream.scans.importers.address import RunAddress
 from plugstream.scans.importers.arrays import ARRAY_FACTS, ArrayOptions, read_opened
 from plugstream.scans.importers.base import ImportResult
 from plugstream.scans.importers.reading import write_reading
@@ -29,8 +29,8 @@ _DEPTH, _MOST = 4, 100  # of what is listed: levels, and names
 MISSING = "Tiled needs its client; install it with: pip install 'plugstream[tiled]'"
 
 
-def connect(address: Address) -> Any:
-    """The node of Tiled at an address; whatever fails is one line.
+def connect(address: Path) -> Any:
+    """The node of Tiled at an address, a `RunAddress`; whatever fails is one line.
 
     A server that does not answer is tried again for half a minute by Tiled's client (TILED_RETRY_ATTEMPTS).
     """
@@ -64,14 +64,14 @@ def _guarded(what: str) -> Iterator[None]:
 @contextmanager
 def open_tiled(path: Path) -> Iterator[TiledRun]:
     """The arrays of a run, or of a container of runs, at an address."""
-    address = cast("Address", path)
-    yield TiledRun(address, connect(address))
+    address = cast("RunAddress", path)
+    yield TiledRun(address, connect(path))
 
 
 class _Array:
     """An array on the server, read by slicing. An axis of one frame an event, behind the events, is left out."""
 
-    def __init__(self, array: Any, name: str, address: Address, units: str | None) -> None:
+    def __init__(self, array: Any, name: str, address: RunAddress, units: str | None) -> None:
         self._array, self.name, self._address = array, name, address
         self._whole, self.dtype = tuple(int(n) for n in array.shape), np.dtype(array.dtype)
         self._folded = len(self._whole) == 4 and self._whole[1] == 1
@@ -94,7 +94,7 @@ class TiledRun(Source):
 
     container = "Tiled"
 
-    def __init__(self, address: Address, node: Any) -> None:
+    def __init__(self, address: RunAddress, node: Any) -> None:
         super().__init__(cast("Path", address))
         self._address, self._nodes = address, {"": node}
 
@@ -182,7 +182,7 @@ class TiledRun(Source):
 )
 def build(options: ArrayOptions, file: Path, out: Path) -> ImportResult:
     """Write the scan."""
-    if not isinstance(file, Address):
+    if not isinstance(file, RunAddress):
         raise InputError(f"{file} is no address of Tiled, such as http://127.0.0.1:8000/api/v1/metadata/RUN")
     source = TiledRun(file, connect(file))
 

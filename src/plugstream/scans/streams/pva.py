@@ -1,0 +1,185 @@
+"""EPICS by PV Access: frames of areaDetector's NTNDArray, as p4p subscribes to them.
+
+The place of a frame is its uniqueId, counted from the first. A server that has more than a subscriber takes joins
+updates, so that frames are lost: their numbers tell. What a PV holds when the connection begins is from before.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from plugstream.base.errors import InputError
+from plugstream.scans.streams.address import Address
+from plugstream.scans.streams.frames import LONGEST_GAP, LiveFrames
+from plugstream.scans.streams.ntndarray import read_attributes, read_picture, read_time
+
+_QUEUE = 100  # updates that the server holds for us
+_AT_ONCE = 0.2  # seconds for which frames are taken before the views are
+_SETTLED = 0.1  # seconds for another PV's update to overtake a frame
+_RECENT = 10_000  # updates of another PV that are remembered
+
+
+def p4p_module() -> Any:
+    """p4p's client, or one line that says how to get it."""
+    try:
+        from p4p.client import thread
+    except ImportError:
+        raise InputError("EPICS needs p4p; install it with: pip install 'plugstream[epics]'") from None
+    return thread
+
+
+class PvaFeed:
+    """The frames of a PV, with the values of others at their times.
+
+    Arguments: address; frames, whose names of the angle and image_key may be PVs, pva://PV.
+    """
+
+    name = "EPICS stream"
+
+    def __init__(self, address: Address, frames: LiveFrames) -> None:
+        thread = p4p_module()
+        self.address, self.frames, self.ended, self.remarks = address, frames, False, list[str]()
+        self._first: int | None = frames.memory.get("first")  # the uniqueId of place 0
+        # When, what, and whether it was there already when the connection began.
+        self._arrived: deque[tuple[float, Any, bool]] = deque()
+        self._nbytes = 0
+        self._room = threading.Condition()
+        self._news: deque[str] = deque()  # about the connection
+        self._connected = self._primed = self._closed = False
+        names = {name for name in (frames.names.angles, frames.names.image_key) if name and name.startswith("pva://")}
+        self._others = {name: _Values() for name in names}
+        self._context = thread.Context("pva", nt=False)
+        options: dict[str, Any] = {"notify_disconnect": True}
+        self._subscriptions = [
+            self._context.monitor(address.place, self._arrive, request=f"record[queueSize={_QUEUE}]", **options)
+        ]
+        for name, values in self._others.items():
+            self._subscriptions.append(self._context.monitor(name.removeprefix("pva://"), values.arrive, **options))
+
+    def close(self) -> None:
+        with self._room:
+            self._closed = True
+            self._room.notify_all()
+        for subscription in self._subscriptions:
+            subscription.close()
+        self._context.close()
+
+    def receive(self) -> None:
+        """Take the frames that have come, as far as memory has room."""
+        while self._news:
+            self.frames.say(self._news.popleft())
+        until = time.monotonic() + _AT_ONCE
+        ready = all(values.known for values in self._others.values())
+        while self._arrived and ready and not self.frames.full and time.monotonic() < until:
+            since, value, old = self._arrived[0]
+            if self._others and time.monotonic() - since < _SETTLED:
+                return
+            with self._room:
+                self._arrived.popleft()
+                self._nbytes -= _size(value)
+                self._room.notify_all()
+            self._take(value, old)
+
+    def go_on(self) -> None:
+        """A PV has no end."""
+
+    def _arrive(self, value: Any) -> None:
+        """An update, or an error in its place; called from a thread of p4p's, which waits while memory is full."""
+        connected, old = not isinstance(value, Exception), not self._connected
+        if connected != self._connected:
+            self._news.append(f"{self.address} is {'connected' if connected else 'gone; waiting for it'}")
+        self._connected = connected
+        if not connected or not self._primed:  # what the PV held before this process is no frame of the scan
+            self._primed |= connected
+            return
+        with self._room:
+            self._room.wait_for(lambda: self._nbytes < self.frames.most // 2 or self._closed)
+            self._arrived.append((time.monotonic(), value, old))
+            self._nbytes += _size(value)
+
+    def _take(self, value: Any, old: bool) -> None:
+        frames = self.frames
+        try:
+            number = int(value["uniqueId"])
+            attributes = read_attributes(value)
+            stamp = read_time(value, "dataTimeStamp") or read_time(value, "timeStamp")
+        except (KeyError, TypeError, ValueError):
+            frames.counts["mistyped"] += 1
+            return
+        attributes |= {name: one for name, values in self._others.items() if (one := values.at(stamp)) is not None}
+        reason, picture = "", None
+        try:
+            picture = read_picture(value)
+            if picture is None:
+                return  # a camera that has not begun
+        except InputError as error:
+            reason = str(error)
+        except (KeyError, TypeError, ValueError):
+            reason = "is no NTNDArray"
+        if old and not (self._first is not None and 0 <= number - self._first - self.frames.last <= LONGEST_GAP):
+            return  # of the detector's program before it was started again
+        place = self._place(number, picture)
+        if picture is None:
+            frames.add_lost(place, reason)
+        else:
+            frames.add(place, np.array(picture), attributes)
+
+    def _place(self, number: int, picture: Any) -> int:
+        """The place of a uniqueId, which begins anew with the detector's program."""
+        if self._first is None:
+            self._restart(number)
+        assert self._first is not None
+        place = number - self._first
+        anew = place < 0 or (place > self.frames.last + LONGEST_GAP and not self.frames.resuming)
+        if anew or (picture is not None and self.frames.differs(place, picture)):
+            self.frames.say(f"the detector counts anew, from {number}")
+            self._restart(number)
+        return number - self._first
+
+    def _restart(self, number: int) -> None:
+        self._first = number - (self.frames.last + 1)
+        self.frames.remember(first=self._first)
+
+
+class _Values:
+    """The values of a PV with their times."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._values: list[Any] = []
+        self._lock = threading.Lock()
+
+    @property
+    def known(self) -> bool:
+        return bool(self._values)
+
+    def arrive(self, value: Any) -> None:
+        """An update; called from a thread of p4p's."""
+        try:
+            content, stamp = value["value"], read_time(value, "timeStamp")
+        except (KeyError, TypeError, ValueError):  # an error in place of a value
+            return
+        content = content["index"] if hasattr(content, "getID") else content  # of an enumeration
+        if isinstance(content, bool | int | float | str):
+            with self._lock:
+                place = bisect_right(self._times, stamp or time.time())
+                self._times.insert(place, stamp or time.time())
+                self._values.insert(place, content)
+                if len(self._times) > 2 * _RECENT:
+                    del self._times[:_RECENT], self._values[:_RECENT]
+
+    def at(self, stamp: float | None) -> Any:
+        """The value at a time, the last one not later; None for none. Without a time, the last one."""
+        with self._lock:
+            place = len(self._times) if stamp is None else bisect_right(self._times, stamp)
+            return self._values[place - 1] if place else None
+
+
+def _size(value: Any) -> int:
+    return int(getattr(value["value"], "nbytes", 0) or 0) + 1000

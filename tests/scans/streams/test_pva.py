@@ -1,0 +1,277 @@
+"""areaDetector's NTNDArray from a real p4p server on this machine: what is taken is what a file of the frames gives."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("p4p", reason="p4p is not installed; it compiles for half an hour where PyPI has no wheel")
+
+import plugstream.instruments.ct_counts  # before anybody waits for it
+import plugstream.scans.importers.ct  # noqa: F401
+from area_detector import AreaDetector, ntndarray, pack
+from growing_files import COLUMNS, DARK, FLAT, ROWS, Writer, angle, field, frame
+from live_import import CT, LIMIT, Live
+from plugstream.base.errors import InputError
+from plugstream.scans.importers import following, import_file
+from plugstream.scans.importers.following import follow_file
+from plugstream.scans.store import open_scan
+from plugstream.scans.streams.ntndarray import read_attributes, read_picture
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(following, "_LOOK", 0.01)
+    monkeypatch.setattr(following, "_LONGEST_LOOK", 0.01)
+
+
+@pytest.fixture(scope="module")
+def detector():
+    with AreaDetector() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The same frames in a file."""
+    path = tmp_path_factory.mktemp("file") / "scan.h5"
+    writer = Writer(path, "nexus")
+    writer.fields("darks")
+    writer.fields("flats")
+    for n in range(20):
+        writer.view(n)
+    writer.file.close()
+    return path
+
+
+class Connected(Live):
+    """An import that has found its PV; `stop_at` views it ends as if it were killed."""
+
+    def __init__(self, detector, out, values=None, *, stop_at=None, **limits):
+        self.stop_at = stop_at
+        super().__init__(detector.address, out, values, **({"expect": 20} | limits))
+        until = time.monotonic() + LIMIT
+        while f"{detector.address} is connected" not in self.said and time.monotonic() < until:
+            assert self.error is None, self.error
+            time.sleep(0.01)
+        detector.number = 100
+
+    def note(self, views):
+        super().note(views)
+        if self.stop_at is not None and views >= self.stop_at:
+            raise KeyboardInterrupt
+
+
+def assert_same(live, written, tmp_path, **more):
+    """The scan equals the importer's, to the bit; arguments: more options of the importer."""
+    scan = open_scan(live.out)
+    options = {name: one for name, one in scan.provenance["options"].items() if name != "map"}
+    import_file("ct", written, tmp_path / "again.zarr", {**options, **more})
+    again = open_scan(tmp_path / "again.zarr")
+    assert scan.complete
+    assert scan.read().numpy().tobytes() == again.read().numpy().tobytes()
+    for name in scan.columns:
+        assert scan.columns[name][:].tobytes() == again.columns[name][:].tobytes()
+    assert not scan.instrument.difference(again.instrument)
+
+
+@pytest.mark.parametrize("codec", ["", "bslz4"])
+def test_a_scan_equals_that_of_a_file(detector, written, tmp_path, codec):
+    live = Connected(detector, tmp_path / "live.zarr")
+    detector.fields()
+    detector.views(range(20), codec=codec)
+    assert live.end().views == 20
+    assert_same(live, written, tmp_path)
+
+
+def test_dropped_repeated_and_reordered(detector, written, tmp_path):
+    """And frames that lie about their size, are coloured or have no angle: each keeps its place."""
+    live = Connected(detector, tmp_path / "live.zarr", grace=0.3)
+    detector.fields()
+    detector.views([0, 1, 1, 3, 2, 4, 6, 7, 7, 8])
+    detector.send(frame(9), {"angle": 81.0}, 116, dimension=[{"size": 5}, {"size": 1000}])
+    detector.send(frame(10), {"angle": 90.0}, 117, codec__name="h264")
+    detector.send(np.zeros((ROWS, COLUMNS, 3), np.uint8), {"angle": 99.0}, 118)
+    detector.send(frame(12), {}, 119)
+    detector.views(range(13, 20))
+    result = live.end()
+    assert result.views == 15
+    assert "5 views are left out: 5,9,10,11,12" in result.remarks
+    assert "not used of the stream: 1 lost, 2 repeated" in result.remarks
+    assert_same(live, written, tmp_path, omit="5,9,10,11,12")
+
+
+def test_a_detector_that_counts_anew(detector, written, tmp_path):
+    """As after a restart of its program, or a reset of its counter."""
+    live = Connected(detector, tmp_path / "live.zarr")
+    detector.fields()
+    detector.views(range(12))
+    live.wait_for(12)
+    detector.views(range(12, 16), first=-10)
+    detector.views(range(16, 20), first=10**6)
+    live.end()
+    assert "the detector counts anew, from 2" in live.said
+    assert f"the detector counts anew, from {10**6 + 16}" in live.said
+    assert_same(live, written, tmp_path)
+
+
+def test_the_angle_of_another_pv(detector, written, tmp_path):
+    """It is that at the time of the frame, whichever comes first."""
+    live = Connected(detector, tmp_path / "live.zarr", {**CT, "map": (f"angles={detector.angle}",)})
+    detector.fields()
+    for n in range(20):
+        detector.turn_to(angle(n))
+        time.sleep(0.002)
+        detector.send(frame(n))
+        time.sleep(0.002)
+    live.end()
+    assert_same(live, written, tmp_path)
+
+
+def test_words_for_the_kinds_of_frames(detector, written, tmp_path):
+    """As the scans of the APS have them."""
+    live = Connected(detector, tmp_path / "live.zarr", {**CT, "map": ("angles=theta", "image_key=SaveDest")})
+    for level, word, first in ((DARK, "/exchange/data_dark", 0), (FLAT, "/exchange/data_white", 3)):
+        for n in range(3):
+            detector.send(field(level, n + first), {"SaveDest": word})
+    for n in range(20):
+        detector.send(frame(n), {"SaveDest": "/exchange/data", "theta": angle(n)})
+    live.end()
+    assert_same(live, written, tmp_path)
+
+
+def test_a_server_that_dies_and_comes_back(written, tmp_path):
+    with AreaDetector() as first:
+        live = Connected(first, tmp_path / "live.zarr")
+        first.fields()
+        first.views(range(8))
+        live.wait_for(8)
+        conf = first.conf
+    with AreaDetector(first.prefix, conf) as second:
+        until = time.monotonic() + LIMIT
+        while live.said.count(f"{first.address} is connected") < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        second.views(range(8, 20), first=-7)
+        live.end()
+    assert f"{first.address} is gone; waiting for it" in live.said
+    assert_same(live, written, tmp_path)
+
+
+def test_an_import_goes_on_after_it_was_ended(detector, written, tmp_path):
+    """With the fields of the process before, the places of its frames, and without a frame that comes again."""
+    first = Connected(detector, tmp_path / "live.zarr", stop_at=8)
+    detector.fields()
+    detector.views(range(8))
+    first.thread.join(LIMIT)
+    assert isinstance(first.error, KeyboardInterrupt)
+    live = Connected(detector, tmp_path / "live.zarr")
+    detector.views(range(7, 20))
+    live.end()
+    assert_same(live, written, tmp_path)
+
+
+def test_a_flood_loses_nothing_unnoticed(detector, tmp_path):
+    """Whatever does not come through is counted, and all else is there, in order."""
+    live = Connected(detector, tmp_path / "live.zarr", expect=2000, grace=0.1, patience=3)
+    detector.fields()
+    time.sleep(0.1)
+    noise = np.random.default_rng(0).integers(500, 900, (2000, ROWS, COLUMNS)).astype(np.uint16)
+    for n in range(2000):
+        detector.send(noise[n], {"angle": 0.09 * n}, 107 + n)
+    result = live.end()
+    left_out = [text for text in result.remarks if "left out" in text]
+    assert result.views + (int(left_out[0].split()[0]) if left_out else 0) == 2000
+
+
+def test_a_pv_that_is_no_picture(detector, tmp_path):
+    live = Live(detector.angle, tmp_path / "live.zarr", patience=1)
+    for n in range(20):
+        detector.turn_to(float(n))
+        time.sleep(0.05)
+    with pytest.raises(InputError, match="no frame has come from pva://test-"):
+        live.end()
+
+
+def test_a_name_that_is_wrong(detector, tmp_path):
+    live = Connected(detector, tmp_path / "live.zarr", {**CT, "map": ("angles=Theta",)})
+    detector.send(frame(0), {"theta": 0.0, "image_key": 0})
+    with pytest.raises(
+        InputError, match="its first frame has no Theta to take the angle from; it has theta, image_key"
+    ):
+        live.end()
+
+
+def test_a_missing_package_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "p4p.client", None)
+    with pytest.raises(InputError, match=r"EPICS needs p4p; install it with: pip install 'plugstream\[epics\]'"):
+        follow_file("ct", "pva://some:Image", tmp_path / "scan.zarr", CT)
+
+
+@pytest.mark.parametrize("codec", ["", "blosc", "lz4", "bslz4", "zlib"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32", "float32"])
+def test_pictures_by_codec(codec, dtype):
+    array = np.random.default_rng(0).poisson(9, (33, 131)).astype(dtype)
+    picture = read_picture(ntndarray(array, 0, codec=codec))
+    assert picture.dtype == array.dtype
+    assert (picture == array).all()
+
+
+def test_a_jpeg_is_what_its_decoder_says():
+    from PIL import Image
+
+    array = np.add.outer(np.arange(40), np.arange(50)).astype(np.uint8)
+    picture = read_picture(ntndarray(array, 0, codec="jpeg"))
+    assert picture.shape == array.shape
+    assert np.abs(picture.astype(int) - array).max() <= 4
+    assert Image.fromarray(picture).size == (50, 40)
+
+
+def test_lines_and_thin_volumes_are_pictures():
+    assert read_picture(ntndarray(np.zeros((4, 5)), 0, dimension=[{"size": 20}])).shape == (1, 20)
+    sides = [{"size": 5}, {"size": 1}, {"size": 4}]
+    assert read_picture(ntndarray(np.zeros((4, 5)), 0, dimension=sides)).shape == (4, 5)
+    assert read_picture(ntndarray(np.zeros((4, 5)), 0, dimension=[])) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dimension": [{"size": 2**30}, {"size": 2**30}]},
+        {"dimension": [{"size": -4}, {"size": -5}]},
+        {"dimension": [{"size": 5}, {"size": 5}]},
+        {"codec__name": "av1"},
+        {"codec__name": "lz4", "codec__parameters": None},
+        {"codec__name": "lz4", "codec__parameters": 77},
+        {"codec__name": "lz4", "codec__parameters": 6},
+        {"codec__name": "blosc", "codec__parameters": 6},
+        {"codec__name": "bslz4", "codec__parameters": 10},
+        {"codec__name": "zlib", "codec__parameters": 6},
+        {"codec__name": "jpeg", "codec__parameters": 5},
+    ],
+)
+def test_lies_are_refused(changes):
+    with pytest.raises(InputError):
+        read_picture(ntndarray(np.zeros((4, 5), np.uint16), 0, **changes))
+
+
+@pytest.mark.parametrize("codec", ["blosc", "lz4", "bslz4", "zlib", "jpeg"])
+def test_damaged_bytes_are_refused_or_of_the_right_size(codec):
+    array = np.random.default_rng(1).poisson(9, (32, 64)).astype(np.uint8)
+    content, draw = pack(array, codec), np.random.default_rng(2)
+    for n in range(60):
+        damaged = bytearray(content[: len(content) - 3 * n] if n % 2 else content)
+        damaged[draw.integers(len(damaged))] ^= 1 << int(draw.integers(8))
+        value = ntndarray(array, 0, codec=codec)
+        value["value"] = ("ubyteValue", np.frombuffer(bytes(damaged), np.uint8))
+        try:
+            assert read_picture(value).shape == array.shape
+        except InputError:
+            continue
+
+
+def test_attributes_are_numbers_and_words():
+    value = ntndarray(np.zeros((2, 2)), 0, {"a": 1.5, "b": "x", "c": 3, "d": ["x", "y"]})
+    assert read_attributes(value) == {"a": 1.5, "b": "x", "c": 3}
