@@ -48,7 +48,7 @@ class LiveRun:
         folder: where files, scans and runs of the reconstruction go, each named after scan_id and uid of its run.
         keys: for each name of the importer's `--map` the data key, or several of one number each (a column of
             positions): {"data": "det", "angles": "rot"}. Angles are in degrees, or in radians if their units say so.
-        flags: what `plugstream follow` is given besides, such as ["--center", "511.5", "--sigma", "2%", "--serve"];
+        flags: what `plugstream follow` is given besides, such as ["--center", "511.5", "--sigma", "0.5", "--serve"];
             they are checked at once, which takes a second or two.
         stream: the event stream of the views. flats, darks: those of flat and dark fields, for `ct`; None for line
             integrals.
