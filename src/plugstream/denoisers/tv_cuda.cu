@@ -4,6 +4,8 @@
 // the column to the right; what it reads of neighbours is in the cache. No kernel synchronises threads, and sums are one
 // number a thread, which torch adds up in a fixed order.
 
+constexpr double FAR = 32;          // times the goal, a gap for which four steps are usually not enough
+
 struct Problem {
     int depth, height, width, isotropic;
     int planes;                     // of a thread
@@ -14,7 +16,12 @@ struct Problem {
     const float *p, *before;        // the dual and the one before it, (3, depth, height, width); momentum is added to p
     float *next, *x;                // the dual after it; the image
     double* sums;                   // (2, threads)
+    const double* moments;          // of `decide`: sum and sum of squares of the volume, gap and places too long of a dual
+    double *within, tolerance;      // 1 if that dual is near enough, so that no step is taken; -1 if it is far; or null
 };
+
+__device__ static bool is_near(const Problem& p) { return p.within && *p.within > 0; }
+__device__ static bool is_far(const Problem& p) { return p.within && *p.within < 0; }
 
 template <int V>
 struct Row {                        // V neighbours along x
@@ -105,6 +112,7 @@ __device__ static void shorten(bool isotropic, float& a, float& b, float& d) {
 // of each thread its part of the duality gap and how many places p is too long at.
 template <int V, bool MOVED, bool STEP, bool LOOK>
 __device__ static void go_through(const Problem& p) {
+    if (!LOOK && is_near(p)) return;
     const int column = (blockIdx.x * blockDim.x + threadIdx.x) * V, row = blockIdx.y * blockDim.y + threadIdx.y;
     if (row >= p.height || column >= p.width) return;
     const bool up = row > 0, left = column > 0, down = row + 1 < p.height, right = column + V < p.width;
@@ -185,6 +193,7 @@ __device__ static void go_through(const Problem& p) {
 // x are asked by shuffles, and rows of other warps through shared memory. With LOOK, the gap of the dual before both.
 template <bool LOOK>
 __device__ static void go_twice(const Problem& p) {
+    if (!LOOK && is_near(p)) return;
     constexpr int R = 4, W = 8, EDGE = 2;  // rows of a warp, warps, and columns and rows that are not written
     __shared__ float last_b[2][W][32], first_x[2][W][32];
     const int lane = threadIdx.x, warp = threadIdx.y, height = p.height, width = p.width, depth = p.depth;
@@ -321,6 +330,14 @@ __device__ static void add_voxels(const Problem& p) {
     p.sums[threads + thread] = squares;
 }
 
+// Whether the gap is within the tolerance, or far from it, by one thread; as tv_cuda.py decides it.
+extern "C" __global__ void decide(Problem p, const float*, float*) {
+    const double voxels = (double)p.depth * p.height * p.width, total = p.moments[0];
+    const double goal = p.tolerance * p.tolerance * (p.moments[1] - total * (total / voxels));
+    const double gap = p.moments[2], ratio = gap > goal ? gap / goal : 0;  // infinite if the goal is 0
+    *p.within = p.moments[3] > 0 || ratio >= FAR ? -1 : ratio > 1 ? 0 : 1;
+}
+
 #define KERNEL(name, ...)                                                                                     \
     extern "C" __global__ void __launch_bounds__(256) name##_4(Problem p, const float*, float*) { __VA_ARGS__(4) } \
     extern "C" __global__ void __launch_bounds__(256) name##_1(Problem p, const float*, float*) { __VA_ARGS__(1) }
@@ -328,7 +345,10 @@ __device__ static void add_voxels(const Problem& p) {
 #define BEGIN(V) go_through<V, false, true, true>(p);
 #define DESCEND(V) go_through<V, false, true, false>(p);
 #define ACCELERATE(V) go_through<V, true, true, false>(p);
-#define LOOK(V) go_through<V, false, false, true>(p);
+#define LOOK(V)                                 \
+    if (is_far(p)) return;                      \
+    if (is_near(p)) p.p = p.before;             \
+    go_through<V, false, false, true>(p);
 KERNEL(add_up, ADD_UP)
 KERNEL(begin, BEGIN)            // a step from the dual p, and the gap there
 KERNEL(descend, DESCEND)        // a step

@@ -29,7 +29,7 @@ from plugstream.denoisers.tv_problem import Penalty
 
 PACES = (3.8, 1.3) * 16  # how long the first steps are, times 1/L
 LOOKS = (4, 2, 2, 2)  # iterations with momentum before each of the first looks at the gap
-_NEAR = 32.0  # a gap relative to its goal that four steps are usually enough for
+_FAR = 32.0  # a gap relative to its goal that four steps are usually not enough for; as in tv_cuda.cu
 _AT_ONCE = 2  # steps in a pass, or 1
 _INNER = 28  # columns and rows of a tile that two steps in one pass are right for
 _PLANES, _PLANES_TWICE = (4, 16), (8, 64)  # that a thread goes through, at least and at most
@@ -50,6 +50,8 @@ class Problem(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("depth", "height", "width", "isotropic", "planes")),
         *((name, ctypes.c_float) for name in ("low", "high", "beta", "pace", "pace_after")),
         *((name, ctypes.c_void_p) for name in ("z", "strength", "mean", "p", "before", "next", "x", "sums")),
+        *((name, ctypes.c_void_p) for name in ("moments", "within")),
+        ("tolerance", ctypes.c_double),
     )
 
 
@@ -89,16 +91,19 @@ def solve(
         run.look()
         return run.x, run.dual, True
     paces = PACES[: tv.max_iterations]
-    ratio, taken = run.begin(paces[:_AT_ONCE]), min(_AT_ONCE, len(paces))
-    more = 0 if ratio <= 1 else 2 if ratio < _NEAR else 4
+    more = paces[_AT_ONCE : 2 * _AT_ONCE]
+    before, ratio = run.begin(paces[:_AT_ONCE], more)
+    taken = min(_AT_ONCE, len(paces)) + (len(more) if before > 1 else 0)
+    more_steps = 0 if before < _FAR else 2
     while True:
-        run.descend(paces[taken : taken + more])
-        taken = min(taken + more, len(paces))
-        ratio = run.look()
+        if more_steps:
+            run.descend(paces[taken : taken + more_steps])
+            taken = min(taken + more_steps, len(paces))
+            ratio = run.look()
         needed = taken * ratio**0.8  # as the gap falls about as the number of steps to the power of -1.25
         if ratio <= 1 or taken == len(paces) or needed > len(PACES):
             break
-        more = 2 * math.ceil(min(needed - taken, taken) / 2)
+        more_steps = 2 * math.ceil(min(needed - taken, taken) / 2)
     for momentum in filter(None, groups):
         if not (ratio > 1 and taken < tv.max_iterations):
             break
@@ -132,21 +137,33 @@ class _Run:
         self._mean = self._moments[:1] / volume.numel()
         p.mean = self._mean.data_ptr()
 
-    def begin(self, paces: Sequence[float]) -> float:
-        """Take one or two steps, and return the gap before them, relative to the goal; if that is within, undo them."""
-        start = self.dual
-        gaps = self._step("begin", paces).sum(1)
-        total, squares, gap, beyond = torch.cat([self._moments, gaps]).tolist()  # waits for the device
+    def begin(self, paces: Sequence[float], more: Sequence[float]) -> tuple[float, float]:
+        """Take steps, and look; returns the gap before all of them and after, relative to the goal.
+
+        If the first is within the goal, no step is taken, and the look is at the dual as it was; if it is far from it,
+        there is no look. The device decides that, so that the host waits once.
+
+        Arguments: paces of the first one or two steps; more, of the one or two after these, or none.
+        """
+        start, p = self.dual, self._problem
+        numbers = torch.cat([self._moments, self._step("begin", paces).sum(1)])
+        within = torch.empty(1, dtype=torch.float64, device=numbers.device)
+        p.moments, p.tolerance, p.within = numbers.data_ptr(), self.tv.tol, within.data_ptr()
+        self.kernels.launch("decide", (1, 1, 1), (1, 1, 1), p, None, None)
+        self.descend(more)
+        seen = self._look(start)
+        p.within = None
+        total, squares, gap, beyond, *seen_numbers = torch.cat([numbers, seen]).tolist()  # waits for the device
         energy = squares - total * (total / self.volume.numel())
         self._goal = self.tv.tol**2 * energy
         if start is self._warm and energy <= 1e-14 * squares:
             # A constant volume is its own answer, to which another dual would not lead within a relative error.
             self.dual = self._before = torch.zeros_like(start)
-            return self.begin(paces)
+            return self.begin(paces, more)
         ratio = self._relative(gap, beyond)
         if ratio <= 1:
-            self.dual = start
-        return ratio
+            self.dual = self._before = start
+        return ratio, self._relative(*seen_numbers)
 
     def descend(self, paces: Sequence[float]) -> None:
         """Take steps without momentum."""
@@ -161,10 +178,14 @@ class _Run:
 
     def look(self) -> float:
         """Form x, and return the gap relative to the goal."""
+        sums = self._look(self.dual)
+        return self._relative(*sums.tolist()) if self.tv.tol > 0 else math.inf
+
+    def _look(self, start: Tensor) -> Tensor:
+        """Launch a look at the dual, or at the one at the start if that is within; returns its two sums."""
         p = self._problem
-        p.p, p.x = self.dual.data_ptr(), self.x.data_ptr()
-        sums = self._launch("look")
-        return self._relative(*sums.sum(1).tolist()) if self.tv.tol > 0 else math.inf
+        p.p, p.before, p.x = self.dual.data_ptr(), start.data_ptr(), self.x.data_ptr()
+        return self._launch("look").sum(1)
 
     def _relative(self, gap: float, beyond: float) -> float:
         if beyond > 0 or gap > self._goal == 0:

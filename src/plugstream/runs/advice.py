@@ -248,6 +248,8 @@ class _Advisor:
         from plugstream.runs.search import check_judges, check_search
 
         if self.given & _STRENGTH:
+            if _SIGMA in self.draft.shares:
+                self.add(self._white({}, find_range))
             return
         later = self._if_searched
         if any(section == "denoiser" and key not in _COMMON for section, key in self.given):  # somebody means one
@@ -322,7 +324,10 @@ class _Advisor:
         name = later.get(_DENOISER, self.typed.denoiser.name)
         if place in self.given or ":" in name or "white" not in find("denoiser", name).options.model_fields:
             return {}
-        return {place: 10.0 ** round(math.log10(self._growth() * find_range()))}
+        white = 10.0 ** round(math.log10(self._growth() * find_range()))
+        if name == self.typed.denoiser.name and white != 1:
+            self.notes.append(f"white is {white:g} for {name}, which was trained on images from 0 to 1 (--white)")
+        return {place: white}
 
     def _growth(self) -> float:
         """What white is over the range of the first image, which is the last one's where a sigma is advised."""

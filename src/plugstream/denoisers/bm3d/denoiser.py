@@ -70,12 +70,13 @@ class BM3D(Denoiser):
             raise InputError(f"BM3D needs an image of floating point numbers, not {image.dtype}")
         if image.device.type == "cpu" and not bool(torch.isfinite(image).all()):
             raise InputError("the image holds NaN or infinity, which BM3D would spread; fix it first")
-        stack = (image if image.ndim == 3 else image.reshape(-1, *image.shape[-2:])).float().contiguous()
+        stack = image[None] if image.ndim == 2 else image.reshape(-1, *image.shape[-2:])
+        stack = stack.float().contiguous()
         level = per_image(sigma, image, self.axes)
         if isinstance(level, Tensor):
             levels = level.expand(*image.shape[:-2], 1, 1).reshape(-1).float()
         else:
-            levels = filled(len(stack), level, image.device)
+            levels = filled(stack.shape[0], level, image.device)
         if self.channels:
             return self._jointly(image, stack, levels), None
         if native.serves(stack):
