@@ -14,6 +14,7 @@ from plugstream.base.errors import InputError
 from plugstream.base.registry import Field
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
+from plugstream.scans.importers.address import RunAddress
 from plugstream.scans.importers.base import ImportResult, switch
 from plugstream.scans.importers.ct_fields import FrameChoice
 from plugstream.scans.importers.ct_files import is_stack, read_angles, read_helsinki, read_stack
@@ -23,6 +24,7 @@ from plugstream.scans.importers.ct_hdf5 import (
     read_exchange,
     read_mapped,
     read_nexus,
+    read_run,
     read_stream,
 )
 from plugstream.scans.importers.ct_projections import Projections
@@ -40,6 +42,7 @@ from plugstream.scans.importers.reading import (
     write_reading,
 )
 from plugstream.scans.importers.source import Source, check_names
+from plugstream.scans.importers.tiled import open_tiled
 from plugstream.scans.streams.address import Address
 from plugstream.scans.streams.frames import Names
 
@@ -55,8 +58,8 @@ class CTImport(StepOptions):
 
     map: tuple[str, ...] = Field(
         (),
-        description="where an HDF5 file of another layout has data, flats, darks, angles, image_key, pixel; or which "
-        "attributes of a stream's frames are angles and image_key",
+        description="where an HDF5 file of another layout, or a run of Tiled, has data, flats, darks, angles, "
+        "image_key, pixel; or which attributes of a stream's frames are angles and image_key",
         json_schema_extra={"words": "NAME=PATH"},
     )
     flats: str = Field("all", description="flat fields to use: all, START:STOP of them, or those of another HDF5 file")
@@ -194,6 +197,7 @@ def open_reading(options: CTImport, file: Path | Address, growth: Growth | None 
         remarks = list(prepared.remarks)
         if setup.unit == "pixel":
             remarks.append("the file does not say how large a pixel is, so lengths are in pixels; --pixel gives metres")
+        remarks += projections.remarks
         if "citation" in projections.provenance:
             remarks.append(f"cite {projections.provenance['citation']}")
 
@@ -233,6 +237,10 @@ def _open_projections(options: CTImport, file: Path | Address, growth: Growth | 
         assert growth is not None
         with name_file(file):
             yield read_stream(growth.memory["tap"].open(_stream_names(options), growth), choice)
+        return
+    if isinstance(file, RunAddress):
+        with name_file(file), open_tiled(file) as run:
+            yield read_run(run, _read_map(options, "/"), choice)
         return
     if not options.map:
         with FORMATS.open(file, growth, choice=choice) as projections:

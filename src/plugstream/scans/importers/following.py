@@ -24,6 +24,7 @@ from plugstream.base.errors import DamagedError, InputError, StorageError
 from plugstream.base.registry import Entry, Options
 from plugstream.base.trust import trusting
 from plugstream.scans.checks import check_views, data_bytes
+from plugstream.scans.importers.address import RunAddress
 from plugstream.scans.importers.base import ImportResult, plan_import
 from plugstream.scans.importers.growth import Growth, NotYetError
 from plugstream.scans.importers.hdf5 import SIGNATURE
@@ -113,6 +114,8 @@ def plan_following(
     Arguments: expect, views that there will be, None if unknown.
     """
     entry, options, path, target = plan_import(kind, file, out, values)
+    if isinstance(path, RunAddress):
+        raise InputError("a run of Tiled cannot be followed; plugstream.bridges.bluesky feeds one from its RunEngine")
     if "open_reading" not in entry.facts:
         raise InputError(f"a file of {kind} cannot be followed while it grows; those of ct and hdf5 can")
     if isinstance(path, Address):
