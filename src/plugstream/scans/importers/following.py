@@ -49,8 +49,7 @@ _ATTEMPTS = 5
 # Views that are looked at behind one that cannot be used, to see whether the writer went on.
 _BEYOND = 8
 
-# Views whose leaving out is said at once; the end tells how many there are.
-_MOST_SAID = 100
+_MOST_SAID = 100  # views whose leaving out is said at once; the end tells how many there are
 # Options that a recording itself settles, which a process that goes on must not find again.
 _SETTLED = ("flats", "darks", "center", "power")
 
@@ -310,10 +309,7 @@ class _Follower:
                 self._left_out[self._next + n] = "it was not taken, or is another one by now"
         else:
             return
-        self._append({name: values[n:] for name, values in views.items()})
-
-    def _append(self, new: dict[str, NDArray[Any]]) -> None:
-        """Add views to the scan, and commit them."""
+        new = {name: values[n:] for name, values in views.items()}
         if self._writer is None or self._writer.finished:
             return
         if self._tap is not None and not (new := self._tap.without_known(self._writer.instrument, new)):
