@@ -83,7 +83,6 @@ class CellGather:
         launch_move(self.kernels, "pack", q, data, values[..., _ROW_ZEROS + (long - 1 if backward else 0) :])
         q.rows, q.columns, q.row_margin, q.row_size = long, many, _ROW_ZEROS, size
         q.first_row, q.beyond_row = WHOLE - long // 2, WHOLE - long // 2 + long
-        q.first_read = q.first_row - (_ROW_ZEROS - 1)
         return values
 
     def _add(self, q: Problem, values: Tensor, out: Tensor) -> None:
