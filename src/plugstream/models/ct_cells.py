@@ -9,7 +9,6 @@ numbers a voxel in memory for each other, on either axis.
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -64,11 +63,14 @@ class CellGather:
 
     def _split(self, index: NDArray[np.int64], count: int) -> list[tuple[int, bool, bool, NDArray[np.int64]]]:
         """Places in `index` of views that a launch has together: axis, turned, backward, at most `count` of them."""
-        used, turns, backs = (part[:, index] for part in (self.forms.used, self.forms.turned, self.forms.backward))
         parts = []
-        for axis, turned, backward in itertools.product((1, 2, 0), (False, True), (False, True)):
-            own = np.flatnonzero(used[axis] & (turns[axis] == turned) & (backs[axis] == backward))
-            parts += [(axis, turned, backward, own[n : n + count]) for n in range(0, len(own), count)]
+        for axis in (1, 2, 0):
+            own = np.flatnonzero(self.forms.used[axis][index])
+            views = index[own]
+            kinds = 2 * self.forms.turned[axis][views] + self.forms.backward[axis][views]
+            for kind in np.unique(kinds).tolist():
+                some = own[kinds == kind]
+                parts += [(axis, kind >= 2, kind % 2 == 1, some[n : n + count]) for n in range(0, len(some), count)]
         return parts
 
     def _pack(self, q: Problem, data: Tensor, turned: bool, backward: bool) -> Tensor:
