@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 # Tests start many processes, each of which would compile every module again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: bench-peers demo docs test test-peers test-random test-slow test-wheel wheel lint bench asan install clean
+.PHONY: bench-peers demo docs test test-peers test-random test-slow test-tiled test-wheel wheel lint bench asan install clean
 .DEFAULT_GOAL := demo
 
 # pip with constraints.txt, never a looser request: that would download gigabytes of CUDA libraries for torch.
@@ -56,6 +56,21 @@ $(BRIDGES)/.installed: $(STAMP) tests/bridges/torchvision_without_cuda.py
 test-peers: $(BRIDGES)/.installed
 	PYTHONPATH=$(BRIDGES) $(BIN)/python -m pytest -q -m "slow or not slow" tests/bridges \
 	  tests/scans/importers/test_ismrmrd.py tests/test_walkthroughs.py
+
+# Runs of a Tiled catalogue and of a bluesky RunEngine with a real server and engine: 1 GB, in an environment of its own
+# that also sees .venv.
+TILED := build/tiled-venv
+
+$(TILED)/.installed: $(STAMP)
+	@test -x $(TILED)/bin/python || $(BIN)/python -m venv $(TILED)
+	$(BIN)/python -c "import site; print('import site; site.addsitedir(%r)' % site.getsitepackages()[0])" \
+	  > $$($(TILED)/bin/python -c "import site; print(site.getsitepackages()[0])")/product.pth
+	$(TILED)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'tiled[client,server]' bluesky
+	@touch $@
+
+test-tiled: $(TILED)/.installed
+	TILED_RETRY_ATTEMPTS=2 OMP_NUM_THREADS=1 $(TILED)/bin/python -m pytest -q -m "slow or not slow" \
+	  tests/scans/importers/test_tiled.py tests/bridges/test_bluesky.py
 
 # In dist/: the source distribution, a wheel for Python 3.11 and one for 3.12 and later, of the interpreters that are here.
 wheel:

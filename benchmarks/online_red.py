@@ -25,7 +25,7 @@ from torch import Tensor
 import plugstream as ps
 
 VIEWS, INPUT_SNR = 6, 25.0
-TAUS, SIGMAS = (0.02, 0.05, 0.1, 0.2, 0.5), (2 / 255, 5 / 255, 10 / 255, 20 / 255)
+TAUS, SIGMAS = (0.1, 0.2, 0.5, 1.0, 2.0), (2 / 255, 5 / 255, 10 / 255, 20 / 255)
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "paper-images"
 
 

@@ -61,6 +61,7 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
     "plot_gallery": "True",
     "image_srcset": ["2x"],
+    "thumbnail_size": (600, 420),
 }
 
 html_theme = "furo"

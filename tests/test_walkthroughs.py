@@ -19,7 +19,7 @@ import plugstream as ps
 from effort import THOROUGH, effort, thorough
 from plugstream import cli, open_scan
 
-pytestmark = [thorough, pytest.mark.timeout(effort(60, 900))]
+pytestmark = [thorough, pytest.mark.timeout(effort(180, 900))]
 DOCS = Path(__file__).parents[1] / "docs"
 ALL = ["--sampler", "all", "--iterations", "40"]
 QUICK = ["--report-format", "none", "--threads", "1"]
@@ -33,9 +33,9 @@ def section(page: str, title: str) -> str:
 
 
 def commands(page: str, title: str) -> list[list[str]]:
-    """The commands of a section; what follows after three blanks explains them."""
-    lines = re.findall(r"^    plugstream (.*)$", section(page, title), re.MULTILINE)
-    return [shlex.split(re.split(r" {2,}", line)[0]) for line in lines]
+    """The commands of a section; a backslash at its end continues a line."""
+    text = re.sub(r" \\\n +", " ", section(page, title))
+    return [shlex.split(line) for line in re.findall(r"^    plugstream (.*)$", text, re.MULTILINE)]
 
 
 @pytest.fixture

@@ -120,6 +120,7 @@ BASES: dict[str, list[str]] = {
     "follow": ["npz", "d.npz", "new.zarr"],
     "acquire": ["new.zarr", "--listen", "tcp://127.0.0.1:*"],
     "movie": ["run", "--size", "24"],
+    "publish": ["run", "http://127.0.0.1:9/a"],
     "report": ["run"],
     "watch": ["run"],
     "serve": ["run"],

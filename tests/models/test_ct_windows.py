@@ -233,3 +233,17 @@ def test_bounds_on_a_gpu_are_those_of_the_cpu() -> None:
         rays, voxels, views = SOLID[name](1.0, (11, 20)), Voxels((8, 13, 15), 1.0), torch.arange(4)
         here, there = (CTModel(rays, voxels, device=device).squared_norm_bounds(views) for device in ("cpu", "cuda"))
         assert_allclose(there, here, rtol=1e-4)
+
+
+@needs_native
+@pytest.mark.parametrize(("rows", "size", "center"), [(21, 40, None), (33, 24, 20.0)])
+def test_a_few_slices_of_a_stack_give_the_bits_of_all(rows: int, size: int, center: float | None) -> None:
+    """As the base class computes them, from all slices."""
+    from plugstream.models.base import ModelBase
+
+    angles = 0.01 + np.linspace(0, np.pi, 9, endpoint=False)
+    rays = parallel_beam(angles, (rows, 3 * size // 2), 1e-3, center=center)
+    model, views = CTModel(rays, Voxels((rows, size, size), 1e-3)), torch.arange(9)
+    starts = model.windows(views)
+    whole = [ModelBase._nonnegative_bound(model, views[n : n + 1], starts[n : n + 1]) for n in range(9)]
+    assert model.squared_norm_bounds(views).tolist() == whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import shutil
 import signal
@@ -172,6 +173,41 @@ def test_a_fast_scan_and_a_finished_one_are_followed(scan, tmp_path):
     assert main(with_all_views(words)) == 0
     (record,) = records(tmp_path / "again")
     assert (record.views, record.ended) == (24, True)
+
+
+def test_views_that_come_faster_than_they_can_be_taken_in_wait_and_none_is_lost(scan, tmp_path, monkeypatch):
+    """Two a step here: steps, and so pictures, go on between them, and the run ends with all views."""
+    monkeypatch.setattr("plugstream.runs.views._AT_LEAST", 2)
+    monkeypatch.setattr("plugstream.runs.views._INTAKE", 0.0)
+    monkeypatch.setattr(
+        GrowingViews, "_taken", property(lambda self: math.inf, lambda self, value: None), raising=False
+    )
+    monkeypatch.setattr("plugstream.runs.views._LOOK", 0.0)
+    source, place = open_scan(scan), tmp_path / "live.zarr"
+    geometry = born_geometry(source)
+    with ScanWriter(place, geometry) as writer:
+        writer.append(source.read(torch.arange(4)).numpy(), geometry.transmitters[:4])
+        writer.commit()
+
+        def finish() -> None:
+            while not (tmp_path / "run" / "events.jsonl").exists():
+                time.sleep(0.01)
+            writer.append(source.read(torch.arange(4, 24)).numpy(), geometry.transmitters[4:])
+            writer.commit()
+            writer.finish()
+
+        late = threading.Thread(target=finish)
+        late.start()
+        assert reconstruct(place, tmp_path / "run", "--follow") == 0
+        late.join()
+    found = records(tmp_path / "run")
+    assert found[-1].views == 24
+    assert [record.ended for record in found] == [False] * (len(found) - 1) + [True]
+    grown = np.diff([record.views for record in found])
+    assert grown.max() <= 8
+    assert (grown[1:-1] <= 2).all()
+    steps = [record.step for record in found]
+    assert all(later > before for before, later in itertools.pairwise(steps[1:]))
 
 
 def start_run(live: Path, out: Path) -> subprocess.Popen[bytes]:

@@ -56,6 +56,14 @@ def test_turns_take_at_most_a_hundredth_of_the_time_and_a_twentieth_of_a_second(
     assert pace.spent == pytest.approx(len(taken) * cost)
 
 
+def test_a_live_run_is_shown_more_often(clock):
+    """Previews of 30 ms take a twentieth of the time, and come about twice a second."""
+    pace = Pace(0.5, 0.03, 0.05)
+    taken = turns(pace, clock, 30.0, 0.03)
+    assert pace.spent <= 0.05 + 0.05 * 30.0 + 1e-9
+    assert max(np.diff(taken)) < 0.9
+
+
 def test_ten_seconds_give_thirty_turns_or_more_most_of_them_early(clock):
     taken = turns(Pace(5.0), clock, 10.0, 0.002)
     assert 30 <= len(taken) <= 100

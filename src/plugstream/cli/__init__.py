@@ -63,6 +63,7 @@ COMMANDS = {
     "follow": "form the image while another program writes its file",
     "acquire": "receive a scan from an instrument, view by view",
     "keys": "make keys that let one instrument send a scan, and nobody else",
+    "publish": "write the result of a run into a Tiled catalogue",
     "movie": "make a GIF or MP4 of a run's image as it forms",
     "watch": "follow a run from another terminal",
     "info": "describe a scan, a run, or a file to import",

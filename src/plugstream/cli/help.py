@@ -15,7 +15,7 @@ from typing import Any
 GROUPS: dict[str, tuple[str, ...]] = {
     "begin": ("demo", "reconstruct", "resume", "denoise"),
     "data": ("simulate", "import", "follow", "acquire", "keys", "info", "verify"),
-    "look": ("serve", "watch", "report", "movie"),
+    "look": ("serve", "watch", "report", "movie", "publish"),
     "study": ("baseline", "residual", "tune", "train", "certify", "reproduce"),
     "lists": (
         *("instruments", "importers", "denoisers", "algorithms", "samplers", "momenta", "gradients", "losses"),
@@ -39,6 +39,7 @@ EXAMPLES = {
     "watch": "plugstream watch run",
     "report": "plugstream report run other-run --out comparison.html",
     "movie": "plugstream movie run --out forming.mp4",
+    "publish": "plugstream publish run http://127.0.0.1:8000/api/v1/metadata/results",
     "baseline": "plugstream baseline scan.zarr first",
     "residual": "plugstream residual held-out.zarr run first.npy",
     "tune": "plugstream tune scan.zarr --denoiser bm3d",

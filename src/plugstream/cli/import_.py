@@ -39,7 +39,9 @@ def add_places(parser: argparse.ArgumentParser) -> None:
     """What is imported from where to where."""
     parser.add_argument("kind", help="what the file is, as 'plugstream importers' lists them")
     parser.add_argument(
-        "file", type=scan_place, help="the file to read; or a stream to follow, dectris://HOST:31001 or pva://PV"
+        "file",
+        type=scan_place,
+        help="the file to read; a run of Tiled, http://...; or a stream to follow, dectris://HOST:31001 or pva://PV",
     )
     parser.add_argument("scan", type=Path, nargs="?", help="the scan to make, usually named something.zarr")
 

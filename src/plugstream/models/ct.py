@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from plugstream.base.eigenvalue_bounds import nonnegative_bound
 from plugstream.base.errors import InputError
 from plugstream.base.rows import Rows
 from plugstream.models import ct_cuda, ct_joseph, ct_native
@@ -13,6 +16,7 @@ from plugstream.models.base import ModelBase
 from plugstream.models.ct_counts import RawCounts
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_lines import check_rays
+from plugstream.models.ct_stack import blend_slices, is_stack
 from plugstream.models.ct_windows import ray_windows
 from plugstream.models.views import Views, all_views, as_views, check_shape
 
@@ -102,6 +106,18 @@ class CTModel(ModelBase):
         mask = None if self._mask is None else np.asarray(self._mask[index.numpy()])
         found = ray_windows(self._rays(index), self.voxels, mask=mask, threads=torch.get_num_threads())
         return torch.from_numpy(found).to(device=self.device, dtype=self.data_dtype)
+
+    def _nonnegative_bound(self, view: Tensor, start: Tensor) -> float:
+        """As of `ModelBase`. Where row k sees slice k alone, all slices are alike, and a few give the same number."""
+        rays, few = self._rays(view), ct_native.SLICES
+        if self._mask is not None or self.rays.ndim == 2 or self.data_shape[0] <= few:
+            return super()._nonnegative_bound(view, start)
+        alike = ct_native.serves(start, rays, self.voxels) and bool((start == start[:, :1]).all())
+        if not (alike and is_stack(rays) and blend_slices(rays, self.voxels) is None):
+            return super()._nonnegative_bound(view, start)
+        rows = replace(rays.shift_detector(rows=(few - self.data_shape[0]) / 2), detector=(few, self.data_shape[1]))
+        model = CTModel(rows, self.voxels.slices(0, few), dtype=self.dtype)
+        return float(nonnegative_bound(model.forward, model.adjoint, start[:, :few]))
 
     def _rays(self, index: Tensor | None) -> Rays:
         return self.rays if index is None else self.rays.select(index.numpy())

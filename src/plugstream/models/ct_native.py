@@ -22,7 +22,7 @@ from plugstream import _native
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_stack import blend_slices, is_stack, small_part
 
-_SLICES = 8  # from so many on, slices are projected together: a vector of them at a time
+SLICES = 8  # from so many on, slices are projected together: a vector of them at a time
 _COLUMNS_AT_ONCE = 1 << 20  # of all views, some 200 bytes each
 
 
@@ -86,7 +86,7 @@ def project(image: Tensor, rays: Rays, voxels: Voxels, *, level: str = "") -> Te
     elif is_stack(rays):
         out = np.empty((len(images), len(rays), voxels.shape[0], rays.detector[1]), np.float32)
         for volume, data in zip(images, out, strict=True):
-            if len(volume) < _SLICES:
+            if len(volume) < SLICES:
                 _call("joseph_project", volume, data, rays, voxels, level, by_view=True)
             else:
                 _call("joseph_project_volume", volume, data, _aligned(rays, voxels), voxels, level, oblique=False)
@@ -115,7 +115,7 @@ def back_project(data: Tensor, rays: Rays, voxels: Voxels, *, level: str = "") -
         blend = blend_slices(rays, voxels)
         for rows, volume in zip(values, out, strict=True):
             slices = rows if blend is None else np.matmul(blend.transpose(0, 2, 1), rows)
-            if len(volume) < _SLICES:
+            if len(volume) < SLICES:
                 _call("joseph_back_project", slices, volume, rays, voxels, level, by_view=True)
             else:
                 _call(

@@ -88,11 +88,12 @@ class Pace:
     At t seconds the next turn comes min(every, max(0.03, 0.05 t)) seconds after the one before. All turns together take
     at most 0.01 t + 0.05 t / (t + 0.5) seconds, and the first 0.05: where the disk or the image is slow they are rarer.
 
-    Arguments: every, seconds, 0 for never; cost, an estimate of the seconds that the first turn takes.
+    Arguments: every, seconds, 0 for never; cost, an estimate of the seconds that the first turn takes; share, the part
+    of the run's time that turns may take, 0.01 above.
     """
 
-    def __init__(self, every: float, cost: float = 0.0) -> None:
-        self.every, self.cost = every, cost
+    def __init__(self, every: float, cost: float = 0.0, share: float = _SHARE) -> None:
+        self.every, self.cost, self.share = every, cost, share
         self.spent = 0.0
         self._begun: float | None = None
         self._next = 0.0
@@ -105,7 +106,7 @@ class Pace:
         if self._begun is None:
             self._begun = self._next = now
         passed = now - self._begun
-        allowed = _SHARE * passed + _GRACE * (passed / (passed + _HALF) if self.spent else 1.0)
+        allowed = self.share * passed + _GRACE * (passed / (passed + _HALF) if self.spent else 1.0)
         return now >= self._next and self.spent + self.cost <= allowed
 
     def leave_out(self, seconds: float) -> None:

@@ -318,7 +318,7 @@ def _gather_callbacks(run: RunContext, watch: Watch | None, controls: RunControl
         watch,
         run.terminal,
         Heartbeats(run.log, steps),
-        None if run.part else Previews(run.folder, run.space, run.log, settings.run.preview),
+        None if run.part else Previews(run.folder, run.space, run.log, settings.run.preview, live=settings.scan.follow),
         *run.viewers.callbacks(run.space, run.log),
         run.writer,
         controls,

@@ -37,6 +37,9 @@ from plugstream.solver.result import Progress
 
 # The commit record of a live scan is looked at no more often than this, in seconds.
 _LOOK = 0.05
+# New views, whose L must be bounded, are taken in for so many seconds at once, or for as long as the steps before took,
+# and so many at least: where they come faster than that, the rest wait on the disk, and the image goes on.
+_INTAKE, _AT_LEAST = 0.25, 16
 # How long views that rank 0 has seen may take to be seen by other processes, in seconds.
 _LAG = 60.0
 
@@ -85,7 +88,8 @@ class GrowingViews:
         self.follow = settings.scan.follow
         self.group = plan.parts.group
         self.ended_at: int | None = None
-        self._looked = self._news = time.monotonic()
+        self._most = 4 * _AT_LEAST  # new views that a step may wait for
+        self._looked = self._news = self._taken = time.monotonic()
         self._known_until = past.last_step
         now = Views(0, scan.n_views, (), None, scan.complete, self._first(scan.n_views))
         first = self.group.share(past.views[0] if past.views else now)
@@ -177,11 +181,13 @@ class GrowingViews:
         self._looked = now
         if _refresh(self.scan, f"fix that, and go on with 'plugstream resume {self.log.path.parent}'"):
             self._news = now
-        views, before = self.scan.n_views, record
+        before = record
+        views = min(self.scan.n_views, before.views + self._most)
         patience = self.settings.scan.patience
         ended = self.scan.complete or (patience is not None and now - self._news > patience)
+        ended = ended and views == self.scan.n_views
         if views > before.views or (ended and not before.ended):
-            damaged = before.damaged + self._damaged(before.views)
+            damaged = before.damaged + tuple(view for view in self._damaged(before.views) if view < views)
             return Views(step, views, damaged, before.lipschitz, ended, self._first(views))
         return None
 
@@ -191,13 +197,17 @@ class GrowingViews:
             self._use(self._replay.pop(0))
         if views is None:
             return
-        before, damaged = self.record, views.damaged[len(self.record.damaged) :]
+        before, damaged, begun = self.record, views.damaged[len(self.record.damaged) :], time.monotonic()
         self.views_there = views.views
         self._wait_for(views.views)
         lipschitz = before.lipschitz
         if views.views > before.views and self.bounded:
             lipschitz = max(lipschitz or 0.0, self._bound(range(before.views, views.views), damaged))
         self._change(replace(views, lipschitz=lipschitz), left_out=damaged)
+        if views.views > before.views:
+            now = time.monotonic()
+            budget, each = max(_INTAKE, begun - self._taken), (now - begun) / (views.views - before.views)
+            self._most, self._taken = max(_AT_LEAST, int(budget / max(each, 1e-9))), now
 
     def _wait_for(self, views: int) -> None:
         """Until this process sees what rank 0 saw, which on a disk of the network may take a moment."""

@@ -232,7 +232,7 @@ class RunSettings(Section):
         30.0, "seconds between two checkpoints; 0 for one after every step"
     )
     preview: Annotated[float, Field(ge=0)] = setting(
-        5.0, "seconds between two previews of the image, with more at first; 0 for none"
+        5.0, "seconds between two previews of the image, with more at first, and a tenth with --follow; 0 for none"
     )
     uncertainty: Annotated[int, Field(ge=2, le=10_000)] | None = setting(
         None, "after the last step, make an error map from this many images of halves of the views"

@@ -32,7 +32,7 @@ from plugstream.runs.replay import HistoryReader
 
 # Seconds between two looks at what pages show, between two where somebody has just asked for something, how long that
 # lasts, and between two checks whether a silent run still lives.
-_LOOK, _QUICK, _AFTER, _LIVES = 1.0, 0.15, 3.0, 5.0
+_LOOK, _QUICK, _AFTER, _LIVES = 0.2, 0.15, 3.0, 5.0
 # Looking takes at most this part of one processor.
 _SHARE = 0.05
 # Pixels a side of a thumbnail.

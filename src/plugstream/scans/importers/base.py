@@ -24,6 +24,7 @@ from typing import Any
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Entry, Field, Options, entries, find, register
 from plugstream.base.trust import trusting
+from plugstream.scans.importers.address import run_address
 from plugstream.scans.streams.address import Address, read_place
 
 
@@ -57,8 +58,9 @@ def import_file(
 ) -> tuple[Path, ImportResult]:
     """Make a scan from another program's file, and return its path and content. An output that exists is refused.
 
-    Arguments: kind, the name of an importer; file; out, the scan to make, by default named after the file; values of
-    the importer's options, by name; trust, whether other files that this one names may be read outside its folder.
+    Arguments: kind, the name of an importer; file, or an address of Tiled; out, the scan to make, by default named
+    after the file; values of the importer's options, by name; trust, whether other files that this one names may be
+    read outside its folder.
     """
     entry, options, path, target = plan_import(kind, file, out, values)
     if isinstance(path, Address):
@@ -83,7 +85,7 @@ def plan_import(
     kind: str, file: str | Path, out: str | Path | None, values: Mapping[str, Any] | None
 ) -> tuple[Entry, Options, Path | Address, Path]:
     """The importer, its options, checked, the file or stream, and the scan to make. Arguments: as of `import_file`."""
-    entry, path = find("importer", kind, trust=True), read_place(file)
+    entry, path = find("importer", kind, trust=True), run_address(file) or read_place(file)
     entry.check_installed()
     values = dict(values or {})
     model = import_options(entry, values.get("instrument"))

@@ -14,6 +14,7 @@ from plugstream.base.errors import InputError
 from plugstream.base.registry import Field
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
+from plugstream.scans.importers.address import RunAddress
 from plugstream.scans.importers.base import ImportResult, switch
 from plugstream.scans.importers.ct_fields import FrameChoice
 from plugstream.scans.importers.ct_files import is_stack, read_angles, read_helsinki, read_stack
@@ -23,6 +24,7 @@ from plugstream.scans.importers.ct_hdf5 import (
     read_exchange,
     read_mapped,
     read_nexus,
+    read_run,
     read_stream,
 )
 from plugstream.scans.importers.ct_projections import Projections
@@ -40,6 +42,7 @@ from plugstream.scans.importers.reading import (
     write_reading,
 )
 from plugstream.scans.importers.source import Source, check_names
+from plugstream.scans.importers.tiled import open_tiled
 from plugstream.scans.streams.address import Address
 from plugstream.scans.streams.frames import Names
 
@@ -55,8 +58,8 @@ class CTImport(StepOptions):
 
     map: tuple[str, ...] = Field(
         (),
-        description="where an HDF5 file of another layout has data, flats, darks, angles, image_key, pixel; or which "
-        "attributes of a stream's frames are angles and image_key",
+        description="where an HDF5 file of another layout, or a run of Tiled, has data, flats, darks, angles, "
+        "image_key, pixel; or which attributes of a stream's frames are angles and image_key",
         json_schema_extra={"words": "NAME=PATH"},
     )
     flats: str = Field("all", description="flat fields to use: all, START:STOP of them, or those of another HDF5 file")
@@ -125,14 +128,14 @@ def _setup(projections: Projections, options: CTImport) -> _Setup:
 
 
 def _geometry(
-    projections: Projections, options: CTImport, prepared: Preparation, angles: NDArray[np.float64], setup: _Setup
+    projections: Projections, options: CTImport, prepared: Preparation, turns: NDArray[np.float64], setup: _Setup
 ) -> tuple[Rays, Voxels]:
-    """The rays of the views, and the voxels."""
+    """The rays of views at these angles, and the voxels."""
     columns, rows = projections.shape[1], range(projections.shape[0])[prepared.rows]
     if rows.step != 1 and setup.source is not None:
         raise InputError("of a cone beam every row between the first and the last is needed; leave the step out")
     height, width, scale = setup.height * rows.step, setup.width, 1.0
-    turns, detector = angles[prepared.views], (len(rows), columns)
+    detector = (len(rows), columns)
     distances: dict[str, Any] = {"source": setup.source, "detector": setup.detector, "center": prepared.center}
     if setup.source is None:
         shape: Any = columns if prepared.flat_image else detector
@@ -181,7 +184,9 @@ def open_reading(options: CTImport, file: Path | Address, growth: Growth | None 
         angles = _angles(projections, options, growth)
         setup = _setup(projections, options)
         prepared = _prepare(projections, options, angles, setup.fan, growth)
-        rays, voxels = _geometry(projections, options, prepared, angles, setup)
+        # Of a recording that grows, rays are made with their views: making all at each look takes longer and longer.
+        turns = angles[prepared.views]
+        rays, voxels = _geometry(projections, options, prepared, turns if growth is None else turns[:1], setup)
         dtype, instrument = None, CT.of(rays, voxels, unit=setup.unit, good=prepared.good)
         if options.counts:
             dtype = prepared.keep_counts()
@@ -192,13 +197,17 @@ def open_reading(options: CTImport, file: Path | Address, growth: Growth | None 
         remarks = list(prepared.remarks)
         if setup.unit == "pixel":
             remarks.append("the file does not say how large a pixel is, so lengths are in pixels; --pixel gives metres")
+        remarks += projections.remarks
         if "citation" in projections.provenance:
             remarks.append(f"cite {projections.provenance['citation']}")
 
         def read(views: slice) -> dict[str, Any]:
             data = prepared.read_counts(views) if options.counts else prepared.read(views)
             columns = {"place": prepared.views[views].astype(np.float64)} if options.counts else {}
-            return {"data": data[:, 0] if prepared.flat_image else data, "rays": rays.vectors[views], **columns}
+            new = rays.vectors[views]
+            if growth is not None:
+                new = _geometry(projections, options, prepared, turns[views], setup)[0].vectors
+            return {"data": data[:, 0] if prepared.flat_image else data, "rays": new, **columns}
 
         options = options if growth is None else options.model_copy(update=growth.settings)
         provenance = made_by("ct", file, options, steps=prepared.steps, **projections.provenance)
@@ -228,6 +237,10 @@ def _open_projections(options: CTImport, file: Path | Address, growth: Growth | 
         assert growth is not None
         with name_file(file):
             yield read_stream(growth.memory["tap"].open(_stream_names(options), growth), choice)
+        return
+    if isinstance(file, RunAddress):
+        with name_file(file), open_tiled(file) as run:
+            yield read_run(run, _read_map(options, "/"), choice)
         return
     if not options.map:
         with FORMATS.open(file, growth, choice=choice) as projections:

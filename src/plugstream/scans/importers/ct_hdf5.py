@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -18,11 +20,13 @@ from plugstream.scans.importers.formats import open_source
 from plugstream.scans.importers.growth import Growth
 from plugstream.scans.importers.reading import Indices
 from plugstream.scans.importers.source import Lookup, Source, check_names, unit_of
+from plugstream.scans.importers.tiled import TiledRun
 from plugstream.scans.streams.tap import StreamSource
 
 # The values of image_key.
 _PROJECTION, _FLAT, _DARK = 0, 1, 2
 _NO_FLATS = "it has no flat fields{}, to turn counts into line integrals with; --flats FILE takes those of another file"
+_BOOKKEEPING = re.compile(r"/(seq_num|time|ts_[^/]*)$")  # of a run of Tiled
 # The names that a mapping may have, and where Data Exchange has them.
 NAMES = ("data", "flats", "darks", "angles", "image_key", "pixel")
 _EXCHANGE = {"data": "/exchange/data", "flats": "/exchange/data_white", "darks": "/exchange/data_dark"}
@@ -75,6 +79,17 @@ def read_mapped(source: Source, mapping: Mapping[str, Any], choice: FrameChoice)
     if "image_key" not in mapping:
         return _read_separate("HDF5", look, choice, pixel, {})
     return _read_keyed("HDF5", look, choice, None if pixel is None else (pixel, pixel), {})
+
+
+def read_run(run: TiledRun, mapping: Mapping[str, Any], choice: FrameChoice) -> Projections:
+    """The projections of a run of Tiled: a parallel beam. Arguments: run; the rest as of `read_mapped`."""
+    if "data" not in mapping:
+        there = [f"{name} {shape}" for name, shape, _ in run.names() if not _BOOKKEEPING.search(name)]
+        raise InputError(
+            f"say where it has projections and angles, --map data=/A/B angles=/A/C; it has {', '.join(there[:12])}"
+        )
+    projections = read_mapped(run, mapping, choice)
+    return replace(projections, kind="Tiled", provenance=run.provenance(), remarks=run.remarks())
 
 
 def _read_separate(

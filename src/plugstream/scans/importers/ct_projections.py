@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ class Projections:
         source, detector: distances from the rotation axis in metres; None for a parallel beam.
         center: the column on which the rotation axis is seen, if known.
         flat_image: whether this is a two-dimensional scan rather than a volume of one slice.
-        provenance: what the scan keeps of the file's words.
+        provenance: what the scan keeps of the file's words. remarks on the file for a person.
     """
 
     kind: str
@@ -46,6 +46,7 @@ class Projections:
     center: float | None = None
     flat_image: bool = False
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.views < 1 or min(self.shape) < 1:

@@ -24,6 +24,7 @@ from plugstream.base.errors import DamagedError, InputError, StorageError
 from plugstream.base.registry import Entry, Options
 from plugstream.base.trust import trusting
 from plugstream.scans.checks import check_views, data_bytes
+from plugstream.scans.importers.address import RunAddress
 from plugstream.scans.importers.base import ImportResult, plan_import
 from plugstream.scans.importers.growth import Growth, NotYetError
 from plugstream.scans.importers.hdf5 import SIGNATURE
@@ -47,6 +48,11 @@ _DONE = 2.0
 _ATTEMPTS = 5
 # Views that are looked at behind one that cannot be used, to see whether the writer went on.
 _BEYOND = 8
+
+# Views whose leaving out is said at once; the end tells how many there are.
+_MOST_SAID = 100
+# Options that a recording itself settles, which a process that goes on must not find again.
+_SETTLED = ("flats", "darks", "center", "power")
 
 Opener = Callable[[Growth], AbstractContextManager[Reading]]
 
@@ -108,6 +114,8 @@ def plan_following(
     Arguments: expect, views that there will be, None if unknown.
     """
     entry, options, path, target = plan_import(kind, file, out, values)
+    if isinstance(path, RunAddress):
+        raise InputError("a run of Tiled cannot be followed; plugstream.bridges.bluesky feeds one from its RunEngine")
     if "open_reading" not in entry.facts:
         raise InputError(f"a file of {kind} cannot be followed while it grows; those of ct and hdf5 can")
     if isinstance(path, Address):
@@ -250,7 +258,10 @@ class _Follower:
                 progress(self.committed)
             self._next += step
         if self._tap is not None:
+            if self._writer is not None:  # all of a look at once, since losses make for many short blocks
+                self._writer.commit()
             self._tap.release()
+            progress(self.committed)
         elif self._confirmed < len(self._sums) and not self.growth.final:
             return f"{self.path} has {self._confirmed} of {len(self._sums)} views that were taken from it"
         return ""
@@ -260,7 +271,8 @@ class _Follower:
         if isinstance(error, TakenError):
             return
         self._left_out[self._next] = str(error)
-        self._say(f"view {self._next} is left out: {error}")
+        if len(self._left_out) <= _MOST_SAID:
+            self._say(f"view {self._next} is left out: {error}")
 
     def _read(self, reading: Reading, first: int, count: int) -> dict[str, NDArray[Any]]:
         """Views as the scan has them, data first."""
@@ -311,7 +323,8 @@ class _Follower:
         except RefusedError as error:
             raise NotYetError(f"{error}") from None
         self._writer.append_checked(new)
-        self._writer.commit()
+        if self._tap is None:
+            self._writer.commit()
 
     def _check_same(self, reading: Reading) -> None:
         """Begin the scan, or refuse a recording that is no longer the one that was begun."""
@@ -336,7 +349,7 @@ class _Follower:
         if scan.complete:
             raise InputError(f"the scan {self.out} is finished; choose another name")
         settled = scan.provenance.get("options", {})
-        self.growth.settings = {name: settled[name] for name in ("flats", "darks") if name in settled}
+        self.growth.settings = {name: settled[name] for name in _SETTLED if name in settled}
         self._writer = ScanWriter(self.out)
         scan.refresh()
         sums = read_sums(scan, scan.n_views)
