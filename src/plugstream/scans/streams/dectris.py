@@ -45,7 +45,14 @@ class DectrisFeed:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PULL)
         options = {zmq.LINGER: 0, zmq.RCVHWM: 100, zmq.MAXMSGSIZE: _MOST_BYTES, zmq.IPV6: "[" in host}
-        for option, value in (options | {zmq.HEARTBEAT_IVL: 2000, zmq.HEARTBEAT_TIMEOUT: 6000}).items():
+        # TCP asks whether the detector is there: ZeroMQ's own heartbeats are unknown to older ones.
+        options |= {
+            zmq.TCP_KEEPALIVE: 1,
+            zmq.TCP_KEEPALIVE_IDLE: 10,
+            zmq.TCP_KEEPALIVE_INTVL: 5,
+            zmq.TCP_KEEPALIVE_CNT: 3,
+        }
+        for option, value in options.items():
             self._socket.setsockopt(option, value)
         try:
             self._socket.connect(f"tcp://{host}:{port}")
