@@ -42,13 +42,11 @@ from plugstream.scans.writer import ScanWriter
 
 # Seconds between two looks: while views come, and at most.
 _LOOK, _LONGEST_LOOK = 0.05, 0.5
-# A file that was closed is done if nobody has opened it again for so many seconds.
-_DONE = 2.0
+_DONE = 2.0  # seconds: a file that was closed is done if nobody has opened it again for so long
 # A file that can be opened but not read is looked at so often: what a writer changes meanwhile may look damaged.
 _ATTEMPTS = 5
 # Views that are looked at behind one that cannot be used, to see whether the writer went on.
 _BEYOND = 8
-
 _MOST_SAID = 100  # views whose leaving out is said at once; the end tells how many there are
 # Options that a recording itself settles, which a process that goes on must not find again.
 _SETTLED = ("flats", "darks", "center", "power")
