@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tomllib
 
+import numpy as np
 import pytest
 
 from effort import effort
@@ -99,6 +100,7 @@ def test_what_cannot_be_is_refused_in_one_line(scan, tmp_path, capsys, words, te
         (["--denoiser", "bm3d", "--batch", "4"], None),
         (["--denoiser", "bm3d", "--iterations", "100"], None),
         (["--denoiser", "bm3d", "--algorithm", "pgm"], None),
+        (["--denoiser", "unet"], 12),
         (["--denoiser", "tnrd"], None),
         (["--denoiser", "tv"], None),
         ([], None),
@@ -111,3 +113,40 @@ def test_it_is_the_default_where_the_denoiser_is_given_and_nothing_else(scan, wo
     assert settings.algorithm.fall == fall
     assert (settings.algorithm.name == "inexact-admm") == (fall is not None)
     assert any("fall together" in reason for reason in reasons) == (fall is not None)
+
+
+@pytest.mark.parametrize(
+    ("words", "fall"),
+    [
+        (["--instrument", "ct", "--size", "24", "--views", "40"], 24),
+        (["--instrument", "ct", "--size", "24", "--views", "20"], None),  # too few to hold some out
+        (
+            ["--instrument", "ct", "--size", "24", "--views", "40", "--arc", "60"],
+            None,
+        ),  # none sees what the others miss
+        (["--instrument", "mri", "--size", "32", "--acceleration", "1"], 12),
+    ],
+)
+def test_other_images_have_it_and_say_nothing_of_what_is_not_used(tmp_path, words, fall):
+    """Each step uses all views, and without momentum, so no reason speaks of batches."""
+    assert main(["simulate", str(tmp_path / "scan.zarr"), *words]) == 0
+    typed = [str(tmp_path / "scan.zarr"), "--denoiser", "bm3d"]
+    draft = draft_of(command_parser("reconstruct", typed).parse_args(typed))
+    settings, reasons = advised_settings(draft, open_scan(tmp_path / "scan.zarr"))
+    assert settings.algorithm.fall == fall
+    if fall is not None:
+        assert settings.sampler.name == "all"
+        assert not [reason for reason in reasons if "--momentum" in reason or "--sampler epochs" in reason]
+
+
+def test_a_network_learns_what_white_is_from_the_first_image(tmp_path):
+    """Images of tomography are in 1/m, and those it was trained on from 0 to 1."""
+    scan = tmp_path / "scan.zarr"
+    assert main(["simulate", str(scan), "--instrument", "ct", "--size", "24", "--views", "40"]) == 0
+    stored = open_scan(scan)
+    for words, told in ((["--denoiser", "unet"], True), (["--denoiser", "unet", "--white", "3"], False)):
+        typed = [str(scan), *words]
+        settings, reasons = advised_settings(draft_of(command_parser("reconstruct", typed).parse_args(typed)), stored)
+        brightest = float(np.asarray(stored.truth).max())
+        assert settings.denoiser.white == 3 or brightest / 4 < settings.denoiser.white < 4 * brightest
+        assert any("white is" in reason for reason in reasons) == told

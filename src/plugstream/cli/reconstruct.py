@@ -54,10 +54,10 @@ def _run(parsed: argparse.Namespace, group: Group | None) -> int:
     draft, viewers = draft_of(parsed), viewers_of(parsed)
     settings = draft.settings
     page = open_page(parsed, group)
-    from plugstream.runs.advice import advised_plan
     from plugstream.runs.folder import free_folder
     from plugstream.runs.identity import absolute
     from plugstream.runs.parts import prepare
+    from plugstream.runs.plan import advised_plan
     from plugstream.runs.views import wait_for_scan, wait_for_views
     from plugstream.scans.store import open_scan
 

@@ -44,6 +44,12 @@ def add_viewers(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tensorboard", action="store_true", help="write what TensorBoard reads, into the run's folder tensorboard"
     )
+    group.add_argument(
+        "--publish",
+        metavar="PREFIX",
+        help="serve image, step, distance and verdict as PVs of EPICS, such as recon:Image",
+    )
+    group.add_argument("--allow-put", action="store_true", help="let clients of --publish pause, stop and change sigma")
     parser.add_argument("--serve", action="store_true", help="show the run in a browser while it goes on, and steer it")
     _add_place(parser)
 
@@ -52,7 +58,7 @@ def viewers_of(parsed: argparse.Namespace) -> Viewers:
     """What was asked for; what cannot be done is refused."""
     from plugstream.runs.terminal import Viewers
 
-    viewers = Viewers(parsed.live_zarr, parsed.tensorboard)
+    viewers = Viewers(parsed.live_zarr, parsed.tensorboard, parsed.publish, parsed.allow_put)
     viewers.check()
     return viewers
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from plugstream.instruments.declarations import Advice
 
+# Views with which sigma and the step fall together: enough to hold some out, and few enough to use all in each step.
+_FEWEST, _MOST = 25, 256
+
 
 def advise_momentum(limit: float, batch: int) -> tuple[Advice, ...]:
     """Momentum that grows to a limit and then falls, for steps of `batch` views."""
@@ -13,6 +16,18 @@ def advise_momentum(limit: float, batch: int) -> tuple[Advice, ...]:
     )
     name = ("momentum", "name")
     return Advice(*name, "tapered", reason), Advice("momentum", "momentum_limit", limit, reason, unless=(name,))
+
+
+def advise_fall(n_views: int, steps: int) -> tuple[Advice, ...]:
+    """Runs of so many steps in which sigma and the step fall together, where sigma is searched for.
+
+    For linear models of two-dimensional images. Each step uses all views, so there must not be too many.
+    """
+    if not _FEWEST <= n_views <= _MOST:
+        return ()
+    short = (("algorithm", "iterations"), ("algorithm", "search"))
+    reason = "sigma and the step fall together, which takes the fewest denoiser calls (--fall none)"
+    return (Advice("algorithm", "fall", steps, reason, search=True, sigma="noise", unless=short),)
 
 
 def advise_waves(data: str, floor: float, views: str) -> tuple[Advice, ...]:

@@ -13,6 +13,7 @@ from plugstream.base.errors import InputError
 from plugstream.base.registry import Field, Options
 from plugstream.images.grid import Grid, Points
 from plugstream.images.space import ImageSpace
+from plugstream.instruments.advice import advise_fall
 from plugstream.instruments.base import Experiment, Instrument, Place, add_white_noise, declare
 from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, FixedArray, mask_column
 from plugstream.instruments.spectrum import describe_waves, parse_waves
@@ -219,9 +220,8 @@ class Born2D(Instrument):
             return ()
         why = "no denoiser is given, so that it is tnrd unless held-out views ask for another (--denoiser, --rivals)"
         name, short = ("denoiser", "name"), (("algorithm", "iterations"), ("algorithm", "search"))
-        falls = "sigma and the step fall together, which takes the fewest denoiser calls (--fall none)"
         return (
-            Advice("algorithm", "fall", 12, falls, search=True, sigma="noise", unless=short),
+            *advise_fall(n_views, 12),
             Advice(*name, "tnrd", why, search=True, unless=short),
             Advice("denoiser", "rivals", "bm3d,ridge", why, search=True, unless=(name, *short)),
         )

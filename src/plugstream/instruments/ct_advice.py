@@ -82,7 +82,7 @@ def advise_limited(n_views: int, usual: Iterable[Advice]) -> tuple[Advice, ...]:
     rest = f"there are {_STEPS} steps, since what no view sees comes to rest slowly (--iterations)"
     return (
         Advice("algorithm", "sigma", _SIGMA, strength, sigma="weight"),
-        *(advice for advice in usual if advice.sigma == "noise"),
+        *(advice for advice in usual if advice.sigma == "noise" and not advice.search),
         Advice("algorithm", "search", "none", search),
         Advice("sampler", "name", "all", f"each step uses all {n_views} views, as {why} (--sampler all)"),
         Advice("momentum", "restart", "gradient", "momentum is forgotten where it leads away (--restart)"),

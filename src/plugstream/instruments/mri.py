@@ -14,6 +14,7 @@ from plugstream.base.capacity import check_memory
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.registry import Field, Options
 from plugstream.images.space import ImageSpace
+from plugstream.instruments.advice import advise_fall
 from plugstream.instruments.base import Block, Experiment, Instrument, Place, add_white_noise, declare
 from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, FixedArray, mask_column
 from plugstream.instruments.mri_simulation import MRISimulation, draw_path, paint_image, ring_coils
@@ -192,7 +193,8 @@ class MRI(Instrument):
                 advice.append(Advice("sampler", "name", "epochs", f"{reason} (--sampler epochs)"))
             reason = "views see parts of k-space that hardly overlap, whose differences momentum would gather"
             advice.append(Advice("momentum", "name", "bounded", f"{reason} (--momentum bounded)", True))
-        return tuple(advice)
+        flat = len(self.voxels.shape) == 2
+        return (*advice, *(advise_fall(n_views, 12) if flat else ()))
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """The path, the coils, and the size of voxels."""

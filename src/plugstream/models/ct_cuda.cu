@@ -18,7 +18,6 @@ struct Problem {
     int scaled, sum;                // whether `pack` multiplies by the rays' steps; whether an adjoint pass adds
     int first_plane;                // of a launch of `gather_cells`
     float first_row, beyond_row;    // of its data, from the middle, plus WHOLE
-    float first_read;               // before which a thread's rows do not begin if they are few
     float uneven;                   // how far rows are from equally many in equal heights, in rows of a thread's cells
     long long batch_stride, line_stride;      // where they lie as users have them
     long long packed_batch, packed_place, packed_line;  // and as the kernels do: one matrix, one number, one row to the next

@@ -26,7 +26,7 @@ class Problem(ctypes.Structure):
             "row_margin", "row_size", "column_margin", "large", "batches", "lines", "length", "scaled", "sum",
             "first_plane",
         )),
-        *((name, ctypes.c_float) for name in ("first_row", "beyond_row", "first_read", "uneven")),
+        *((name, ctypes.c_float) for name in ("first_row", "beyond_row", "uneven")),
         *((name, ctypes.c_longlong) for name in (
             "batch_stride", "line_stride", "packed_batch", "packed_place", "packed_line",
         )),

@@ -129,40 +129,31 @@ struct alignas(8) Pair {
     float even, odd;
 };
 
-__device__ static Pair read_now(const Pair* from) {
-#ifdef __CUDA_ARCH__
-    Pair v;
-    asm volatile("ld.global.nc.v2.f32 {%0, %1}, [%2];" : "=f"(v.even), "=f"(v.odd) : "l"(from));
-    return v;
-#else
-    return *from;
-#endif
-}
-
-constexpr int MOST = HIGH * 5 / 4;  // rows that are known by their number
-
-// So many values from any place on, read in pairs.
-__device__ static void read_values(const float* data, unsigned from, float (&values)[MOST]) {
+// COUNT values from any place on, read in pairs.
+template <int COUNT>
+__device__ static void read_values(const float* data, unsigned from, float* values) {
     const Pair* pairs = (const Pair*)data + (from >> 1);
-    float read[MOST + 2];
-    for (int n = 0; n < MOST / 2 + 1; ++n) {
-        const Pair pair = read_now(pairs + n);
+    float read[COUNT + 2];
+    for (int n = 0; n < COUNT / 2 + 1; ++n) {
+        const Pair pair = pairs[n];
         read[2 * n] = pair.even;
         read[2 * n + 1] = pair.odd;
     }
-    for (int n = 0; n < MOST; ++n) values[n] = from & 1 ? read[n + 1] : read[n];
+    for (int n = 0; n < COUNT; ++n) values[n] = from & 1 ? read[n + 1] : read[n];
 }
 
-// By their number, which is `most` or one less; false if that is none of those from ROWS on.
+// By their number, which is `most` or one less; false if that is none of those from ROWS to 5 / 4 HIGH.
 template <bool EVEN, int ROWS>
-__device__ static bool choose_rows(const Column& at, const float* values, float most, bool last, float cell, float low,
-                                   Sums& sums) {
-    if constexpr (ROWS <= MOST) {
+__device__ static bool choose_rows(const Column& at, const float* data, unsigned from, float most, bool last, float cell,
+                                   float low, Sums& sums) {
+    if constexpr (ROWS <= HIGH * 5 / 4) {
         if (most == ROWS) {
+            float values[ROWS];
+            read_values<ROWS>(data, from, values);
             add_rows<EVEN, ROWS, 0>(at, values, last, cell, low, sums);
             return true;
         }
-        return choose_rows<EVEN, ROWS + 1>(at, values, most, last, cell, low, sums);
+        return choose_rows<EVEN, ROWS + 1>(at, data, from, most, last, cell, low, sums);
     }
     return false;
 }
@@ -234,14 +225,12 @@ __device__ static void gather_cells(const Problem& p, const float* data, float* 
             if (!(begin < p.beyond_row && stop > p.first_row)) continue;
             const unsigned side = corner + __float_as_uint(c + WHOLE) * p.row_size;
             at.first = begin - WHOLE;
-            float values[MOST];  // early, as it takes a while
-            read_values(data, side + __float_as_uint(fmaxf(begin, p.first_read)), values);
             if (EVEN) {
                 const float near = __fdividef(1.0f, fmaf(at.first, at.d_row, at.distance));
                 const float first_x = fmaf(at.first, at.x_row, at.x) * near, change = at.d_row * near;
                 const float slope = fmaf(-first_x, at.d_row, at.x_row) * near;
                 at.first_x = first_x - cell;
-                // That of the line nearest to x in MOST rows; a multiple of 2^-22, as places from 2 on are, so
+                // That of the line nearest to x in 5 / 4 HIGH rows; a multiple of 2^-22, as places from 2 on are, so
                 // that x of every row is exact, whatever the cell.
                 at.each_x = __fadd_rn(fmaf(slope, -0.94f * HIGH * change, slope), 3.0f) - 3.0f;
                 // z is (r - start) below / W, and W changes little from row to row.
@@ -252,7 +241,8 @@ __device__ static void gather_cells(const Problem& p, const float* data, float* 
             }
             const float most = __fadd_ru(rows, WHOLE) - WHOLE, less = most - rows;
             if (less >= uneven && less <= 1.0f - uneven &&
-                choose_rows<EVEN, HIGH * 3 / 4 + 1>(at, values, most, stop - begin == most, cell, low, sums))
+                choose_rows<EVEN, HIGH * 3 / 4 + 1>(at, data, side + __float_as_uint(begin), most, stop - begin == most,
+                                                    cell, low, sums))
                 continue;
             const float beyond = fminf(stop, p.beyond_row);
             for (float row = fmaxf(begin, p.first_row); row < beyond; row += 1.0f)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,10 +15,7 @@ from plugstream.runs.default_reasons import default_reasons
 from plugstream.settings import Draft, Settings, SettingsFile, is_weight, needs_sigma, parse_assignment
 
 if TYPE_CHECKING:  # what needs torch is imported when it is used, so that mistakes are reported at once
-    from plugstream.base.processes import Group
     from plugstream.instruments.base import Advice, Columns
-    from plugstream.runs.parts import Parts
-    from plugstream.runs.plan import Plan
     from plugstream.scans import Scan
 
 _SIGMA, _SEARCH, _STAGES = ("algorithm", "sigma"), ("algorithm", "search"), ("algorithm", "hop")
@@ -37,11 +33,11 @@ _LONGEST = 5
 _START = {"noise": "10%", "weight": "20%"}
 # Where sigma and the step fall together, the algorithm, the step of the first run, and how many runs there are at most.
 _BY_FALL = {("algorithm", "name"): "inexact-admm", ("algorithm", "prox_products"): 3, _STEP: "10/L", _SAMPLER: "all"}
-_FALLS = 12
+_FALLS, _UNUSED = 12, ("sampler", "momentum")
 # To which sigma it falls, of images whose first image is as large as the last.
 _FALL_END = "8%"
 # Denoisers with which this was measured to be better (docs/sigma-search.md).
-_FALLING = ("bm3d",)
+_FALLING = ("bm3d", "unet")
 # Where nothing may be given for sigma and the step to fall together by themselves, but for some limits.
 _OTHERS = ("algorithm", "momentum", "gradient", "sampler", "loss")
 _ALIKE = {_FALL, _ARRIVE, ("algorithm", "time_limit")}
@@ -72,35 +68,6 @@ def advise(scan: Scan, *changes: str, file: Path | str | None = None, trust: boo
     typed = [parse_assignment(text) for text in changes]
     draft = Draft.of(source, typed, instrument=scan.instrument.name, trust=trust, used=used)
     return advised_settings(draft, scan)
-
-
-def advised_plan(draft: Draft, scan: Scan, early: Parts | None = None, group: Group | None = None) -> Plan:
-    """The plan of a run with the settings that are advised for a scan.
-
-    A run that nobody asked to search for sigma does without where it goes by blocks of slices.
-
-    Arguments: draft of the settings; scan; early, what was built of the draft already; group, the processes that share
-    the work.
-    """
-    from plugstream.runs.identity import absolute
-    from plugstream.runs.parts import prepare
-    from plugstream.runs.plan import plan
-    from plugstream.runs.search import SearchByBlocks
-
-    def plan_run(*, search: bool) -> Plan:
-        settings, reasons = advised_settings(draft, scan, None if group is None else group.decide, search=search)
-        parts = prepare(absolute(settings), early)
-        return replace(plan(parts if group is None else parts.share(group), scan, divide=True), advice=reasons)
-
-    try:
-        return plan_run(search=True)
-    except SearchByBlocks as error:
-        if draft.settings.algorithm.search is not None:  # somebody asked for it
-            raise
-        try:
-            return plan_run(search=False)
-        except InputError:
-            raise error from None
 
 
 def advised_settings(
@@ -162,13 +129,17 @@ class _Advisor:
         self._if_searched: list[Advice] = []
         self._decide = decide
         self.without_rival = ""  # why no rival of TV is tried on a volume
-        self._sigma_reason = ""
-        self._steps_reasons: list[str] = []  # for a number of steps, which is a limit where they end by arrival
+        self._reasons: dict[tuple[str, str], str] = {}
 
     def add(self, presets: Mapping[tuple[str, str], Any]) -> None:
         """Add presets to those that there are."""
         self.presets |= presets
         self.draft = self.draft.add([(*place, value) for place, value in presets.items()])
+
+    def _forget(self, *places: tuple[str, str]) -> None:
+        """Take back the reasons of settings that will be others, or of no use."""
+        gone = {self._reasons[place] for place in places if place in self._reasons}
+        self.notes = [text for text in self.notes if text not in gone]
 
     def ask_instrument(self, *, strength: bool) -> None:
         """Take over what the instrument advises, unless a person said otherwise or it would do nothing."""
@@ -185,8 +156,7 @@ class _Advisor:
             self.presets[place] = _value(advice)
             if advice.reason not in self.notes:  # which is that of several settings
                 self.notes.append(advice.reason)
-            self._steps_reasons += [advice.reason] if place == _ITERATIONS else []
-            self._sigma_reason = advice.reason if place == _SIGMA else self._sigma_reason
+            self._reasons[place] = advice.reason
         self.add(self.presets)
 
     def _all_advice(self) -> tuple[Advice, ...]:
@@ -278,7 +248,8 @@ class _Advisor:
             self.notes.append(f"{text} (--sigma, or --search none)")
             if not added:  # a person said everything
                 return
-        self.notes = [text for text in self.notes if text != self._sigma_reason]  # of where the search begins, no more
+        # Sigma is now where a search begins; and where it falls, each step uses all views, without momentum.
+        self._forget(_SIGMA, *((place for place in self._reasons if place[0] in _UNUSED) if _FALL in added else ()))
         self.add(added | theirs | self._white(theirs, find_range))
         self.notes += dict.fromkeys(advice.reason for advice in later)
 
@@ -384,7 +355,7 @@ class _Advisor:
         searched = search if isinstance(search, int) else 0  # and not "none"
         usual = a.iterations if searched else int(advised.get(_ITERATIONS, a.iterations))
         limit = searched + _LONGEST * usual
-        self.notes = [text for text in self.notes if text not in self._steps_reasons]
+        self._forget(_ITERATIONS)
         self.notes.append(
             f"the run ends when the image has arrived, after at most {limit} steps (--iterations for a fixed number)"
         )

@@ -44,7 +44,7 @@ from plugstream.runs.parts import Parts, complex_parts, in_tiles, prepare
 from plugstream.runs.search import check_judges, check_search, search_interval
 from plugstream.runs.stages import check_stages, stages_of
 from plugstream.scans.scan import Scan
-from plugstream.settings import Settings, StagePlan, needed_monitors, with_bounds
+from plugstream.settings import Draft, Settings, StagePlan, needed_monitors, with_bounds
 from plugstream.solver.monitors import PSNR, SNR, HeldOutMisfit, Monitor, Variance
 
 
@@ -300,3 +300,31 @@ def _check_guide(denoiser: Denoiser, space: ImageSpace) -> None:
     if guide is not None and not slices and tuple(guide.shape) != tuple(space.spatial):
         sizes = (" x ".join(map(str, shape)) for shape in (guide.shape, space.spatial))
         raise InputError("the guide is {}, but the image {}".format(*sizes))
+
+
+def advised_plan(draft: Draft, scan: Scan, early: Parts | None = None, group: Group | None = None) -> Plan:
+    """The plan of a run with the settings that are advised for a scan.
+
+    A run that nobody asked to search for sigma does without where it goes by blocks of slices.
+
+    Arguments: draft of the settings; scan; early, what was built of the draft already; group, the processes that share
+    the work.
+    """
+    from plugstream.runs.advice import advised_settings
+    from plugstream.runs.identity import absolute
+    from plugstream.runs.search import SearchByBlocks
+
+    def plan_run(*, search: bool) -> Plan:
+        settings, reasons = advised_settings(draft, scan, None if group is None else group.decide, search=search)
+        parts = prepare(absolute(settings), early)
+        return replace(plan(parts if group is None else parts.share(group), scan, divide=True), advice=reasons)
+
+    try:
+        return plan_run(search=True)
+    except SearchByBlocks as error:
+        if draft.settings.algorithm.search is not None:  # somebody asked for it
+            raise
+        try:
+            return plan_run(search=False)
+        except InputError:
+            raise error from None

@@ -134,6 +134,7 @@ def _execute(run: RunContext, *, fresh: bool) -> Result[State]:
         raise explained from error
     finally:
         run.log.close()
+        run.viewers.close()
 
 
 def _with_changes(plan: Plan, past: History, saved: SavedState | None) -> Plan:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plugstream.base.display.frame import Clock
 from plugstream.base.display.screen import Display
 from plugstream.base.display.steps import Steps
+from plugstream.base.errors import InputError
 from plugstream.base.quantities import read_quantity
 from plugstream.images.space import ImageSpace
 from plugstream.runs.callbacks import Callback, Watcher
@@ -18,6 +19,7 @@ from plugstream.runs.events import Event, Heartbeat, Measurement, Note, Quantiti
 
 if TYPE_CHECKING:
     from plugstream.algorithms import State
+    from plugstream.runs.epics import Publisher
     from plugstream.solver.result import Progress
 
 # Measurements that are a line each where lines stay, and the seconds between two of those after them.
@@ -132,11 +134,15 @@ class Viewers:
     """Programs of others that show a run while it goes on; no setting, since the image does not depend on them.
 
     Arguments: live_zarr, where to keep the current image as OME-Zarr (`plugstream.runs.live_zarr`); tensorboard,
-    whether to write what TensorBoard reads (`plugstream.runs.tensorboard`).
+    whether to write what TensorBoard reads (`plugstream.runs.tensorboard`); publish, the prefix of PVs of EPICS
+    (`plugstream.runs.epics`), None for none; allow_put, whether the run may be steered by them.
     """
 
     live_zarr: Path | None = None
     tensorboard: bool = False
+    publish: str | None = None
+    allow_put: bool = False
+    _publishers: list[Publisher] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def check(self) -> None:
         """Refuse a place that cannot be written to, before anything is computed."""
@@ -144,19 +150,36 @@ class Viewers:
             from plugstream.runs.live_zarr import check_place
 
             check_place(self.live_zarr)
+        if self.publish is not None:
+            from plugstream.runs.epics import check_prefix
+
+            check_prefix(self.publish)
+        elif self.allow_put:
+            raise InputError("--allow-put lets clients steer by the PVs of --publish; add --publish PREFIX")
 
     def listeners(self, folder: Path) -> tuple[Listener, ...]:
         """What listens to the log of the run in a folder."""
-        if not self.tensorboard:
-            return ()
-        from plugstream.runs.tensorboard import Tensorboard
+        listeners = list[Listener]()
+        if self.tensorboard:
+            from plugstream.runs.tensorboard import Tensorboard
 
-        return (Tensorboard(folder),)
+            listeners.append(Tensorboard(folder))
+        if self.publish is not None:
+            from plugstream.runs.epics import Publisher
+
+            self._publishers.append(Publisher(self.publish, folder, allow_put=self.allow_put))
+        return (*listeners, *self._publishers)
 
     def callbacks(self, space: ImageSpace, log: EventLog) -> list[Callback]:
         """What acts after the steps of a run whose image has this space."""
-        if self.live_zarr is None:
-            return []
-        from plugstream.runs.live_zarr import LiveZarr
+        callbacks: list[Callback] = [publisher.of(space) for publisher in self._publishers]
+        if self.live_zarr is not None:
+            from plugstream.runs.live_zarr import LiveZarr
 
-        return [LiveZarr(self.live_zarr, space, log)]
+            callbacks.append(LiveZarr(self.live_zarr, space, log))
+        return callbacks
+
+    def close(self) -> None:
+        """The run is over, and its log written."""
+        while self._publishers:
+            self._publishers.pop().close()

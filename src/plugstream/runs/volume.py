@@ -107,6 +107,7 @@ def reconstruct_volume(
             listeners = (*(() if terminal is None else (terminal,)), *viewers.listeners(folder))
             log = EventLog(folder / "events.jsonl", listeners)
             stack.callback(log.close)
+            stack.callback(viewers.close)
         else:
             past, log = History(), SilentLog(folder / "events.jsonl")
         run = _VolumeRun(scan, plan, partition, folder, log, command, source, past, terminal if group.leads else None)

@@ -30,7 +30,7 @@ def plain(item):
     return bytes(item) if isinstance(item, memoryview) else item
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(ITEMS)
 def test_items_are_those_of_cbor2(item):
     assert plain(decode(memoryview(cbor2.dumps(item)))) == item

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import time
 
 import cbor2
 import numpy as np
@@ -63,7 +64,7 @@ def assert_same(live, written, tmp_path, **more):
     assert not scan.instrument.difference(again.instrument)
 
 
-@pytest.mark.parametrize("algorithm", ["bslz4", "lz4", None])
+@pytest.mark.parametrize("algorithm", ["bslz4", pytest.param("lz4", marks=pytest.mark.slow), None])
 def test_a_scan_equals_that_of_a_file(detector, written, tmp_path, algorithm):
     live = Live(detector.address, tmp_path / "live.zarr", None if algorithm else {**CT, "counts": True})
     detector.fields(algorithm=algorithm)
@@ -107,6 +108,7 @@ def test_nothing_that_is_sent_ends_it(detector, written, tmp_path):
     detector.send(image("0", typed(frame(0))), image(1.5, typed(frame(0))), image(-3, typed(frame(0))))
     detector._socket.send_multipart([good, good])
     detector.send(*[b"\xa1\x00" * 10] * 3000)
+    detector.send(*[start(9, user_data={"image_key": n % 3}) for n in range(20)], start())  # and nothing after them
     detector.views(range(1, 5))
     detector.send(image(5, 3))
     detector.views(range(6, 20))
@@ -166,6 +168,21 @@ def test_a_series_for_each_view(detector, written, tmp_path):
         detector.send(image(0, typed(frame(n)), n + 10), eiger.end(n + 10))
     live.end()
     assert_same(live, written, tmp_path)
+
+
+def test_a_series_that_is_ended_early(detector, written, tmp_path):
+    """The scan is what is there, whatever a table expects."""
+    table = tmp_path / "angles.txt"
+    np.savetxt(table, [eiger.angle(n) for n in range(20)])
+    live = Live(detector.address, tmp_path / "live.zarr", {**CT, "angles": str(table)})
+    detector.fields()
+    detector.send(start(goniometer={}))
+    detector.views(range(12))
+    detector.send(eiger.end())
+    result = live.end()
+    assert result.views == 12
+    assert "series 1 ended after 12 of 20 images" in result.remarks
+    assert_same(live, written, tmp_path, angles=None, select="0:12")
 
 
 class Stopped(Live):
@@ -290,6 +307,37 @@ def test_a_missing_package_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "zmq", None)
     with pytest.raises(InputError, match=r"streaming needs pyzmq; install it with: pip install 'plugstream\[live\]'"):
         follow_file("ct", "dectris://127.0.0.1", tmp_path / "scan.zarr", CT)
+
+
+@pytest.mark.slow
+def test_an_import_that_is_killed_goes_on(detector, written, tmp_path):
+    """SIGKILL at any time loses no committed view, and adds none twice."""
+    words = [sys.executable, "-m", "plugstream", "import", "ct", detector.address, str(tmp_path / "live.zarr")]
+    words += ["--follow", "--center", "11.5", "--rows", "1"]
+    detector._socket.setsockopt(zmq.SNDTIMEO, 60_000)
+    for numbers, last in ((range(7), False), (range(7, 13), False), (range(13, 20), True)):
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+            if numbers.start == 0:
+                detector.fields()
+                detector.send(start())
+            detector.views(numbers)
+            if last:
+                detector.send(eiger.end())
+                said = process.communicate(timeout=60)[1]
+                assert process.returncode == 0, said
+                assert "going on after 13 views" in said
+                continue
+            until = time.monotonic() + 60
+            while time.monotonic() < until and process.poll() is None:
+                if (tmp_path / "live.zarr").exists() and open_scan(tmp_path / "live.zarr").n_views >= numbers.stop:
+                    break
+                time.sleep(0.02)
+            process.kill()
+            process.communicate()
+    assert open_scan(tmp_path / "live.zarr").n_views == 20
+    import_file("ct", written, tmp_path / "again.zarr", {**CT, "air": 0, "hardening": "none", "pixel": 1e-4})
+    same = [open_scan(tmp_path / name).read().numpy().tobytes() for name in ("live.zarr", "again.zarr")]
+    assert same[0] == same[1]
 
 
 @pytest.mark.slow

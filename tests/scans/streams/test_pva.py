@@ -186,6 +186,7 @@ def test_a_flood_loses_nothing_unnoticed(detector, tmp_path):
     assert result.views + (int(left_out[0].split()[0]) if left_out else 0) == 2000
 
 
+@pytest.mark.slow
 def test_a_pv_that_is_no_picture(detector, tmp_path):
     live = Live(detector.angle, tmp_path / "live.zarr", patience=1)
     for n in range(20):

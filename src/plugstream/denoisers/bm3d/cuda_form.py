@@ -43,10 +43,11 @@ def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2) ->
         sigma: float32 on the same device, one for each image; never read by the host, and not to be changed later. 0
             returns the image as it is.
     """
-    call, count = _graph_call(profile, stages), max(1, AT_ONCE // (images.shape[-2] * images.shape[-1]))
-    if len(images) <= count:
+    call, (number, height, width) = _graph_call(profile, stages), images.shape
+    most = max(1, AT_ONCE // (height * width))
+    if number <= most:
         return call(images, sigma)
-    parts = zip(images.split(count), sigma.split(count), strict=True)
+    parts = zip(images.split(most), sigma.split(most), strict=True)
     return torch.cat([call(some, levels) for some, levels in parts])
 
 

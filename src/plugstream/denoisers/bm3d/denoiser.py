@@ -68,7 +68,7 @@ class BM3D(Denoiser):
         require_real(image, "BM3D")
         if not image.is_floating_point():
             raise InputError(f"BM3D needs an image of floating point numbers, not {image.dtype}")
-        if image.device.type == "cpu" and not bool(torch.isfinite(image).all()):
+        if image.is_cpu and not bool(torch.isfinite(image).all()):
             raise InputError("the image holds NaN or infinity, which BM3D would spread; fix it first")
         stack = image[None] if image.ndim == 2 else image.reshape(-1, *image.shape[-2:])
         stack = stack.float().contiguous()

@@ -128,14 +128,14 @@ def _setup(projections: Projections, options: CTImport) -> _Setup:
 
 
 def _geometry(
-    projections: Projections, options: CTImport, prepared: Preparation, angles: NDArray[np.float64], setup: _Setup
+    projections: Projections, options: CTImport, prepared: Preparation, turns: NDArray[np.float64], setup: _Setup
 ) -> tuple[Rays, Voxels]:
-    """The rays of the views, and the voxels."""
+    """The rays of views at these angles, and the voxels."""
     columns, rows = projections.shape[1], range(projections.shape[0])[prepared.rows]
     if rows.step != 1 and setup.source is not None:
         raise InputError("of a cone beam every row between the first and the last is needed; leave the step out")
     height, width, scale = setup.height * rows.step, setup.width, 1.0
-    turns, detector = angles[prepared.views], (len(rows), columns)
+    detector = (len(rows), columns)
     distances: dict[str, Any] = {"source": setup.source, "detector": setup.detector, "center": prepared.center}
     if setup.source is None:
         shape: Any = columns if prepared.flat_image else detector
@@ -184,7 +184,9 @@ def open_reading(options: CTImport, file: Path | Address, growth: Growth | None 
         angles = _angles(projections, options, growth)
         setup = _setup(projections, options)
         prepared = _prepare(projections, options, angles, setup.fan, growth)
-        rays, voxels = _geometry(projections, options, prepared, angles, setup)
+        # Of a recording that grows, rays are made with their views: making all at each look takes longer and longer.
+        turns = angles[prepared.views]
+        rays, voxels = _geometry(projections, options, prepared, turns if growth is None else turns[:1], setup)
         dtype, instrument = None, CT.of(rays, voxels, unit=setup.unit, good=prepared.good)
         if options.counts:
             dtype = prepared.keep_counts()
@@ -202,7 +204,10 @@ def open_reading(options: CTImport, file: Path | Address, growth: Growth | None 
         def read(views: slice) -> dict[str, Any]:
             data = prepared.read_counts(views) if options.counts else prepared.read(views)
             columns = {"place": prepared.views[views].astype(np.float64)} if options.counts else {}
-            return {"data": data[:, 0] if prepared.flat_image else data, "rays": rays.vectors[views], **columns}
+            new = rays.vectors[views]
+            if growth is not None:
+                new = _geometry(projections, options, prepared, turns[views], setup)[0].vectors
+            return {"data": data[:, 0] if prepared.flat_image else data, "rays": new, **columns}
 
         options = options if growth is None else options.model_copy(update=growth.settings)
         provenance = made_by("ct", file, options, steps=prepared.steps, **projections.provenance)

@@ -42,12 +42,14 @@ from plugstream.scans.writer import ScanWriter
 
 # Seconds between two looks: while views come, and at most.
 _LOOK, _LONGEST_LOOK = 0.05, 0.5
-# A file that was closed is done if nobody has opened it again for so many seconds.
-_DONE = 2.0
+_DONE = 2.0  # seconds: a file that was closed is done if nobody has opened it again for so long
 # A file that can be opened but not read is looked at so often: what a writer changes meanwhile may look damaged.
 _ATTEMPTS = 5
 # Views that are looked at behind one that cannot be used, to see whether the writer went on.
 _BEYOND = 8
+_MOST_SAID = 100  # views whose leaving out is said at once; the end tells how many there are
+# Options that a recording itself settles, which a process that goes on must not find again.
+_SETTLED = ("flats", "darks", "center", "power")
 
 Opener = Callable[[Growth], AbstractContextManager[Reading]]
 
@@ -253,7 +255,10 @@ class _Follower:
                 progress(self.committed)
             self._next += step
         if self._tap is not None:
+            if self._writer is not None:  # all of a look at once, since losses make for many short blocks
+                self._writer.commit()
             self._tap.release()
+            progress(self.committed)
         elif self._confirmed < len(self._sums) and not self.growth.final:
             return f"{self.path} has {self._confirmed} of {len(self._sums)} views that were taken from it"
         return ""
@@ -263,7 +268,8 @@ class _Follower:
         if isinstance(error, TakenError):
             return
         self._left_out[self._next] = str(error)
-        self._say(f"view {self._next} is left out: {error}")
+        if len(self._left_out) <= _MOST_SAID:
+            self._say(f"view {self._next} is left out: {error}")
 
     def _read(self, reading: Reading, first: int, count: int) -> dict[str, NDArray[Any]]:
         """Views as the scan has them, data first."""
@@ -314,7 +320,8 @@ class _Follower:
         except RefusedError as error:
             raise NotYetError(f"{error}") from None
         self._writer.append_checked(new)
-        self._writer.commit()
+        if self._tap is None:
+            self._writer.commit()
 
     def _check_same(self, reading: Reading) -> None:
         """Begin the scan, or refuse a recording that is no longer the one that was begun."""
@@ -339,7 +346,7 @@ class _Follower:
         if scan.complete:
             raise InputError(f"the scan {self.out} is finished; choose another name")
         settled = scan.provenance.get("options", {})
-        self.growth.settings = {name: settled[name] for name in ("flats", "darks") if name in settled}
+        self.growth.settings = {name: settled[name] for name in _SETTLED if name in settled}
         self._writer = ScanWriter(self.out)
         scan.refresh()
         sums = read_sums(scan, scan.n_views)

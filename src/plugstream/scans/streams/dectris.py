@@ -37,7 +37,7 @@ class DectrisFeed:
 
     def __init__(self, address: Address, frames: LiveFrames) -> None:
         zmq = self._zmq = zmq_module()
-        self.frames, self.ended, self.remarks = frames, False, list[str]()
+        self.frames, self.ended, self.aborted, self.remarks = frames, False, False, list[str]()
         # Of the series: the start message's fields that count, and the place of its image 0.
         self._start: dict[str, Any] = frames.memory.get("start", {})
         self._mask: NDArray[np.bool_] | None = None
@@ -45,7 +45,14 @@ class DectrisFeed:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PULL)
         options = {zmq.LINGER: 0, zmq.RCVHWM: 100, zmq.MAXMSGSIZE: _MOST_BYTES, zmq.IPV6: "[" in host}
-        for option, value in (options | {zmq.HEARTBEAT_IVL: 2000, zmq.HEARTBEAT_TIMEOUT: 6000}).items():
+        # TCP asks whether the detector is there: ZeroMQ's own heartbeats are unknown to older ones.
+        options |= {
+            zmq.TCP_KEEPALIVE: 1,
+            zmq.TCP_KEEPALIVE_IDLE: 10,
+            zmq.TCP_KEEPALIVE_INTVL: 5,
+            zmq.TCP_KEEPALIVE_CNT: 3,
+        }
+        for option, value in options.items():
             self._socket.setsockopt(option, value)
         try:
             self._socket.connect(f"tcp://{host}:{port}")
@@ -121,11 +128,12 @@ class DectrisFeed:
             "channels": [str(name) for name in channels] if isinstance(channels, list) else [],
             "axes": axes,
             "user": {str(k): v for k, v in user.items() if _is_plain(v)} if isinstance(user, dict) else {},
+            "facts": _read_facts(content),
             "pixel": [float(size) for size in sizes] if all(_is_number(n) and 0 < n < 1 for n in sizes) else None,
         }
         self._mask = self._read_mask(content.get("pixel_mask"))
-        self.frames.remember(start=self._start)
-        self.frames.announce(self._start["first"], self._start["user"].get(self.frames.names.image_key, PROJECTION))
+        kind = self._start["user"].get(self.frames.names.image_key, PROJECTION)
+        self.frames.announce(self._start["first"], kind, start=self._start)
 
     def _read_mask(self, masks: Any) -> NDArray[np.bool_] | None:
         """Which pixels do not count, where the detector says so (header_detail all)."""
@@ -164,6 +172,7 @@ class DectrisFeed:
             self.frames.add_lost(number, f"cannot be used: {error}")
             return
         self.frames.pixel = self.frames.pixel or (tuple(start["pixel"]) if start["pixel"] else None)
+        self.frames.facts = start["facts"]
         self.frames.add(number, self._without_gaps(frame), attributes)
 
     def _without_gaps(self, frame: NDArray[Any]) -> NDArray[Any]:
@@ -172,10 +181,11 @@ class DectrisFeed:
         Those between modules, and broken ones, have the largest number of their type.
         """
         frame = frame.astype(frame.dtype.newbyteorder("="))  # a copy
-        if frame.dtype.kind == "u":
-            frame[frame == np.iinfo(frame.dtype).max] = 0
-        if self._mask is not None:
-            frame[self._mask] = 0
+        bad = frame == np.iinfo(frame.dtype).max if frame.dtype.kind == "u" else np.zeros(frame.shape, dtype=bool)
+        bad |= False if self._mask is None else self._mask
+        if self.frames.bad is None:
+            self.frames.keep_bad(bad)
+        frame[bad] = 0
         return frame
 
     def _end(self) -> None:
@@ -184,7 +194,22 @@ class DectrisFeed:
         if 0 < came < expected:
             self.remarks.append(f"series {self._start['series']} ended after {came} of {expected} images")
         self.ended |= self.frames.has(PROJECTION, self._start["first"])
+        self.aborted = self.ended and came < expected
         self._start = {}
+
+
+def _read_facts(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a start message says of the setup, in metres, and where the beam is, row and column."""
+    facts: dict[str, Any] = {}
+    center: list[Any] = [content.get(name) for name in ("beam_center_y", "beam_center_x")]
+    if all(_is_number(place) and 0 < place < _MOST_SIDE for place in center):
+        facts["center"] = [round(place) for place in center]
+    moved, wave = content.get("detector_translation"), content.get("incident_wavelength")
+    if isinstance(moved, list) and len(moved) == 3 and _is_number(moved[2]) and moved[2] > 0:
+        facts["distance"] = float(moved[2])
+    if _is_number(wave) and 0 < (wave or 0) < 1000:  # angstroms
+        facts["wavelength"] = 1e-10 * float(wave or 0)
+    return facts
 
 
 def _is_number(value: Any) -> bool:

@@ -74,8 +74,9 @@ class LiveFrames:
     process needs to go on: flat and dark fields, and what the source wants to remember; say, for lines to a person;
     resume, whether to go on from that folder.
     Attributes: keys and angles of all frames that count; shape, dtype of theirs; counts of frames that were not used,
-    by kind; memory, what the source has remembered; pixel, height and width in metres, None if unknown; resuming,
-    whether no frame has come yet to a process that goes on.
+    by kind; memory, what the source has remembered; pixel, height and width in metres, None if unknown; facts of the
+    detector, by the names of importers' options; bad (rows, columns), pixels that never count, None if unknown;
+    resuming, whether no frame has come yet to a process that goes on.
     """
 
     def __init__(
@@ -87,6 +88,8 @@ class LiveFrames:
         self.shape: tuple[int, int] | None = None
         self.dtype: np.dtype[Any] | None = None
         self.pixel: tuple[float, float] | None = None
+        self.facts: dict[str, Any] = {}
+        self.bad: NDArray[np.bool_] | None = None
         self.counts: Counter[str] = Counter()
         self.memory: dict[str, Any] = {}
         self.most = min(_MOST_BYTES, machine_memory() // 8)
@@ -101,7 +104,7 @@ class LiveFrames:
             if resume:
                 self._restore()
             elif keep.is_dir():
-                for path in [*keep.glob("*-[12].npy"), *keep.glob("stream.json")]:
+                for path in [*keep.glob("*-[12].npy"), *keep.glob("bad.npy"), *keep.glob("stream.json")]:
                     path.unlink()
 
     @property
@@ -180,14 +183,25 @@ class LiveFrames:
         for number in [number for number in self._sums if number < self.next - _RECENT]:
             del self._sums[number]
 
-    def announce(self, number: int, kind: Any) -> None:
-        """Say of which kind frames are from a place on, should one be lost. Arguments: number; kind, as image_key."""
-        self.remember(kinds=sorted([*self.memory.get("kinds", []), [number, _read_key(kind)]]))
+    def announce(self, number: int, kind: Any, **values: Any) -> None:
+        """Say of which kind frames are from a place on, should one be lost.
+
+        Arguments: number; kind, as image_key; values to remember.
+        """
+        kinds, key = [one for one in self.memory.get("kinds", []) if one[0] != number], _read_key(kind)
+        before = next((one for first, one in reversed(kinds) if first < number), PROJECTION)
+        self.remember(kinds=sorted([*kinds, *([] if key == before else [[number, key]])]), **values)
 
     def remember(self, **values: Any) -> None:
         """Keep values of JSON for a later process."""
         self.memory |= values
         self._write("stream.json", json.dumps(self.memory).encode())
+
+    def keep_bad(self, bad: NDArray[np.bool_]) -> None:
+        """Say which pixels never count, once and for all."""
+        self.bad, content = bad, io.BytesIO()
+        np.save(content, bad, allow_pickle=False)
+        self._write("bad.npy", content.getbuffer())
 
     def _write(self, name: str, content: bytes | memoryview) -> None:
         with _storing(self.keep):
@@ -195,8 +209,9 @@ class LiveFrames:
             write_whole(self.keep / name, [content])
 
     def has(self, key: int, first: int) -> bool:
-        """Whether there is a frame of this kind from this place on."""
-        return key in self.keys[first:] or any(n >= first and one.key == key for n, one in self._early.items())
+        """Whether there is a frame of this kind, that can be used, from this place on."""
+        early = any(n >= first and one.key == key and one.data is not None for n, one in self._early.items())
+        return early or any(self.keys[n] == key and n not in self._reasons for n in range(first, self.next))
 
     def _is_new(self, number: int, total: int | None) -> bool:
         """Whether to take a frame; others are counted."""
@@ -280,6 +295,7 @@ class LiveFrames:
         try:
             place = self.keep / "stream.json"
             self.memory = json.loads(read_small(place)) if place.exists() else {}
+            self.bad = np.load(self.keep / "bad.npy", allow_pickle=False) if (self.keep / "bad.npy").exists() else None
             self._keeping = False
             for path in sorted(self.keep.glob("*-[12].npy")):
                 number, key = (int(word) for word in path.stem.split("-"))

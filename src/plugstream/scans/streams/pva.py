@@ -44,7 +44,8 @@ class PvaFeed:
 
     def __init__(self, address: Address, frames: LiveFrames) -> None:
         thread = p4p_module()
-        self.address, self.frames, self.ended, self.remarks = address, frames, False, list[str]()
+        self.address, self.frames, self.remarks = address, frames, list[str]()
+        self.ended = self.aborted = False  # for ever: a PV has no end
         self._first: int | None = frames.memory.get("first")  # the uniqueId of place 0
         # When, what, and whether it was there already when the connection began.
         self._arrived: deque[tuple[float, Any, bool]] = deque()

@@ -25,11 +25,13 @@ _REPEATS = 64  # views before the last one that a stream may send again to a new
 class Feed(Protocol):
     """What a module of a source has.
 
-    Attributes: name, for people; ended, whether the scan is at its end; remarks for a person.
+    Attributes: name, for people; ended, whether the scan may be at its end; aborted, whether somebody ended it early;
+    remarks for a person.
     """
 
     name: str
     ended: bool
+    aborted: bool
     remarks: list[str]
 
     def receive(self) -> None:
@@ -60,19 +62,24 @@ class Tap:
         if self._feed is not None:
             self._feed.close()
 
-    def open(self, names: Names, growth: Growth) -> StreamSource:
-        """The frames that are there by now. Arguments: names, the same at each look; growth."""
+    def open(self, names: Names, growth: Growth, *, fields: bool = True) -> StreamSource:
+        """The frames that are there by now.
+
+        Arguments: names, the same at each look; growth; fields, whether frames may have to wait for flat fields.
+        """
         if self._frames is None:
             self._frames = LiveFrames(names, self.grace, self.keep, self.say, resume=self.resume)
             self._feed = _make_feed(self.address, self._frames)
         frames, feed = self._frames, self._feed
         assert feed is not None
-        if frames.full and "field" not in growth.memory:  # nothing was taken since the last look
+        if frames.full and fields and "field" not in growth.memory:  # nothing was taken since the last look
             raise InputError(f"{frames.room}; they wait for flat fields, which --flats FILE takes from another file")
         feed.receive()
         frames.settle(now=growth.final)
         growth.closed = feed.ended and not frames.pending
-        if growth.closed and growth.expected is not None and frames.keys.count(PROJECTION) < growth.expected:
+        if growth.closed and feed.aborted:
+            growth.final = True
+        elif growth.closed and growth.expected is not None and frames.keys.count(PROJECTION) < growth.expected:
             feed.go_on()
         if frames.shape is None:
             growth.wait(f"no frame {frames.trouble}has come from {self.address} yet")
