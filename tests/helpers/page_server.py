@@ -6,7 +6,7 @@ import http.client
 import importlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -74,13 +74,15 @@ def _messages(answer: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
 
 
 @contextmanager
-def serving(*folders: Path, host: str = "127.0.0.1", token: str = TOKEN) -> Iterator[Site]:
+def serving(*folders: Path, host: str = "127.0.0.1", token: str = TOKEN, allowed: Sequence[str] = ()) -> Iterator[Site]:
     """Serve these folders in a thread of this process."""
     for name in ("uvicorn", "plugstream.runs.pages.server"):
         importlib.import_module(name)  # now, so that no request waits for it
     listener, over = open_socket(host, 0), threading.Event()
     site = Site(address_of(listener, token))
-    thread = threading.Thread(target=serve_runs, args=(folders, listener, token, (), lambda pages: over.wait(0.05)))
+    thread = threading.Thread(
+        target=serve_runs, args=(folders, listener, token, tuple(allowed), lambda pages: over.wait(0.05))
+    )
     thread.start()
     try:
         yield site
