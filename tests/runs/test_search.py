@@ -202,7 +202,7 @@ def test_a_sigma_that_an_instrument_advises_is_where_the_search_begins(tmp_path,
     assert known["sigma"] / reach <= trials[-1].sigma <= known["sigma"] * reach
     assert settings_of(tmp_path / "run")["algorithm"]["sigma"] == trials[-1].sigma
     assert settings_of(tmp_path / "run")["sampler"]["name"] == "epochs"
-    typed = [place, "--instrument", name, "--denoiser", "bm3d"]  # whose sigma is a noise level
+    typed = [place, "--instrument", name, "--denoiser", "bm3d", "--fall", "none"]  # whose sigma is a noise level
     settings, _ = advised_settings(draft_of(command_parser("reconstruct", typed).parse_args(typed)), open_scan(place))
     assert (settings.algorithm.search, settings.algorithm.iterations) == (250, 750)  # the last a limit
 
