@@ -120,21 +120,20 @@ def test_it_is_the_default_where_the_denoiser_is_given_and_nothing_else(scan, wo
     [
         (["--instrument", "ct", "--size", "24", "--views", "40"], 24),
         (["--instrument", "ct", "--size", "24", "--views", "20"], None),  # too few to hold some out
-        (
-            ["--instrument", "ct", "--size", "24", "--views", "40", "--arc", "60"],
-            None,
-        ),  # none sees what the others miss
+        (["--instrument", "ct", "--size", "24", "--views", "40", "--arc", "60"], None),  # angles are missing
         (["--instrument", "mri", "--size", "32", "--acceleration", "1"], 12),
     ],
 )
 def test_other_images_have_it_and_say_nothing_of_what_is_not_used(tmp_path, words, fall):
     """Each step uses all views, and without momentum, so no reason speaks of batches."""
     assert main(["simulate", str(tmp_path / "scan.zarr"), *words]) == 0
-    typed = [str(tmp_path / "scan.zarr"), "--denoiser", "bm3d"]
-    draft = draft_of(command_parser("reconstruct", typed).parse_args(typed))
-    settings, reasons = advised_settings(draft, open_scan(tmp_path / "scan.zarr"))
-    assert settings.algorithm.fall == fall
-    if fall is not None:
+    for more in ([], ["--fall", "30"]) if fall else ([],):
+        typed = [str(tmp_path / "scan.zarr"), "--denoiser", "bm3d", *more]
+        draft = draft_of(command_parser("reconstruct", typed).parse_args(typed))
+        settings, reasons = advised_settings(draft, open_scan(tmp_path / "scan.zarr"))
+        assert settings.algorithm.fall == (30 if more else fall)
+        if fall is None:
+            continue
         assert settings.sampler.name == "all"
         assert not [reason for reason in reasons if "--momentum" in reason or "--sampler epochs" in reason]
 
@@ -144,7 +143,11 @@ def test_a_network_learns_what_white_is_from_the_first_image(tmp_path):
     scan = tmp_path / "scan.zarr"
     assert main(["simulate", str(scan), "--instrument", "ct", "--size", "24", "--views", "40"]) == 0
     stored = open_scan(scan)
-    for words, told in ((["--denoiser", "unet"], True), (["--denoiser", "unet", "--white", "3"], False)):
+    for words, told in (
+        (["--denoiser", "unet"], True),
+        (["--denoiser", "unet", "--white", "3"], False),
+        (["--denoiser", "unet", "--sigma", "1%"], True),
+    ):
         typed = [str(scan), *words]
         settings, reasons = advised_settings(draft_of(command_parser("reconstruct", typed).parse_args(typed)), stored)
         brightest = float(np.asarray(stored.truth).max())

@@ -130,6 +130,7 @@ class _Advisor:
         self._decide = decide
         self.without_rival = ""  # why no rival of TV is tried on a volume
         self._reasons: dict[tuple[str, str], str] = {}
+        self._sure_of_range = False  # whether the first image is as large as the last
 
     def add(self, presets: Mapping[tuple[str, str], Any]) -> None:
         """Add presets to those that there are."""
@@ -146,6 +147,7 @@ class _Advisor:
         meaning = _meaning(self.typed.denoiser.name)
         for advice in self._all_advice():
             place = (advice.section, advice.key)
+            self._sure_of_range |= place == _SIGMA
             if (self.typed.scan.follow and not advice.always) or advice.sigma not in (None, meaning):
                 continue
             if not self._applies(advice, place, strength=strength):
@@ -249,7 +251,8 @@ class _Advisor:
             if not added:  # a person said everything
                 return
         # Sigma is now where a search begins; and where it falls, each step uses all views, without momentum.
-        self._forget(_SIGMA, *((place for place in self._reasons if place[0] in _UNUSED) if _FALL in added else ()))
+        falls = _FALL in theirs or self.typed.algorithm.fall is not None
+        self._forget(_SIGMA, *(place for place in self._reasons if falls and place[0] in _UNUSED))
         self.add(added | theirs | self._white(theirs, find_range))
         self.notes += dict.fromkeys(advice.reason for advice in later)
 
@@ -301,8 +304,8 @@ class _Advisor:
         return {place: white}
 
     def _growth(self) -> float:
-        """What white is over the range of the first image, which is the last one's where a sigma is advised."""
-        return 1.0 if _SIGMA in self.presets else _WHITE
+        """What white is over the range of the first image: 1 for instruments that advise a sigma by it."""
+        return 1.0 if self._sure_of_range else _WHITE
 
     def choose_views(self) -> None:
         """Say how many views a step uses, and which, where nobody does.
