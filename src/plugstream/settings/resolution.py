@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -235,7 +236,7 @@ def _validate(values: Mapping[str, Any]) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][:2])
-        text = first["msg"].removeprefix("Value error, ")
+        text = re.sub(r"0\.0{9,}\d+", lambda m: f"{float(m[0]):g}", first["msg"].removeprefix("Value error, "))
         reason = text[:1].lower() + text[1:]
         raise InputError(f"setting {where} = {first['input']!r} cannot be used: {reason}") from None
 
