@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import plugstream as ps
-from plugstream.cli import main
 from plugstream.denoisers.networks.unet import FOLDER, PROFILES, UNet, load_unet
 from plugstream.images.pictures import load_picture
 
@@ -72,8 +71,3 @@ def test_on_a_gpu_it_is_that_of_the_cpu_but_for_16_bits(profile):
     x = z.cuda().double().requires_grad_()
     (gradient,) = torch.autograd.grad(denoiser(x, 0.1).square().sum(), x)
     assert bool(gradient.isfinite().all())
-
-
-def test_a_limit_is_told_as_a_number_that_can_be_read(capsys):
-    assert main(["reconstruct", "scan.zarr", "--denoiser", "unet", "--white", "-3"]) == 2
-    assert capsys.readouterr().err.strip().endswith("input should be greater than or equal to 1e-100")
