@@ -261,5 +261,5 @@ def test_what_compute_said_of_the_born_model_is_the_instruments(tmp_path):
 
 
 def test_a_small_limit_is_told_as_a_number_that_can_be_read():
-    with pytest.raises(InputError, match="input should be greater than or equal to 1e-100$"):
+    with pytest.raises(InputError, match=r"input should be greater than or equal to 1e-100$"):
         resolve(None, [("denoiser", "name", "unet"), ("denoiser", "white", -3)])
