@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -59,9 +60,13 @@ def wait_for(scan, views, process):
     ],
 )
 def test_mistakes_are_one_line(tmp_path, monkeypatch, capfd, words, said):
-    """And leave nothing behind."""
+    """And leave nothing behind, no thread either, which would end this process later."""
     monkeypatch.chdir(tmp_path)
+    before = set(threading.enumerate())
     assert main(words) == 2
+    for thread in set(threading.enumerate()) - before:
+        thread.join(3)
+        assert not thread.is_alive()
     error = capfd.readouterr().err.splitlines()[-1]
     assert error.startswith("plugstream: ")
     assert said in error

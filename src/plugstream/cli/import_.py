@@ -133,10 +133,9 @@ def _follow(parsed: argparse.Namespace, values: dict[str, Any], limits: dict[str
                 print(f"plugstream: {why}; the same command goes on after the last view", file=sys.stderr, flush=True)
                 os._exit(2)
 
-    ended = threading.Event()
-    threading.Thread(target=watch, daemon=True).start()
-    places, following = (parsed.kind, parsed.file, parsed.scan), Following(**limits)
+    places, following, ended = (parsed.kind, parsed.file, parsed.scan), Following(**limits), threading.Event()
     try:
+        threading.Thread(target=watch, daemon=True).start()
         return follow_file(*places, values, following=following, trust=parsed.trust, say=say, progress=progress)
     finally:
         ended.set()
