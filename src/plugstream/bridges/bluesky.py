@@ -27,8 +27,8 @@ import numpy as np
 
 from plugstream.base.errors import InputError
 from plugstream.base.text import one_line
+from plugstream.scans.streams.frames import DARK, FLAT, PROJECTION
 
-_PROJECTION, _FLAT, _DARK = 0, 1, 2  # of NXtomo's image_key
 _MOST_WAITING = 1000  # frames of which a part is still awaited
 _LATE = 10.0  # seconds that frames of a file may lag behind the end of the run
 _CHECK = 60.0  # seconds for the command to say that it waits
@@ -71,9 +71,9 @@ class LiveRun:
             raise InputError("keys must name the detector's key, such as {'data': 'det', 'angles': 'rot'}")
         self.kind, self.folder, self.flags = kind, Path(folder), [str(flag) for flag in flags]
         self.keys = {name: (key,) if isinstance(key, str) else tuple(key) for name, key in keys.items()}
-        self.streams = {stream: _PROJECTION}
+        self.streams = {stream: PROJECTION}
         if kind == "ct" and flats is not None:
-            self.streams |= {flats: _FLAT} | ({} if darks is None else {darks: _DARK})
+            self.streams |= {flats: FLAT} | ({} if darks is None else {darks: DARK})
         self.errors, self.left_out = list[str](), list[int]()
         self.file, self.out = Path(), Path()
         self._process: subprocess.Popen[str] | None = None
@@ -233,7 +233,7 @@ class _Frames:
 
     def _needed(self, stream: str) -> list[str]:
         """Keys without which a frame of a stream is not complete: flat and dark fields have no angle."""
-        names = self._keys if self._streams[stream] == _PROJECTION else ("data",)
+        names = self._keys if self._streams[stream] == PROJECTION else ("data",)
         return [key for name in names for key in self._keys[name]]
 
     def _write(self, *, final: bool) -> None:

@@ -28,6 +28,7 @@ from plugstream.images.space import ImageSpace
 from plugstream.runs.callbacks import Pace, PacedWriter
 from plugstream.runs.commands import read_command, send_command
 from plugstream.runs.events import Event, Heartbeat, Measurement, Resume, Start, Steering, Stop, Views
+from plugstream.scans.streams.pva import p4p_module
 
 # Seconds between two images, and pixels that are sent in a second, at least.
 _EVERY = 1.0
@@ -47,11 +48,10 @@ def check_prefix(prefix: str) -> None:
 
 
 def _p4p() -> Any:
-    try:
-        from p4p import nt, server
-        from p4p.server import thread
-    except ImportError:
-        raise InputError("EPICS needs p4p; install it with: pip install 'plugstream[epics]'") from None
+    p4p_module()  # or one line that says how to get it
+    from p4p import nt, server
+    from p4p.server import thread
+
     return nt, server, thread
 
 

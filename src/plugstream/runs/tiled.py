@@ -42,11 +42,13 @@ def publish_run(folder: str | Path, address: str, key: str | None = None) -> str
         about["scan"] = dict(open_scan(source).provenance)
     node = connect(place)
     name = path.resolve().name if key is None else key
-    if name in node:
-        raise InputError(f"{place} has a {name} already; choose another with --key")
     try:
+        if name in node:
+            raise InputError(f"{place} has a {name} already; choose another with --key")
         made = node.create_container(name, metadata=about)
         made.write_array(image, key="image")
+    except InputError:
+        raise
     except Exception as error:  # of the network, or of a server that refuses
         raise StorageError(f"cannot write {name} to {place}: {first_line(error)}") from error
     return str(made.uri).replace("metadata//", "metadata/")  # of a container at the root

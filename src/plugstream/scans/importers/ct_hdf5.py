@@ -21,10 +21,9 @@ from plugstream.scans.importers.growth import Growth
 from plugstream.scans.importers.reading import Indices
 from plugstream.scans.importers.source import Lookup, Source, check_names, unit_of
 from plugstream.scans.importers.tiled import TiledRun
+from plugstream.scans.streams.frames import DARK, FLAT, PROJECTION
 from plugstream.scans.streams.tap import StreamSource
 
-# The values of image_key.
-_PROJECTION, _FLAT, _DARK = 0, 1, 2
 _NO_FLATS = "it has no flat fields{}, to turn counts into line integrals with; --flats FILE takes those of another file"
 _BOOKKEEPING = re.compile(r"/(seq_num|time|ts_[^/]*)$")  # of a run of Tiled
 # The names that a mapping may have, and where Data Exchange has them.
@@ -158,7 +157,7 @@ def read_field(path: Path) -> FlatField:
             flats, darks = _frames(look, "flats"), _frames(look, "darks")
         else:
             data, key = source.find(f"{group}/data"), np.asarray(source.read(f"{group}/image_key"))
-            flats, darks = (Frames(data, np.flatnonzero(key == kind)) for kind in (_FLAT, _DARK))
+            flats, darks = (Frames(data, np.flatnonzero(key == kind)) for kind in (FLAT, DARK))
         if flats is None or not len(flats.numbers):
             raise InputError(f"{path} has no flat fields of Data Exchange or NXtomo")
         return make_field(FrameChoice(), flats, darks)
@@ -267,7 +266,7 @@ def _read_keyed(
         raise InputError(f"its image_key has {key.size} entries for {data.shape[0]} frames")
     elif angles is not None and len(angles) != len(key):
         raise InputError(f"its rotation_angle has {len(angles)} entries for {len(key)} frames")
-    frames = np.flatnonzero(key == _PROJECTION)
+    frames = np.flatnonzero(key == PROJECTION)
     angles = None if angles is None else angles[frames]
     if growth is not None:
         growth.turn_to(len(frames), "projection" + " with its angle" * ("angles" in look.mapping))
@@ -291,7 +290,7 @@ def _keyed_field(source: Source, data: Any, key: Indices, choice: FrameChoice) -
         return cast("FlatField", growth.memory["field"])
     if choice.file is not None:
         return _keep(source, read_field(choice.file))
-    frames, flats, darks = (np.flatnonzero(key == kind) for kind in (_PROJECTION, _FLAT, _DARK))
+    frames, flats, darks = (np.flatnonzero(key == kind) for kind in (PROJECTION, FLAT, DARK))
     if len(flats) == 0:
         missing = _NO_FLATS.format(", image_key 1")
         if growth is not None:
@@ -299,7 +298,7 @@ def _keyed_field(source: Source, data: Any, key: Indices, choice: FrameChoice) -
         raise InputError(missing)
     places = np.searchsorted(frames, flats)  # flat fields with no projection between them are one group
     first = flats[places == places[0]]
-    if growth is not None and not growth.final and not (key[first[-1] :] == _PROJECTION).any():
+    if growth is not None and not growth.final and not (key[first[-1] :] == PROJECTION).any():
         growth.wait(f"{len(first)} flat fields are there, which may become more")
     early = int((darks < max(frames[:1].max(initial=0), first[-1])).sum())
     choice = settle_fields(choice, growth, len(first), early, there=(len(flats), len(darks)))
