@@ -11,17 +11,15 @@ The volumes are a phantom of ellipsoids with a ripple and a smooth random one, a
 from __future__ import annotations
 
 import argparse
-import importlib
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from pypi_bm4d import call_peer, find_peer
 from torch import Tensor
 
 import plugstream as ps
@@ -95,25 +93,6 @@ def draw(path: Path, volumes: dict[str, Tensor], device: str) -> None:
     figure.savefig(path, dpi=90)
 
 
-def find_peer() -> Any | None:
-    """PyPI's module, or None where it is not installed; not this file, which has its name."""
-    here = Path(__file__).parent.resolve()
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
-    try:
-        return importlib.import_module("bm4d")
-    except (ImportError, OSError):
-        return None
-
-
-def call_peer(peer: Any, z: Tensor, sigma: float, threads: int) -> tuple[Tensor, float]:
-    """What PyPI's makes of a volume, and in how many seconds."""
-    profile = peer.BM4DProfile()
-    profile.num_threads = threads
-    start = time.perf_counter()
-    out = torch.from_numpy(np.asarray(peer.bm4d(z.numpy(), sigma, profile)))
-    return out, time.perf_counter() - start
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
@@ -141,8 +120,8 @@ def main() -> None:
             ours = [psnr(ps.BM4D(p)(z.to(options.device), level).cpu(), clean) for p in PROFILES]
             theirs = ""
             if peer is not None and (options.slow or level == 0.1):
-                out, taken = call_peer(peer, z, level, options.threads)
-                theirs = f"{psnr(out, clean):.2f} ({taken:.1f} s)"
+                out, taken = call_peer(peer, z.numpy(), level, options.threads)
+                theirs = f"{psnr(torch.from_numpy(out), clean):.2f} ({taken:.1f} s)"
             print(
                 f"{name:10} {level:.2f} {psnr(z, clean):.2f}", *(f"{value:.2f}" for value in ours), theirs, flush=True
             )
@@ -154,8 +133,8 @@ def main() -> None:
             seconds = median_time(partial(ps.BM4D(name), z.to(options.device), 0.1))
             print(f"{size} {name:6} {seconds:.4f} {1e9 * seconds / size**3:.1f}", flush=True)
         if peer is not None and options.slow:
-            out, taken = call_peer(peer, z, 0.1, options.threads)
-            print(f"{size} PyPI's {taken:.2f}, {psnr(out, clean):.2f} dB", flush=True)
+            out, taken = call_peer(peer, z.numpy(), 0.1, options.threads)
+            print(f"{size} PyPI's {taken:.2f}, {psnr(torch.from_numpy(out), clean):.2f} dB", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,14 +13,13 @@ from 0 to 1). PyPI's has no build for ARM and may be run elsewhere, or emulated,
 from __future__ import annotations
 
 import argparse
-import importlib
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pypi_bm4d import call_peer, find_peer
 from scipy import ndimage
 
 from plugstream import BM4DProfile, bm4d, load_picture
@@ -116,16 +115,6 @@ def middle(volume: np.ndarray) -> np.ndarray:
     return volume[:22, 3:25, 3:25] if SIDE == 28 else volume
 
 
-def find_peer() -> Any | None:
-    """PyPI's module, or None where it is not installed; not the benchmark beside this one, which has its name."""
-    here = Path(__file__).parent.resolve()
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
-    try:
-        return importlib.import_module("bm4d")
-    except (ImportError, OSError):
-        return None
-
-
 def volumes(options: argparse.Namespace) -> Iterator[tuple[str, np.ndarray]]:
     for make in (ellipsoids, cells, fibres, waves):
         for seed in (1, 2):
@@ -175,9 +164,7 @@ def main() -> None:
                 theirs = psnr(np.load(options.theirs / label), clean)
                 line += f", PyPI's {theirs:.2f}, difference {ours - theirs:+.2f}"
             elif peer is not None:
-                profile = peer.BM4DProfile()
-                profile.num_threads = options.threads
-                theirs = psnr(np.asarray(peer.bm4d(z, level, profile)), clean)
+                theirs = psnr(call_peer(peer, z, level, options.threads)[0], clean)
                 line += f", PyPI's {theirs:.2f}, difference {ours - theirs:+.2f}"
             print(line, flush=True)
 

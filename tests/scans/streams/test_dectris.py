@@ -16,39 +16,20 @@ import eiger
 import plugstream.instruments.ct_counts  # before anybody waits for it
 import plugstream.scans.importers.ct  # noqa: F401
 from eiger import Eiger, image, start, typed
-from growing_files import COLUMNS, ROWS, Writer, frame
+from growing_files import COLUMNS, ROWS, frame
 from live_import import CT, Live
 from plugstream.base.errors import InputError
 from plugstream.cli import main
-from plugstream.scans.importers import following, import_file
+from plugstream.scans.importers import import_file
 from plugstream.scans.importers.following import follow_file
 from plugstream.scans.store import open_scan
 from plugstream.scans.streams import dectris
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(following, "_LOOK", 0.01)
-    monkeypatch.setattr(following, "_LONGEST_LOOK", 0.01)
 
 
 @pytest.fixture
 def detector():
     with Eiger() as one:
         yield one
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    """The same frames in a file."""
-    path = tmp_path_factory.mktemp("file") / "scan.h5"
-    writer = Writer(path, "nexus")
-    writer.fields("darks")
-    writer.fields("flats")
-    for n in range(20):
-        writer.view(n)
-    writer.file.close()
-    return path
 
 
 def assert_same(live, written, tmp_path, **more):

@@ -13,38 +13,19 @@ pytest.importorskip("p4p", reason="p4p is not installed; it compiles for half an
 import plugstream.instruments.ct_counts  # before anybody waits for it
 import plugstream.scans.importers.ct  # noqa: F401
 from area_detector import AreaDetector, ntndarray, pack
-from growing_files import COLUMNS, DARK, FLAT, ROWS, Writer, angle, field, frame
+from growing_files import COLUMNS, DARK, FLAT, ROWS, angle, field, frame
 from live_import import CT, LIMIT, Live
 from plugstream.base.errors import InputError
-from plugstream.scans.importers import following, import_file
+from plugstream.scans.importers import import_file
 from plugstream.scans.importers.following import follow_file
 from plugstream.scans.store import open_scan
 from plugstream.scans.streams.ntndarray import read_attributes, read_picture
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(following, "_LOOK", 0.01)
-    monkeypatch.setattr(following, "_LONGEST_LOOK", 0.01)
 
 
 @pytest.fixture(scope="module")
 def detector():
     with AreaDetector() as one:
         yield one
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    """The same frames in a file."""
-    path = tmp_path_factory.mktemp("file") / "scan.h5"
-    writer = Writer(path, "nexus")
-    writer.fields("darks")
-    writer.fields("flats")
-    for n in range(20):
-        writer.view(n)
-    writer.file.close()
-    return path
 
 
 class Connected(Live):

@@ -14,18 +14,12 @@ import plugstream.scans.importers.ptychography  # noqa: F401 - before anybody wa
 from eiger import Eiger, image, start, typed
 from live_import import LIMIT, Live
 from plugstream.cli import main
-from plugstream.scans.importers import following, import_file
+from plugstream.scans.importers import import_file
 from plugstream.scans.store import open_scan
 
 N, WAVE, DISTANCE, DETECTOR, VIEWS = 8, 1e-10, 2.0, 1e-4, 12
 PIXEL = WAVE * DISTANCE / (N * DETECTOR)
 CENTER = (7, 10)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(following, "_LOOK", 0.01)
-    monkeypatch.setattr(following, "_LONGEST_LOOK", 0.01)
 
 
 @pytest.fixture
