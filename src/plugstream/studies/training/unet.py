@@ -89,10 +89,10 @@ def train_unet(
 
     The loss is the mean of |D(x + s n, s) - x| / m(s), in the last fifth of the steps of its square, with m(s)^2 the
     mean squared error that such networks reach, so that each level counts by its PSNR. With a penalty w it adds w times
-    the mean over an eighth of the patches of max(0, norm - limit), where the norm is that of
+    the mean over a quarter of the patches of max(0, log(norm / limit)), where the norm is that of
 
         safe:  grad^2 g = I - J, whose bound l makes D, damped by less than 1 / l, the prox of a weakly convex function;
-        free:  k I + (1 - k) J with k = limit, beyond 1: D is k-strictly pseudo-contractive if it never is.
+        free:  k I + (1 - k) J with k = limit, over 1: D is k-strictly pseudo-contractive if it is never larger.
 
     It is measured at patches with 0 to 3 times the noise that the network is told of, as the images of a loop may have
     it, and only penalised, so `certify` has to say what holds elsewhere. On CUDA the network
@@ -165,7 +165,7 @@ class _Loss:
         return loss if self.penalty == 0 else loss + self.penalty * self._excess(x, n, sigma)
 
     def _excess(self, clean: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
-        count, corner = max(1, len(clean) // 8), slice(0, _CORNER)
+        count, corner = max(1, len(clean) // 4), slice(0, _CORNER)
         x, n, level = (value[:count, :, corner, corner] for value in (clean, noise, sigma.reshape(-1, 1, 1, 1)))
         times = torch.linspace(_MOST_NOISE, 0, count, device=clean.device).reshape(-1, 1, 1, 1)
         safe = self.network.form == "safe"
@@ -178,7 +178,7 @@ class _Loss:
                 jacobian=-1.0 if safe else 1 - self.limit,
                 symmetric=safe,
             )
-        return (norm - (self.limit if safe else 1.0)).clamp(min=0).mean()
+        return (norm / (self.limit if safe else 1.0)).log().clamp(min=0).mean()
 
 
 def typical_error(sigma: Tensor) -> Tensor:
