@@ -221,7 +221,7 @@ def run_long(count: int, source: Path, more: str) -> None:
             page = setting.page()
             drain = threading.Thread(target=instrument.communicate, args=["go\n"])
             drain.start()
-            following, marks = 0, np.linspace(0.1, 1, 10) * count
+            following, marks = 0, np.linspace(0.05, 1, 20) * count
             while setting.run.poll() is None and len(marks):
                 time.sleep(0.05)
                 views = open_scan(setting.scan).n_views

@@ -40,8 +40,8 @@ _SHARE = 0.05
 _THUMBNAIL = 192
 # Messages that a slow page may be behind before it gets everything again, and seconds between two signs of life to one.
 _BEHIND, _ALIVE = 8, 15.0
-# Previews of a run that are kept for pages that know of them.
-_PREVIEWS = 3
+# Previews of a run that are kept for pages that know of them, and measurements and changes of views (`History.most`).
+_PREVIEWS, _KEPT = 3, 5000
 
 
 class RunFeed:
@@ -49,7 +49,7 @@ class RunFeed:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._reader = HistoryReader(folder / "events.jsonl")
+        self._reader = HistoryReader(folder / "events.jsonl", most=_KEPT)
         self._lock = threading.Lock()
         self._content: dict[str, Any] | None = None
         self._signs_before: Any = None

@@ -172,7 +172,7 @@ class _Until:
         from plugstream.runs.replay import HistoryReader
 
         self.folder, self.parent = folder, parent
-        self.reader = HistoryReader(folder / "events.jsonl")
+        self.reader = HistoryReader(folder / "events.jsonl", most=2)
         self.has_run = False
         self.needed = time.monotonic()
 
