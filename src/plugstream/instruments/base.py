@@ -75,6 +75,7 @@ class Instrument(ABC):
         model_options: options of its model. simulation: options of `simulate`.
         baseline: the usual method of its field, one of `plugstream baseline`, with which reports compare; "" for the
             back-projection.
+        each_view: whether `check_views` checks views one by one, so that those of a scan that grows are checked once.
     """
 
     name: ClassVar[str]
@@ -87,6 +88,7 @@ class Instrument(ABC):
     model_options: ClassVar[type[Options]] = Options
     simulation: ClassVar[type[Options]] = Options
     baseline: ClassVar[str] = ""
+    each_view: ClassVar[bool] = False
 
     @property
     @abstractmethod
