@@ -79,6 +79,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=300)
     parser.add_argument("--choose", type=int, default=0, help="the picture by which tau and sigma are chosen")
     parser.add_argument("--count", type=int, default=7, help="pictures of a folder")
+    parser.add_argument("--batches", type=int, nargs="+", default=(1, VIEWS), help="views in a step")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     if not options.pictures.exists():
@@ -98,7 +99,7 @@ def main() -> None:
     )
     problems = {name: (truth, ps.LeastSquares(model, measure(truth, model))) for name, truth in pictures.items()}
     first = list(problems)[options.choose]
-    for batch in (1, VIEWS):
+    for batch in options.batches:
         for method, key, values in (("On-RED", "tau", TAUS), ("PnP-SGD", "sigma", SIGMAS)):
             truth, fidelity = problems[first]
             tried = {value: reconstruct(fidelity, truth, batch, options.iterations, **{key: value}) for value in values}
