@@ -75,6 +75,7 @@ class Instrument(ABC):
         model_options: options of its model. simulation: options of `simulate`.
         baseline: the usual method of its field, one of `plugstream baseline`, with which reports compare; "" for the
             back-projection.
+        by_slabs: whether its model is a `plugstream.models.ct.CTModel`, which a GPU can compute slab by slab.
     """
 
     name: ClassVar[str]
@@ -87,6 +88,7 @@ class Instrument(ABC):
     model_options: ClassVar[type[Options]] = Options
     simulation: ClassVar[type[Options]] = Options
     baseline: ClassVar[str] = ""
+    by_slabs: ClassVar[bool] = False
 
     @property
     @abstractmethod
