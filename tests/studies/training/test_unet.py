@@ -126,7 +126,8 @@ def test_the_penalty_is_what_exceeds_the_limit(form, limit):
     network = LightUNet((4, 6), (1, 1), form)
     network.tail.data *= 100  # so that its Jacobian is far from the identity
     clean, (noise, place) = patches().draw(0, 5), patches().noise(0, 5)
-    plain, more = (_Loss(network, penalty, limit, False)(clean, noise, 0.2 * place, True) for penalty in (0.0, 2.0))
+    loss = _Loss(network, 2.0, limit, False)
+    plain, more = (loss(clean, noise, 0.2 * place, True, penalised) for penalised in (False, True))
     noisy = (clean + (0.6 * place).clamp(max=HIGHEST)[:, None, None] * noise)[
         :1, None
     ]  # a quarter of the patches, the first the noisiest
@@ -135,7 +136,7 @@ def test_the_penalty_is_what_exceeds_the_limit(form, limit):
         lambda z: network(z, 0.2 * place[:1]), noisy, noise[:1, None], identity=a, jacobian=b, symmetric=form == "safe"
     )
     assert norm.item() > most
-    assert (more - plain).item() == pytest.approx(2 * np.log(norm.item() / most), rel=1e-4)
+    assert (more - plain).item() == pytest.approx(4 * 2 * np.log(norm.item() / most), rel=1e-4)  # of four steps
 
 
 def test_each_level_counts_by_its_psnr():
