@@ -11,7 +11,7 @@ import torch
 
 import plugstream.base.cuda_graphs as module
 from plugstream import BM3D, BornGeometry, BornModel
-from plugstream.base.cuda_graphs import GraphCall, filled, side_by_side
+from plugstream.base.cuda_graphs import Branches, GraphCall, filled
 from plugstream.models import born_fast
 
 
@@ -41,11 +41,16 @@ def test_a_copy_captures_anew():
     assert torch.equal(again(torch.ones(2)), torch.ones(2))
 
 
-def test_a_pair_is_computed_in_its_order_where_no_graph_is_captured():
-    order = []
-    pair = side_by_side(torch.device("cpu"), lambda: order.append("main"), lambda: order.append("other"))
-    assert pair == (None, None)
-    assert order == ["main", "other"]
+def test_branches_are_in_their_order_where_no_graph_is_captured():
+    branches = Branches(torch.device("cpu"))
+    assert not branches.parallel
+    with branches[0]:
+        x = torch.ones(2)
+    with branches[1]:
+        branches.wait(0)
+        y = x + 1
+    branches.join()
+    assert torch.equal(y, torch.full((2,), 2.0))
 
 
 def test_a_vector_of_one_number():
@@ -74,16 +79,24 @@ class TestOnAGpu:
         graph.replay()
         assert torch.equal(out.cpu(), torch.tensor([1.125, 1.125]))
 
-    def test_pairs_in_a_graph_are_those_outside_it(self):
+    def test_branches_in_a_graph_are_those_outside_it(self):
         def chain(x):
             for _ in range(30):
                 x = (x @ x).sin()
             return x
 
         def pairs(x):
+            branches = Branches(x.device)
             for _ in range(4):  # what one made beside may become memory of the next
-                a, b = side_by_side(x.device, lambda x=x: chain(x), lambda x=x: chain(x.T.contiguous()))
-                x = a + b
+                with branches[0]:
+                    a = chain(x)
+                with branches[1]:
+                    b = chain(x.T.contiguous())
+                    branches.wait(0)
+                    c = a - b
+                d = chain(2 * x)
+                branches.join()
+                x = (c + d).cos()
             return x
 
         g = GraphCall(pairs)

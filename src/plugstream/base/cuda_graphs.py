@@ -14,8 +14,6 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-_First = TypeVar("_First")
-_Second = TypeVar("_Second")
 _Captured = TypeVar("_Captured")
 
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -118,20 +116,21 @@ class GraphCall:
         return GraphCall, (self.function, self.steady, self.largest)  # a copy captures graphs of its own
 
     def __call__(self, *arguments: Tensor | None) -> Tensor:
-        tensors = [a for a in arguments if a is not None]
-        if (
-            not tensors
-            or not all(a.is_cuda for a in tensors)
-            or tensors[0].numel() > self.largest
-            or (torch.is_grad_enabled() and any(a.requires_grad for a in tensors))
-        ):
+        # Until a GPU has its work it waits for these lines: they make few objects and calls.
+        first: Tensor | None = None
+        key: list[Any] = []
+        for a in arguments:
+            if a is None:
+                key.append(None)
+                continue
+            if not a.is_cuda or (a.requires_grad and torch.is_grad_enabled()):
+                return self.function(*arguments)
+            first = a if first is None else first
+            key += (a.shape, a.dtype, a.device)
+        if first is None or first.numel() > self.largest:
             return self.function(*arguments)
-        with self._lock, on_device(tensors[0]):
-            graph = self._graphs.find(
-                tuple(_kind(a) for a in arguments),
-                tensors[0],
-                lambda: _Graph(self.function, arguments, self.steady),
-            )
+        with self._lock, on_device(first):
+            graph = self._graphs.find(tuple(key), first, lambda: _Graph(self.function, arguments, self.steady))
             return self.function(*arguments) if graph is None else graph.replay(arguments)
 
 
@@ -143,7 +142,7 @@ class _Graph:
     ) -> None:
         self.arguments = [None if a is None else a.clone(memory_format=torch.contiguous_format) for a in arguments]
         # Stored, so that no other tensor can have their identity.
-        self.last = {k: arguments[k] for k in steady}
+        self.last = {k: arguments[k] for k in steady if k < len(arguments)}
 
         def work() -> None:
             self.result = function(*self.arguments)
@@ -193,10 +192,6 @@ def stream_handle(device: torch.device) -> int:
     return int(_raw_stream(device.index))
 
 
-def _kind(argument: Tensor | None) -> Any:
-    return None if argument is None else (argument.shape, argument.dtype, argument.device)
-
-
 def filled(count: int, value: float, device: torch.device) -> Tensor:
     """A vector of one number, not to be written to; on CUDA it is cached.
 
@@ -212,25 +207,40 @@ def _filled(count: int, value: float, device: torch.device, stream: int) -> Tens
     return torch.full((count,), value, device=device)
 
 
-def side_by_side(
-    device: torch.device, main: Callable[[], _First], other: Callable[[], _Second]
-) -> tuple[_First, _Second]:
-    """The results of two independent functions: in parallel if a CUDA graph is being captured.
+class Branches:
+    """Parts of work that do not depend on each other: side by side if a CUDA graph is being captured.
 
-    Otherwise one after the other: a second stream costs more launches than small images gain, and large ones have
-    memory for one at a time. In a graph, memory of `other` may be reused by the `other` of a later pair.
+    Otherwise one after the other: more streams cost more launches than small images gain, and large ones have memory
+    for one at a time. `with branches[k]` goes on with branch k, after what was done outside of branches. In a graph,
+    memory that a branch allocates may be reused by a later part of it.
+
+    Attributes: parallel, whether they are side by side.
     """
-    if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
-        return main(), other()
-    current, side = torch.cuda.current_stream(device), _side_stream(device)
-    side.wait_stream(current)
-    with torch.cuda.stream(side):
-        second = other()
-    first = main()
-    current.wait_stream(side)
-    return first, second
+
+    def __init__(self, device: torch.device) -> None:
+        self.parallel = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        self._device, self._open = device, set[torch.cuda.Stream]()
+
+    def __getitem__(self, k: int) -> AbstractContextManager[object]:
+        if not self.parallel:
+            return nullcontext()
+        stream = _side_stream(self._device, k)
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._open.add(stream)
+        return torch.cuda.stream(stream)
+
+    def wait(self, k: int) -> None:
+        """Let the branch that is at work go on after what branch k has done so far."""
+        if self.parallel:
+            torch.cuda.current_stream(self._device).wait_stream(_side_stream(self._device, k))
+
+    def join(self) -> None:
+        """Let what follows outside of branches wait for all of them."""
+        for stream in self._open:
+            torch.cuda.current_stream(self._device).wait_stream(stream)
+        self._open.clear()
 
 
 @cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
+def _side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)

@@ -1,7 +1,8 @@
 // Parts of BM3D for CUDA: block transforms, the selection of groups, and how filtered blocks become an image again.
 // cuda_kernels.py starts them; reference.py specifies them. Before this text are defined: STEP and
 // RADIUS of the profile; FIRST and SECOND, the blocks of a group of stage 1 and 2; REFS and SIDE, references below and
-// beside each other that are measured together; DOWN and LANES, the keys of a reference.
+// beside each other that are measured together; DOWN and LANES, the keys of a reference; LISTED, blocks of a position that
+// are not in its chain.
 
 #ifndef ON_CPU
 #define SHARED(type, name, count) __shared__ type name[count]
@@ -20,13 +21,13 @@ static void store_if(bool really, int* to, int value) {
 #endif
 
 constexpr int BLOCK = 8, NUMBERS = 64;              // of a block
-constexpr int LISTED = 16;                          // blocks of a position that are not in its chain
 constexpr int NEVER = 0x7FFFFFFF, NUMBER = 0x7FF;   // the key that is never chosen; the bits of a candidate's number
 constexpr unsigned ALL = 0xFFFFFFFF;
 
 struct Problem {
     int height, width, across, positions;           // pixels of an image; block positions in a row, and in all
     int references, columns;                        // reference blocks, and how many in a row
+    int begin, end;                                 // of the references of this launch, or of their groups of rows
     int size;                                       // blocks of a group
     float matrix[NUMBERS];                          // the analysis, or the synthesis times the window
     float window[BLOCK];
@@ -167,10 +168,11 @@ extern "C" __global__ void __launch_bounds__(TEAM, 512 / TEAM) measure(Problem p
     const int begin = blockIdx.z % parts * TEAM, number = begin + threadIdx.x, from = begin / SPAN;
     const float* const pixels = p.images + (long long)image * p.height * p.width;
     // As many groups as references are STEP apart; one more may follow for the last one.
-    const bool regular = blockIdx.y < (p.height - BLOCK) / STEP / REFS + 1;
+    const int group = p.begin + blockIdx.y;
+    const bool regular = group < (p.height - BLOCK) / STEP / REFS + 1;
     const bool regular_across = blockIdx.x < (p.width - BLOCK) / STEP / SIDE + 1;
     Lane lane;
-    lane.top = regular ? blockIdx.y * (STEP * REFS) : p.height - BLOCK;
+    lane.top = regular ? group * (STEP * REFS) : p.height - BLOCK;
     const int left = regular_across ? blockIdx.x * (STEP * SIDE) : p.width - BLOCK;
     for (int k = threadIdx.x; k < SEEN_ROWS * SEEN; k += TEAM) {
         const int y = lane.top - RADIUS + from * DOWN + k / SEEN, x = left - RADIUS + k % SEEN;
@@ -181,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(TEAM, 512 / TEAM) measure(Problem p
         ((float*)references)[k] = pixels[(long long)min(y, p.height - 1) * p.width + min(x, p.width - 1)];
     }
     __syncthreads();
-    const int strip = number / SPAN, row = regular ? blockIdx.y * REFS : p.references / p.columns - 1;
+    const int strip = number / SPAN, row = regular ? group * REFS : p.references / p.columns - 1;
     lane.down = strip * DOWN - RADIUS;
     lane.over = number % SPAN - RADIUS;
     lane.number = strip * DOWN * SPAN + number % SPAN;
@@ -217,7 +219,7 @@ __device__ static void sort(int (&value)[2], int lane) {
 }
 
 // The blocks of the size - 1 smallest keys, ascending, after the reference; and for each position the blocks that groups
-// have there: how many, the first sixteen in any order, and a chain of the others, whose head and links are a block's number
+// have there: how many, the first LISTED in any order, and a chain of the others, whose head and links are a block's number
 // and 1, or 0 at its end. A warp has a reference. Grid: (fours of references, 1, N).
 //
 // Of the least keys of 64 parts, that many are at most the last of them: so are the keys that are looked for, and few
@@ -226,8 +228,8 @@ constexpr int KEYS = DOWN * LANES, PARTS = (KEYS + 31) / 32;  // of a lane
 
 extern "C" __global__ void __launch_bounds__(128, 7) choose(Problem p, const float*, float*) {
     SHARED(int, close, 4 * 64);
-    const int lane = threadIdx.x % 32, reference = blockIdx.x * 4 + threadIdx.x / 32;
-    if (reference >= p.references) return;
+    const int lane = threadIdx.x % 32, reference = p.begin + blockIdx.x * 4 + threadIdx.x / 32;
+    if (reference >= p.end) return;
     const long long entry = (long long)blockIdx.z * p.references + reference;
     const int* const keys = p.measured + entry * KEYS;
     int* const mine = close + threadIdx.x / 32 * 64;
@@ -443,7 +445,7 @@ __device__ static void filter(const Problem& p, Shared<K>* all) {
     const int c = threadIdx.x % NUMBERS;
     Shared<K>& s = all[threadIdx.x / NUMBERS];
     // The last group may be done twice, for threads to meet.
-    const int reference = min((int)(blockIdx.x * GROUPS + threadIdx.x / NUMBERS), p.references - 1);
+    const int reference = min((int)(p.begin + blockIdx.x * GROUPS + threadIdx.x / NUMBERS), p.end - 1);
     const long long entry = (long long)blockIdx.z * p.references + reference;
     const long long image = (long long)blockIdx.z * p.positions * NUMBERS;
     const float *const noisy = p.noisy + image, *const guide = (WIENER ? p.guide : p.noisy) + image;
@@ -553,15 +555,16 @@ extern "C" __global__ void __launch_bounds__(256, 4) gather(Problem p, const flo
         const long long here = image + (long long)y * p.across + x;
         const bool inside = x >= 0 && x < p.across;
         const int2 head = inside ? *(const int2*)(p.heads + 2 * here) : int2{0, 0};
-        const int mine = inside ? p.lists[LISTED * here + part % LISTED] : 0, listed = min(head.x, LISTED);
-        const int most = max(listed, __shfl_xor_sync(ALL, listed, 16));
+        int mine = inside ? p.lists[LISTED * here + part] : 0;
+        const int listed = min(head.x, LISTED), most = max(listed, __shfl_xor_sync(ALL, listed, 16));
         Total total = {};
         for (int first = 0; first < most; first += 4) {  // four that do not wait for each other
+            if (first > 0 && first % 16 == 0) mine = first + part < listed ? p.lists[LISTED * here + first + part] : 0;
             float4 block[4];
             float share[4];
 #pragma unroll
             for (int m = 0; m < 4; ++m) {
-                const int at = __shfl_sync(ALL, mine, first + m, 16);
+                const int at = __shfl_sync(ALL, mine, (first + m) % 16, 16);
                 const bool real = first + m < listed;
                 block[m] = real ? ((const float4*)p.blocks)[(long long)at * 16 + part] : float4{0, 0, 0, 0};
                 share[m] = real ? p.shares[at >> shift] : 0;
