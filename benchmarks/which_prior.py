@@ -31,7 +31,7 @@ from scipy import ndimage
 from plugstream.cli import main as command
 
 SIZE = 192
-SCANS = {"many views": (120, 1e5), "few views": (20, 1e5), "low dose": (60, 1e3)}
+SCANS = {"many views": (120, 1e5), "few views": (30, 1e5), "very few": (12, 1e5), "low dose": (60, 1e3)}
 PRIORS = {
     "tv": ["--denoiser", "tv"],
     "ridge": ["--denoiser", "ridge"],
@@ -48,6 +48,12 @@ VOLUME_PRIORS = {
     "free": ["--denoiser", "unet", "--profile", "free"],
 }
 VOLUMES = ("ellipsoids-parallel", "foam-cone")  # of volume_priors
+# What is drawn, and which part of it.
+PICTURES = {
+    ("chart", "few views"): np.s_[30:126, 20:116],
+    ("cells", "low dose"): np.s_[60:156, 40:136],
+    ("tooth", "30 views"): np.s_[100:260, 100:260],
+}
 Image = NDArray[Any]
 
 
@@ -183,6 +189,70 @@ def reconstruct_all(folder: Path, processes: int, threads: int, only: list[str])
             print({key: value for key, value in row.items() if key != "answers"}, flush=True)
 
 
+def show_tables(rows: list[dict[str, Any]]) -> None:
+    """Print SNR, residual, false detail, verdicts and seconds by image and scan, a column for each prior."""
+
+    def cell(row: dict[str, Any], key: str) -> str:
+        if key == "left":
+            return f"{row['left'] / row.get('left by the truth', 1):.4g}" if "left" in row else ""
+        if key == "detail":
+            return f"{100 * row['detail'][0]:.0f}, {100 * row['detail'][1]:.0f}" if "detail" in row else ""
+        if key == "trusted":
+            return (
+                "yes"
+                if row["trusted"]
+                else "; ".join(one["word"] for one in row["answers"].values() if not one["good"])
+            )
+        return f"{row[key]:.2f}" if key == "snr" and key in row else f"{row[key]:.0f}" if key in row else ""
+
+    titles = {
+        "snr": "SNR in dB", "left": "residual of the views that judge (over the truth's, where it is known)",
+        "detail": "fine detail: shown, false, in per cent", "trusted": "trusted by its own verdict", "steps": "steps",
+        "seconds": "seconds",
+    }  # fmt: skip
+    names = list(dict.fromkeys([*PRIORS, *VOLUME_PRIORS]))
+    for key, title in titles.items():
+        print(f"\n{title}\n| | {' | '.join(names)} |\n|{' --- |' * (len(names) + 1)}")
+        for place in dict.fromkeys((row["image"], row["scan"]) for row in rows):
+            found = {row["prior"]: row for row in rows if (row["image"], row["scan"]) == place and "steps" in row}
+            cells = (cell(found[name], key) if name in found else "" for name in names)
+            print(f"| {', '.join(place)} | {' | '.join(cells)} |")
+
+
+def draw_images(
+    folder: Path, name: str, what: str, part: tuple[slice, slice], rows: list[dict[str, Any]], file: Path
+) -> None:
+    """A part of the truth (or of the reference) and of each image, and below the errors, grey where there is none."""
+    from matplotlib.figure import Figure
+    from PIL import Image as Pictures
+
+    from plugstream import open_scan
+
+    scan = folder / f"{name}, {what}, scan.zarr"
+    known = open_scan(scan).truth
+    truth = np.abs(np.load(folder / f"{name}.npy") if known is None else known)
+    found = {row["prior"]: row for row in rows if (row["image"], row["scan"]) == (name, what) and "steps" in row}
+    names = [prior for prior in PRIORS if prior in found]
+    figure = Figure(figsize=(1.55 * (len(names) + 1), 3.35), layout="constrained")
+    axes = figure.subplots(2, len(names) + 1)
+    low, high = (float(np.percentile(truth, share)) for share in (0.5, 99.5))
+    for column, prior in enumerate(["", *names]):
+        image = truth if not prior else np.abs(np.load(folder / f"{name}, {what}, {prior}" / "result.npy"))
+        axes[0, column].imshow(image[part], cmap="gray", vmin=low, vmax=high)
+        if prior:
+            half = 0.4 * (high - low)
+            axes[1, column].imshow((image - truth)[part], cmap="gray", vmin=-half, vmax=half)
+        row = found.get(prior, {})
+        score = f"{row['snr']:.1f} dB" if known is not None and prior else f"{row['left']:.4f} left" if prior else ""
+        title = f"{prior}, {score}" if prior else "truth" if known is not None else "all views, filtered"
+        axes[0, column].set_title(title, fontsize=8)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    with tempfile.NamedTemporaryFile(suffix=".png") as drawn:
+        figure.savefig(drawn.name, dpi=100)
+        Pictures.open(drawn.name).convert("L").quantize(48).save(file, optimize=True)
+
+
 def main() -> None:
     """Read the arguments and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -193,11 +263,21 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2, help="of each process")
     parser.add_argument("--only", nargs="+", default=[], help="scans with one of these words in their names")
+    parser.add_argument("--tables", action="store_true", help="print what was found, and run nothing")
+    parser.add_argument("--pictures", type=Path, help="draw into this folder, and run nothing")
     asked = parser.parse_args()
     asked.folder.mkdir(exist_ok=True, parents=True)
     if asked.data is not None:
         make_scans(asked.folder, asked.data, asked.size)
-    if not asked.scans:
+    if asked.tables or asked.pictures:
+        rows = [json.loads(line) for line in (asked.folder / "results.jsonl").read_text().splitlines()]
+        if asked.tables:
+            show_tables(rows)
+        if asked.pictures:
+            for (name, what), part in PICTURES.items():
+                file = asked.pictures / f"which-{name}.png"
+                draw_images(asked.folder, name, what, part, rows, file)
+    elif not asked.scans:
         reconstruct_all(asked.folder, asked.processes, asked.threads, asked.only)
 
 
