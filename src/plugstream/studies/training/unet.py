@@ -95,7 +95,7 @@ def train_unet(
         free:  k I + (1 - k) J with k = limit, over 1: D is k-strictly pseudo-contractive if it is never larger.
 
     It is measured at patches with 0 to 3 times the noise that the network is told of, as the images of a loop may have
-    it, and only penalised, so `certify` has to say what holds elsewhere. On CUDA the network
+    it, but at most `HIGHEST`, and only penalised, so `certify` has to say what holds elsewhere. On CUDA the network
     computes in bfloat16, and a step is one CUDA graph. All that is random is a function of the seed and the step.
 
     Arguments:
@@ -168,11 +168,12 @@ class _Loss:
         count, corner = max(1, len(clean) // 4), slice(0, _CORNER)
         x, n, level = (value[:count, :, corner, corner] for value in (clean, noise, sigma.reshape(-1, 1, 1, 1)))
         times = torch.linspace(_MOST_NOISE, 0, count, device=clean.device).reshape(-1, 1, 1, 1)
+        spread = (times * level).clamp(max=HIGHEST)
         safe = self.network.form == "safe"
         with torch.autocast(clean.device.type, torch.bfloat16, enabled=clean.is_cuda):
             norm = jacobian_norm(
                 lambda z: self.network(z, sigma[:count]),
-                x + times * level * n,
+                x + spread * n,
                 n,
                 identity=1.0 if safe else self.limit,
                 jacobian=-1.0 if safe else 1 - self.limit,
