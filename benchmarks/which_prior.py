@@ -1,7 +1,7 @@
 """Which prior when: TV, ridge, BM3D, TNRD and the two networks on images unlike each other, with nothing else set.
 
     python benchmarks/which_prior.py FOLDER ../shared/data --scans             only make the scans
-    python benchmarks/which_prior.py FOLDER --processes 8                      run, two threads each
+    python benchmarks/which_prior.py FOLDER --processes 8                      run, two threads each; or --device cuda
     python benchmarks/which_prior.py FOLDER --tables --pictures docs/images    print the tables, draw
 
 Simulated tomography of a photograph (BSD68), a test chart drawn here and cells (a stained section of scikit-image),
@@ -19,7 +19,7 @@ import io
 import json
 import os
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -134,14 +134,14 @@ def snr(image: Image, truth: Image) -> float:
     return float(10 * np.log10((np.abs(truth) ** 2).sum() / ((np.abs(image) - np.abs(truth)) ** 2).sum()))
 
 
-def reconstruct(job: tuple[Path, Path, str, list[str], str]) -> dict[str, Any]:
+def reconstruct(job: tuple[Path, Path, str, list[str]]) -> dict[str, Any]:
     """A row of what one run ends with."""
     from plugstream import open_scan
 
-    folder, scan, prior, words, threads = job
+    folder, scan, prior, words = job
     name, what, _ = scan.stem.split(", ")
     out = folder / f"{name}, {what}, {prior}"
-    usual = ["--threads", threads, "--checkpoint", "0", "--report-format", "none", "--preview", "0"]
+    usual = ["--checkpoint", "0", "--report-format", "none", "--preview", "0"]
     row: dict[str, Any] = {"image": name, "scan": what, "prior": prior}
     try:
         run("reconstruct", scan, "--out", out, *usual, *words)
@@ -164,7 +164,7 @@ def reconstruct(job: tuple[Path, Path, str, list[str], str]) -> dict[str, Any]:
     return row
 
 
-def reconstruct_all(folder: Path, processes: int, threads: int, only: list[str]) -> None:
+def reconstruct_all(folder: Path, asked: argparse.Namespace) -> None:
     """Run what has no row in results.jsonl yet, the longest first."""
     file = folder / "results.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
@@ -174,15 +174,15 @@ def reconstruct_all(folder: Path, processes: int, threads: int, only: list[str])
         name, what, _ = scan.stem.split(", ")
         priors = VOLUME_PRIORS if what == "volume" else PRIORS
         jobs += [
-            (folder, scan, prior, words, f"{threads}")
+            (folder, scan, prior, [*words, "--threads", f"{asked.threads}", "--device", asked.device])
             for prior, words in priors.items()
-            if (name, what, prior) not in known and (not only or any(word in scan.stem for word in only))
+            if (name, what, prior) not in known and (not asked.only or any(word in scan.stem for word in asked.only))
         ]
     dear = ["safe", "free", "bm4d", "bm3d", "ridge", "tnrd", "tv"]
     jobs.sort(key=lambda job: (dear.index(job[2]), "views" in job[1].name and "tooth" not in job[1].name))
-    os.environ["OMP_NUM_THREADS"] = f"{threads}"
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool, file.open("a") as out:
-        for future in [pool.submit(reconstruct, job) for job in jobs]:
+    os.environ["OMP_NUM_THREADS"] = f"{asked.threads}"
+    with ProcessPoolExecutor(asked.processes, mp_context=get_context("spawn")) as pool, file.open("a") as out:
+        for future in as_completed([pool.submit(reconstruct, job) for job in jobs]):
             row = future.result()
             out.write(json.dumps(row) + "\n")
             out.flush()
@@ -262,6 +262,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=SIZE)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2, help="of each process")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", nargs="+", default=[], help="scans with one of these words in their names")
     parser.add_argument("--tables", action="store_true", help="print what was found, and run nothing")
     parser.add_argument("--pictures", type=Path, help="draw into this folder, and run nothing")
@@ -278,7 +279,7 @@ def main() -> None:
                 file = asked.pictures / f"which-{name}.png"
                 draw_images(asked.folder, name, what, part, rows, file)
     elif not asked.scans:
-        reconstruct_all(asked.folder, asked.processes, asked.threads, asked.only)
+        reconstruct_all(asked.folder, asked)
 
 
 if __name__ == "__main__":
