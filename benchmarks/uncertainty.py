@@ -46,9 +46,8 @@ def main() -> None:
     chosen = chosen_pictures(asked)
     model = BornModel(BornGeometry.paper(asked.size), device=asked.device)
     print(f"{len(chosen)} pictures of {asked.size} x {asked.size}, {asked.halves} halves of the views")
-    print(
-        f"{'denoiser':9}{'input':>7}{'SNR':>8}{'|error| < 2 map':>26}{'map / error':>13}{'ranks: map':>12}{'gradient':>10}"
-    )
+    columns = f"{'|error| < 2 map':>26}{'map / error':>13}{'ranks: map':>12}{'gradient':>10}"
+    print(f"{'denoiser':9}{'input':>7}{'SNR':>8}{columns}")
     for name in asked.denoisers:
         for level in (20.0, 30.0, 40.0):
             rows = []
