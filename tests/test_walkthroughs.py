@@ -150,7 +150,7 @@ def test_pictures_under_leds(walk):
     truth = np.angle(field_files.write_leds(Path("leds.mat"), camera=24, across=5))
     said = walk("fourier-ptychography.md", "From a file to an image", "--iterations", "60")
     assert "25 pictures of 24 x 24 pixels under one LED each" in said["info leds.mat"]
-    assert "assumed are" in " ".join(said.values())
+    assert "assumed, in metres" in " ".join(said.values())
     assert residuals(said)["run"] < 0.05
     from skimage.transform import resize
 
