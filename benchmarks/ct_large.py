@@ -133,7 +133,7 @@ def step(rays: Rays, voxels: Voxels, memory: float) -> bool:
         kept = apart <= 2e-3 and held <= memory
         good = good and kept
         print(
-            f"  {name} by slabs {taken[1]:.3f} s within {format_size(held)}, all on the GPU {taken[0]:.3f} s with its way "
+            f"  {name} by slabs {taken[1]:.3f} s in {format_size(held)}, all on the GPU {taken[0]:.3f} s with the way "
             f"back; the same to {apart:.0e} of what it changes, promised 2e-3 within {format_size(memory)}: "
             f"{'pass' if kept else 'FAIL'}",
             flush=True,

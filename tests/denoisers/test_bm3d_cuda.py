@@ -19,8 +19,6 @@ from plugstream.denoisers.bm3d import cuda_form, cuda_kernels, reference
 from plugstream.denoisers.bm3d.profile import PROFILES, Profile
 from plugstream.denoisers.bm3d.transforms import bior15, correlations, dct, haar
 
-NEVER = 0x7FFFFFFF
-DOWN = cuda_kernels._DOWN
 PROFILE = Profile(step=3, radius=4)
 NORMAL = PROFILES["normal"]
 LEVELS = 5  # of the tree of a group of 32 blocks
@@ -48,18 +46,6 @@ def picture(height: int, width: int, seed: int = 0, count: int = 1) -> Tensor:
     return noisy
 
 
-def keys_of(image: Tensor) -> Tensor:
-    """The keys of the torch form, where `measure` would leave them: (1, references, DOWN, LANES)."""
-    rows, columns = (torch.tensor(reference.reference_positions(s, PROFILE.step)) for s in image.shape)
-    span = 2 * PROFILE.radius + 1
-    given = reference._keys(image, rows, columns, PROFILE.radius, None).flatten(0, 1).unflatten(1, (span, span))
-    keys = torch.full((len(given), DOWN, cuda_kernels.count_lanes(PROFILE.radius)), NEVER, dtype=torch.int32)
-    for dy in range(span):
-        keys[:, dy % DOWN, dy // DOWN * span : (dy // DOWN + 1) * span] = given[:, dy]
-    keys[keys == -1] = NEVER  # the reference itself
-    return keys[None]
-
-
 @needs_compiler
 def test_spectra_are_those_of_the_torch_form(kernels):
     z = noisy(11, 17, 2)
@@ -67,18 +53,6 @@ def test_spectra_are_those_of_the_torch_form(kernels):
     got = cuda_kernels.Launches(z, torch.ones(2), PROFILE, kernels).transform(z, analysis)
     matrix = torch.tensor(list(analysis)).view(8, 8)
     torch.testing.assert_close(got, torch.cat([reference._spectra(image, matrix) for image in z]))
-
-
-@needs_compiler
-@pytest.mark.parametrize("shape", [(16, 22), (8, 11), (29, 17)])
-def test_keys_are_those_of_the_torch_form_to_the_bit(kernels, shape):
-    z = noisy(*shape)
-    launches = cuda_kernels.Launches(z, torch.ones(1), PROFILE, kernels)
-    for parts in (1, 2, 9):
-        matches, _ = launches.prepare(1)
-        for band in launches.bands(parts):
-            launches.measure(z, matches, band)
-        assert torch.equal(matches.measured, keys_of(z[0]))
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 5])
@@ -93,7 +67,7 @@ def test_bands_have_every_reference_once(height, step):
             rows = {
                 row
                 for group in band.rows
-                for row in (range(launches.rows)[4 * group : 4 * group + 4] if group < regular else [launches.rows - 1])
+                for row in (range(launches.rows)[5 * group : 5 * group + 5] if group < regular else [launches.rows - 1])
             }
             if (height - 8) % step and regular not in band.rows:
                 rows.discard(launches.rows - 1)
@@ -101,16 +75,15 @@ def test_bands_have_every_reference_once(height, step):
 
 
 @needs_compiler
-@pytest.mark.parametrize("shape", [(16, 22), (8, 11)])
+@pytest.mark.parametrize("shape", [(16, 22), (8, 11), (29, 17)])
 def test_groups_are_those_of_the_torch_form_and_each_position_has_its_chain(kernels, shape):
     z = noisy(*shape)
     launches = cuda_kernels.Launches(z, torch.ones(1), PROFILE, kernels)
     for most in (1, 2, 16, 32):
         size = reference.group_size(shape, PROFILE.radius, most)
         matches, _ = launches.prepare(size)
-        matches.measured.copy_(keys_of(z[0]))
         for band in launches.bands(2):
-            launches.choose(matches, band)
+            launches.match(z, matches, band)
         groups = matches.groups
         assert torch.equal(groups[0].long(), reference.match(z[0], PROFILE, most))
         for position, (count, link) in enumerate(matches.heads[0].tolist()):

@@ -23,7 +23,7 @@ from plugstream.denoisers.bm3d.reference import group_size
 from plugstream.denoisers.bm3d.transforms import correlations, transform
 
 AT_ONCE = 1 << 19  # pixels of the images that are denoised at a time, which is enough to fill a GPU
-NUMBERS = 464  # in memory for each of these pixels: spectra, keys, filtered blocks and lists
+NUMBERS = 320  # in memory for each of these pixels: spectra, filtered blocks and lists
 _BANDS = 2  # in a graph; measured on an H200
 
 
@@ -35,9 +35,10 @@ def serves(images: Tensor) -> bool:
 def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2) -> Tensor:
     """Remove white Gaussian noise by filtering groups of similar blocks: (N, H, W) or (H, W), and (N,), to the same.
 
-    The matching is that of `reference.bm3d` to the bit, the result up to rounding, and the same bits every time: all
-    blocks at a position are added as integers of 64 bits, whose sum does not depend on the order. They are multiples of
-    2^-42 of the power of two at or below the largest pixel; of the least weight a group can have, that is 2^-31.
+    The matching is that of `reference.bm3d` to the bit, the result up to rounding, and the same bits every time: blocks
+    at a position are added in the order of their groups, and where they are more than sixteen, as integers of 64 bits,
+    whose sum does not depend on the order. These are multiples of 2^-42 of the power of two at or below the largest
+    pixel; of the least weight a group can have, that is 2^-31.
 
     Arguments:
         images: float32 on CUDA, contiguous, H, W >= 8.
@@ -81,8 +82,7 @@ def match(guide: Tensor, profile: Profile, most: int) -> Tensor:
     launches = Launches(stack, stack, profile)
     matches, _ = launches.prepare(group_size((launches.height, launches.width), profile.radius, most))
     for band in launches.bands():
-        launches.measure(stack, matches, band)
-        launches.choose(matches, band)
+        launches.match(stack, matches, band)
     return matches.groups.long().reshape(*guide.shape[:-2], *matches.groups.shape[1:])
 
 
@@ -102,8 +102,7 @@ def _filter(launches: Launches, basic: Tensor | None, spectra: Tensor, branches:
         guide = None if first else launches.transform(guides, matrices(name, profile.kaiser)[0])
     for k, band in enumerate(launches.bands(_BANDS if branches.parallel else 1), start=1):
         with branches[k]:
-            launches.measure(guides, matches, band)
-            launches.choose(matches, band)
+            launches.match(guides, matches, band)
             branches.wait(0)
             launches.filter(matches.groups, spectra, guide, common, factor, filtered, band)
     branches.join()

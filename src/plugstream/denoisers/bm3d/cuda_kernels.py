@@ -17,9 +17,10 @@ from plugstream.denoisers.bm3d.reference import group_size
 
 _STRIP, _TALL, _TILE = 32, 4, 57  # columns and rows of a block of `transform`, columns of one of `gather`
 _THREADS = 256
-_LISTED = 64  # blocks of a position that are not in its chain, sixteens of them
+_PIXELS = 24 << 10  # bytes, at most, of pixels that a block of the matching has beside its keys
+_LISTED = 32  # blocks of a position that are not in its chain, sixteen at least
 # Measured on an H200 at 256 x 256 and 512 x 512.
-_REFERENCES = 4  # references below each other in one block of the matching,
+_REFERENCES = 5  # references below each other in one block of the matching, or as many as it has memory for,
 _SIDE = 3  # as many side by side, and
 _DOWN = 3  # candidates below each other in one lane: 39 x 13 lanes fill 512
 
@@ -32,18 +33,21 @@ class Problem(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("references", "columns", "begin", "end", "size")),
         ("matrix", ctypes.c_float * 64),
         ("window", ctypes.c_float * 8),
-        *((name, ctypes.c_void_p) for name in ("images", "sigma", "largest", "spectra", "measured", "groups", "heads")),
+        *((name, ctypes.c_void_p) for name in ("images", "sigma", "largest", "spectra", "groups", "heads")),
         *((name, ctypes.c_void_p) for name in ("lists", "next", "noisy", "guide", "common")),
         ("factor", ctypes.c_float),
         *((name, ctypes.c_void_p) for name in ("blocks", "shares", "numerator", "denominator", "result")),
     )
 
 
-def read_source(profile: Profile, shape: tuple[int, int]) -> str:
-    """The text of the kernels for a profile and the groups of images of this shape."""
+def read_source(profile: Profile, shape: tuple[int, int], references: int = _REFERENCES) -> str:
+    """The text of the kernels for a profile and the groups of images of this shape.
+
+    Arguments: references below each other that are matched together.
+    """
     text = Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")
     first, second = (group_size(shape, profile.radius, most) for most in (profile.group1, profile.group2))
-    sizes = {"STEP": profile.step, "RADIUS": profile.radius, "REFS": _REFERENCES, "SIDE": _SIDE, "DOWN": _DOWN}
+    sizes = {"STEP": profile.step, "RADIUS": profile.radius, "REFS": references, "SIDE": _SIDE, "DOWN": _DOWN}
     sizes |= {"LANES": count_lanes(profile.radius), "FIRST": first, "SECOND": second, "LISTED": _LISTED}
     return "".join(f"#define {name} {size}\n" for name, size in sizes.items()) + text
 
@@ -52,6 +56,19 @@ def count_lanes(radius: int) -> int:
     """How many lanes the matching takes, a power of two."""
     span = 2 * radius + 1
     return 1 << (forms.cover(span, _DOWN) * span - 1).bit_length()
+
+
+def count_references(profile: Profile, device: torch.device) -> int:
+    """How many references below each other are matched together, for whose keys a block of threads has memory."""
+    if device.type != "cuda":
+        return _REFERENCES
+    room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    return max(n for n in range(1, _REFERENCES + 1) if n == 1 or key_bytes(profile, n) + _PIXELS <= room)
+
+
+def key_bytes(profile: Profile, references: int) -> int:
+    """Memory that the keys of so many references below each other take."""
+    return 4 * references * _SIDE * _DOWN * count_lanes(profile.radius)
 
 
 def find_kernels(profile: Profile, images: Tensor) -> Kernels | None:
@@ -64,13 +81,12 @@ def find_kernels(profile: Profile, images: Tensor) -> Kernels | None:
 
 @cache
 def _find_kernels(profile: Profile, shape: tuple[int, int], device: torch.device) -> Kernels | None:
-    return compile_kernels(read_source(profile, shape), device)
+    return compile_kernels(read_source(profile, shape, count_references(profile, device)), device)
 
 
 class Matches(NamedTuple):
-    """The groups of a stack of images, and the blocks of groups at each position, in no order; see `choose`."""
+    """The groups of a stack of images, and the blocks of groups at each position, in no order; see `match`."""
 
-    measured: Tensor  # int32 (N, references, 3, lanes), the keys of each reference's candidates: 6 KB for a reference
     groups: Tensor  # int32 (N, references, size), the block positions of each group
     heads: Tensor  # this and the next two as in `cuda_kernels.cu`
     lists: Tensor
@@ -85,7 +101,7 @@ class Filtered(NamedTuple):
 
 
 class Band(NamedTuple):
-    """Rows of references that are measured, chosen and filtered while other rows are."""
+    """Rows of references that are matched and filtered while other rows are."""
 
     rows: range  # of groups of references below each other
     references: range
@@ -101,6 +117,7 @@ class Launches:
         found = kernels or find_kernels(profile, images)
         assert found is not None, "`has_compiler` says whether there are kernels"
         self.kernels, self.images, self.sigma, self.profile = found, images, sigma, profile
+        self.at_once = count_references(profile, images.device)
         self.count, self.height, self.width = images.shape
         self.down, self.across = self.height - BLOCK + 1, self.width - BLOCK + 1
         # As many as `reference_positions` has: every `step` pixels, and one at the very end.
@@ -109,14 +126,14 @@ class Launches:
     def bands(self, count: int = 1) -> list[Band]:
         """All references in at most so many parts of about equal size."""
         # The last row may break the step, and has programs of its own.
-        regular, last = _groups(self.height, self.profile.step, _REFERENCES)
+        regular, last = _groups(self.height, self.profile.step, self.at_once)
         bounds = [k * (regular + last) // count for k in range(count + 1)]
-        ends = [self.rows if b == regular + last else min(b * _REFERENCES, self.rows - last) for b in bounds]
+        ends = [self.rows if b == regular + last else min(b * self.at_once, self.rows - last) for b in bounds]
         parts = zip(bounds, bounds[1:], ends, ends[1:], strict=False)
         return [Band(range(a, b), range(c * self.columns, d * self.columns)) for a, b, c, d in parts if a < b]
 
     def _launch(
-        self, name: str, across: int, down: int, *, threads: int = _THREADS, parts: int = 1, part: range = range(0),
+        self, name: str, across: int, down: int, *, threads: int = _THREADS, shared: int = 0, part: range = range(0),
         **fields: Any,
     ) -> None:  # fmt: skip
         values = {k: v.data_ptr() if isinstance(v, Tensor) else v for k, v in fields.items()}
@@ -124,7 +141,8 @@ class Launches:
             self.height, self.width, self.across, self.down * self.across, self.rows * self.columns, self.columns,
             part.start, part.stop, **values,
         )  # fmt: skip
-        self.kernels.launch(name, (across, down, self.count * parts), (threads, 1, 1), problem, None, None)
+        grid = (across, down, self.count)
+        self.kernels.launch(name, grid, (threads, 1, 1), problem, None, None, shared=shared)
 
     def transform(self, images: Tensor, analysis: Any) -> Tensor:
         """The spectrum of the block at every position, (N * positions, 64)."""
@@ -134,31 +152,23 @@ class Launches:
         return out
 
     def prepare(self, size: int) -> tuple[Matches, Filtered]:
-        """Memory for what `measure`, `choose` and `filter` find, for groups of so many blocks."""
+        """Memory for what `match` and `filter` find, for groups of so many blocks."""
         references, positions = self.rows * self.columns, self.down * self.across
         options: dict[str, Any] = {"dtype": torch.int32, "device": self.images.device}
-        keys = torch.empty((self.count, references, _DOWN, count_lanes(self.profile.radius)), **options)
         groups, following = torch.empty((2, self.count, references, size), **options)
         heads = torch.zeros((self.count, positions, 2), **options)
-        matches = Matches(keys, groups, heads, torch.empty((self.count, positions, _LISTED), **options), following)
+        matches = Matches(groups, heads, torch.empty((self.count, positions, _LISTED), **options), following)
         blocks = torch.empty((self.count, references, size, 64), device=self.images.device)
         return matches, Filtered(blocks, torch.empty((self.count, references), device=self.images.device))
 
-    def measure(self, guides: Tensor, matches: Matches, band: Band) -> None:
-        """Find the keys of the candidates of a band's references."""
-        lanes = count_lanes(self.profile.radius)
-        threads = min(max(lanes, 32), _THREADS)
-        across, down = sum(_groups(self.width, self.profile.step, _SIDE)), len(band.rows)
+    def match(self, guides: Tensor, matches: Matches, band: Band) -> None:
+        """Find the groups of a band, and add them to the blocks of each position."""
+        threads = min(max(count_lanes(self.profile.radius), 32), _THREADS)
+        across, shared = sum(_groups(self.width, self.profile.step, _SIDE)), key_bytes(self.profile, self.at_once)
         self._launch(
-            "measure", across, down, threads=threads, parts=forms.cover(lanes, threads), part=band.rows,
-            images=guides, measured=matches.measured,
+            "match", across, len(band.rows), threads=threads, shared=shared, part=band.rows,
+            size=matches.groups.shape[2], images=guides, **matches._asdict(),
         )  # fmt: skip
-
-    def choose(self, matches: Matches, band: Band) -> None:
-        """Find the groups of a band by the keys, and add them to the blocks of each position."""
-        across = forms.cover(len(band.references), 4)
-        size = matches.groups.shape[2]
-        self._launch("choose", across, 1, threads=128, part=band.references, size=size, **matches._asdict())
 
     def filter(
         self,
@@ -172,7 +182,7 @@ class Launches:
     ) -> None:
         """Filter the groups of a band.
 
-        Arguments: groups of `choose`; spectra of the noisy images, and of the guides in stage 2; common, (65, 64), what
+        Arguments: groups of `match`; spectra of the noisy images, and of the guides in stage 2; common, (65, 64), what
         two blocks share that lie |dy|, |dx| apart, at 8 |dy| + |dx|, and nothing; factor, the threshold in sigmas, or
         that of sigma^2 in the Wiener filter.
         """
@@ -184,7 +194,7 @@ class Launches:
     def assemble(self, matches: Matches, filtered: Filtered, largest: Tensor, synthesis: Any, window: Any) -> Tensor:
         """The images from the weighted blocks of all groups.
 
-        Arguments: matches of `choose`; largest pixel of each image; synthesis, with row i times the window's i-th
+        Arguments: matches of `match`; largest pixel of each image; synthesis, with row i times the window's i-th
         number; window.
         """
         device = self.images.device
