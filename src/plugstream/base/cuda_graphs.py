@@ -129,9 +129,15 @@ class GraphCall:
             key += (a.shape, a.dtype, a.device)
         if first is None or first.numel() > self.largest:
             return self.function(*arguments)
-        with self._lock, on_device(first):
-            graph = self._graphs.find(tuple(key), first, lambda: _Graph(self.function, arguments, self.steady))
-            return self.function(*arguments) if graph is None else graph.replay(arguments)
+        with self._lock:
+            if first.device.index != torch.cuda.current_device():
+                with torch.cuda.device(first.device):
+                    return self._replay(tuple(key), first, arguments)
+            return self._replay(tuple(key), first, arguments)
+
+    def _replay(self, key: Any, first: Tensor, arguments: tuple[Tensor | None, ...]) -> Tensor:
+        graph = self._graphs.find(key, first, lambda: _Graph(self.function, arguments, self.steady))
+        return self.function(*arguments) if graph is None else graph.replay(arguments)
 
 
 class _Graph:
@@ -141,8 +147,9 @@ class _Graph:
         self, function: Callable[..., Tensor], arguments: tuple[Tensor | None, ...], steady: tuple[int, ...]
     ) -> None:
         self.arguments = [None if a is None else a.clone(memory_format=torch.contiguous_format) for a in arguments]
-        # Stored, so that no other tensor can have their identity.
-        self.last = {k: arguments[k] for k in steady if k < len(arguments)}
+        # Those of the last call, stored so that no other tensor can have their identity; None where they are copied.
+        self.last = [a if k in steady else None for k, a in enumerate(arguments)]
+        self.steady = steady
 
         def work() -> None:
             self.result = function(*self.arguments)
@@ -150,11 +157,13 @@ class _Graph:
         self.graph = capture_work(work)
 
     def replay(self, arguments: tuple[Tensor | None, ...]) -> Tensor:
-        for k, (mine, argument) in enumerate(zip(self.arguments, arguments, strict=True)):
-            if mine is None or argument is None or self.last.get(k) is argument:
+        for k, argument in enumerate(arguments):
+            if argument is None or self.last[k] is argument:
                 continue
+            mine = self.arguments[k]
+            assert mine is not None  # by the key
             mine.copy_(argument)
-            if k in self.last:
+            if k in self.steady:
                 self.last[k] = argument
         self.graph.replay()
         return self.result.clone()
