@@ -73,8 +73,6 @@ def plan(arguments: argparse.Namespace, patches: Patches, options: dict[str, Any
         return stored
     times = {}
     for compiled in (False, True) if arguments.compiled is None else (arguments.compiled == "yes",):
-        if compiled and arguments.penalty > 0:
-            continue
         try:
             times[compiled] = seconds_a_step(patches, options, compiled)
             print(f"{'compiled' if compiled else 'plain'}: {1e3 * times[compiled]:.2f} ms a step", flush=True)

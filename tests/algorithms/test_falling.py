@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from plugstream import ADMM, FromFunction, InputError, LeastSquares, ProximalGradient
-from plugstream.algorithms import FallingSearch
+from plugstream.algorithms import All, Epochs, FallingSearch
 from plugstream.models.matrix import MatrixModel
 
 FALL = 5
@@ -115,3 +115,21 @@ def test_what_cannot_be_is_refused():
         replace(search, algorithm=ProximalGradient(search.algorithm.fidelity, FromFunction(shrink), sigma=0.1))
     with pytest.raises(InputError, match="for ADMM"):
         replace(search, algorithm=replace(search.algorithm, dual=False))
+
+
+def test_of_many_views_runs_use_some_and_the_step_is_for_all():
+    _, y, whole, search = problem(0.3, views=22)
+    few = replace(search, most=5, algorithm=replace(search.algorithm, sampler=All()))
+    state = run(few)
+    views = torch.tensor([0, 4, 8, 12, 16])
+    fewer = whole.with_views(whole.model, views, lipschitz_max=whole.lipschitz_max)
+    alone = replace(search, algorithm=replace(search.algorithm, fidelity=fewer))
+    same = run(alone)
+    assert (state.powers, state.misfits) == (same.powers, same.misfits)
+    assert torch.equal(state.image, same.image)
+    assert few.found_step(state) == pytest.approx(4 * alone.found_step(same))  # 20 views, where runs have 5
+    algorithm, start = few.finish(state)
+    assert algorithm.sampler == All()
+    assert algorithm.step_size == few.found_step(state)
+    torch.testing.assert_close(start.s, alone.finish(same)[1].s * 4)
+    assert replace(few, algorithm=replace(few.algorithm, sampler=Epochs(5)))._views is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from plugstream.algorithms.abilities import as_algorithm
 from plugstream.algorithms.race import RaceState, SigmaRace
+from plugstream.algorithms.sampling import FixedViews, repeated_views
 from plugstream.base.arrays import Array
 from plugstream.base.errors import InputError
 from plugstream.base.schedules import Geometric
@@ -23,6 +25,9 @@ _RATIO, _FARTHEST = 2.0, 6
 _NOISE = 0.64
 # The most runs.
 _RUNS = 12
+
+MOST_VIEWS = 256
+"""The views of a run at most, where the algorithm uses all in every step."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,9 @@ class FallingSearch(SigmaRace):
     until the best run has both its neighbours. lam is then at the bottom of the parabola through these three, and the
     algorithm goes on from the last image of the best run, with sigma and gamma = sigma^2 / lam, which stay.
 
+    Many views: where steps use all n of them, runs use m = `most` at most, evenly spaced, since m views say what v is
+    as well as n do. lam = v / m of the runs is then v / n for all views, so gamma is n / m times as long at the end.
+
     Why runs from the start: an image that once followed noise keeps some of it with a denoiser like BM3D, which is no
     convex prior. Why sigma stays and gamma is searched for: a denoiser works best on noise it can see, a few
     hundredths of white, whatever the data; the step then says how far to trust them.
@@ -66,12 +74,13 @@ class FallingSearch(SigmaRace):
     Condition: e has one minimum over lam. The fixed points are those of ADMM at the end, P = D_sigma(I - gamma grad d).
 
     Arguments: as of `SigmaRace`, with `ADMM` or one of its kind with its dual as the algorithm, and a number as sigma;
-    steps, of all runs together at most; fall, n, at least 2.
+    steps, of all runs together at most; fall, n, at least 2; most, m, views of a run.
     References: Zhang et al., IEEE Trans. Pattern Anal. Mach. Intell. 44(10), 2022, for gamma_k that falls as sigma_k^2;
     Boyd et al., Found. Trends Mach. Learn. 3(1), 2011, section 3.4.1, for the dual of another gamma.
     """
 
     fall: int = 12
+    most: int = MOST_VIEWS
     _runs: ClassVar[dict[float, Any]]
 
     def __post_init__(self) -> None:
@@ -100,8 +109,9 @@ class FallingSearch(SigmaRace):
         return gone if gone.place < self.fall else self._end_run(gone, self._look(side)[0])
 
     def found_step(self, state: Any) -> float:
-        """gamma of a search that has ended."""
-        return float(state.sigma**2 / self._weight(state.place_found))
+        """gamma of a search that has ended, for all views."""
+        longer = len(self.fidelity.available) / self._count
+        return float(state.sigma**2 / self._weight(state.place_found)) * longer
 
     def finish(self, state: Any, algorithm: Any | None = None) -> tuple[Any, Any]:
         """The algorithm with the step found, and the state from which it continues, with its dual.
@@ -142,7 +152,7 @@ class FallingSearch(SigmaRace):
         """v / n if all of the misfit of a view is noise of variance v per real number."""
         model = self.algorithm.fidelity.model
         numbers: int = math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
-        return 2 * misfit / numbers / len(self.fidelity.available)
+        return 2 * misfit / numbers / self._count
 
     def _weight(self, power: float) -> float:
         """lam of a run."""
@@ -156,8 +166,23 @@ class FallingSearch(SigmaRace):
             lam, last = self._weight(power), state.sigma
             first = min(_FALL * last, math.sqrt(lam * _LONGEST / self.algorithm.fidelity.lipschitz_max))
             sigma = Geometric(max(last, first), last, self.fall)
-            self._runs[power] = replace(self.algorithm, sigma=sigma, step_size=lambda k: sigma(k) ** 2 / lam)
+            views = {} if self._views is None else {"sampler": FixedViews(self._views)}
+            step = {"sigma": sigma, "step_size": lambda k: sigma(k) ** 2 / lam}
+            self._runs[power] = replace(self.algorithm, **step, **views)
         return self._runs[power]
+
+    @property
+    def _count(self) -> int:
+        """How many views runs use, whose lam is theirs."""
+        return len(self.fidelity.available if self._views is None else self._views)
+
+    @cached_property
+    def _views(self) -> list[int] | None:
+        """The views of a run where it does not use all that there are."""
+        available, most = self.fidelity.available, self.most
+        if repeated_views(self.algorithm.sampler) != "all" or len(available) <= most:
+            return None
+        return [int(available[place * len(available) // most]) for place in range(most)]
 
 
 def _best(state: FallingState) -> int:

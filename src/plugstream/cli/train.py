@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--blocks", type=whole_number(64, 1), nargs="+", help="unet: of each level (4 4 4 2)")
     parser.add_argument("--penalty", type=number(1e6, 0), help="unet: weight of the Jacobian's norm in the loss (0)")
     parser.add_argument(
-        "--limit", type=number(1, 0), help="unet: what the penalty asks for: safe ||I - J||, free k (0.9)"
+        "--limit", type=number(100, 0), help="unet: what the penalty asks for: safe ||I - J||, free k (0.9)"
     )
     parser.add_argument("--compiled", action="store_const", const=True, help="unet: by torch.compile")
     parser.add_argument("--judge", type=Path, metavar="FOLDER", help="unet: pictures to measure the PSNR on at the end")

@@ -141,7 +141,7 @@ def test_what_cannot_be_is_refused_in_one_line_and_leaves_nothing(tmp_path, more
 
 def test_files_of_other_kinds_are_left_to_others(tmp_path):
     (tmp_path / "a.txt").write_text("no")
-    with pytest.raises(InputError, match="no MATLAB or NPZ file"):
+    with pytest.raises(InputError, match="not a MATLAB or NPZ file"):
         import_file("fpm", tmp_path / "a.txt", tmp_path / "a.zarr")
     savemat(tmp_path / "b.mat", {"other": 1})
     with pytest.raises(InputError, match="has other, and no pictures"):

@@ -223,6 +223,7 @@ def build_ridge(options: RidgeOptions) -> Denoiser:
     object="UNet()",
     why="not averaged; safe, it is a gradient step of a potential, by construction",
     files="networks/weights/unet-*.safetensors",
+    damping=0.3,
     **_OURS,
 )
 def build_unet(options: UNetOptions) -> Denoiser:

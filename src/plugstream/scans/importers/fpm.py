@@ -147,7 +147,7 @@ def _read_array(source: Source, name: str) -> Any:
 
 FORMATS = Formats(
     *(Format(container, is_frames, _read_frames) for container in ("MATLAB", "MATLAB 7.3", "HDF5", "NPZ")),
-    unknown="no MATLAB or NPZ file of pictures",
+    unknown="not a MATLAB or NPZ file of pictures",
 )
 
 

@@ -197,7 +197,7 @@ def _has_fields(source: Source) -> bool:
 FORMATS = Formats(
     Format("HDF5", lambda source: any(map(_SERIES.match, source.name_set())), _read_series),
     Format("NPZ", _has_fields, _read_npz),
-    unknown="no recording of fields that is known: a qpimage series is HDF5 with qpi_0/phase/raw and so on, and NPZ "
+    unknown="not a recording of fields that we know: a qpimage series is HDF5 with qpi_0/phase/raw and so on, and NPZ "
     "files have fields, or phase and amplitude, with angles",
 )
 

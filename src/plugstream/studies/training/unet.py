@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from plugstream.studies.training.spectral import jacobian_norm
 
 HIGHEST = 55 / 255
 """The largest noise level that is drawn, with values from 0 to 1."""
+_MOST_NOISE = 3.0  # of the patches whose slopes are penalised, in units of the noise that the network is told of
+_CORNER = 64  # pixels a side of them, which take half the time of whole patches
 _ABSOLUTE = 0.8  # part of the steps with the mean absolute error, which gets further before the squared one takes over
 
 
@@ -86,24 +89,25 @@ def train_unet(
 
     The loss is the mean of |D(x + s n, s) - x| / m(s), in the last fifth of the steps of its square, with m(s)^2 the
     mean squared error that such networks reach, so that each level counts by its PSNR. With a penalty w it adds w times
-    the mean over an eighth of the patches of max(0, norm - limit), where the norm is that of
+    the mean over a quarter of the patches of max(0, log(norm / limit)), where the norm is that of
 
-        safe:  grad^2 g = I - J, whose bound l < 1 makes D the prox of a weakly convex function;
-        free:  k I + (1 - k) J with k = limit, beyond 1: D is k-strictly pseudo-contractive if it never is.
+        safe:  grad^2 g = I - J, whose bound l makes D, damped by less than 1 / l, the prox of a weakly convex function;
+        free:  k I + (1 - k) J with k = limit, over 1: D is k-strictly pseudo-contractive if it is never larger.
 
-    It is measured at the patches and only penalised, so `certify` has to say what holds elsewhere. On CUDA the network
+    It is measured at patches with 0 to 3 times the noise that the network is told of, as the images of a loop may have
+    it, and only penalised, so `certify` has to say what holds elsewhere. On CUDA the network
     computes in bfloat16, and a step is one CUDA graph. All that is random is a function of the seed and the step.
 
     Arguments:
         form, channels, blocks: of `LightUNet`; those of `start`, whose weights it begins with, but for the form.
         batch: patches a step. rate: of AdamW; it falls to a hundredth along a cosine. decay, average: as of
-            `AveragedTraining`. compiled: the network by torch.compile, not with a penalty.
+            `AveragedTraining`. compiled: the network by torch.compile, but for the penalty.
         checkpoint, every, progress: as of `fit`.
     Returns the network with averaged weights, and the steps done, fewer than asked for if `progress` ended it.
     References: Zhang et al., 2022 (DRUNet); Hurault et al., ICLR and ICML 2022; Wei et al., ICML 2024.
     """
-    if penalty > 0 and (compiled or not 0 < limit < 1):
-        raise InputError(f"a penalty needs a limit between 0 and 1, not {limit}, and a network that is not compiled")
+    if penalty > 0 and not 0 < limit < (1 if form == "free" else math.inf):
+        raise InputError(f"the penalty's limit must be > 0, for the free form also < 1, not {limit}")
     shape = (channels, blocks) if start is None else (start.channels, start.blocks)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(patches.seed)
@@ -158,20 +162,23 @@ class _Loss:
             out = self.call(noisy, sigma)
         error = (out - x) / typical_error(level)
         loss: Tensor = error.abs().mean() if absolute else error.square().mean()
-        return loss if self.penalty == 0 else loss + self.penalty * self._excess(noisy, n, sigma)
+        return loss if self.penalty == 0 else loss + self.penalty * self._excess(x, n, sigma)
 
-    def _excess(self, noisy: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
-        some = slice(0, max(1, len(noisy) // 8))
+    def _excess(self, clean: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
+        count, corner = max(1, len(clean) // 4), slice(0, _CORNER)
+        x, n, level = (value[:count, :, corner, corner] for value in (clean, noise, sigma.reshape(-1, 1, 1, 1)))
+        times = torch.linspace(_MOST_NOISE, 0, count, device=clean.device).reshape(-1, 1, 1, 1)
         safe = self.network.form == "safe"
-        norm = jacobian_norm(
-            lambda z: self.network(z, sigma[some]),
-            noisy[some],
-            noise[some],
-            identity=1.0 if safe else self.limit,
-            jacobian=-1.0 if safe else 1 - self.limit,
-            symmetric=safe,
-        )
-        return (norm - (self.limit if safe else 1.0)).clamp(min=0).mean()
+        with torch.autocast(clean.device.type, torch.bfloat16, enabled=clean.is_cuda):
+            norm = jacobian_norm(
+                lambda z: self.network(z, sigma[:count]),
+                x + times * level * n,
+                n,
+                identity=1.0 if safe else self.limit,
+                jacobian=-1.0 if safe else 1 - self.limit,
+                symmetric=safe,
+            )
+        return (norm / (self.limit if safe else 1.0)).log().clamp(min=0).mean()
 
 
 def typical_error(sigma: Tensor) -> Tensor:

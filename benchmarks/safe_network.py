@@ -1,0 +1,109 @@
+"""Whether the paper's iteration converges with a denoiser that is called safe: random problems of all instruments.
+
+    python benchmarks/safe_network.py ../shared/data/images/BSD68 --problems 100 --processes 2
+    python benchmarks/safe_network.py ../shared/data/images/BSD68 --denoiser --denoiser bm3d
+
+The seed of a problem draws an instrument, a picture, a level of noise, a constant sigma of 0.5 to 10 % of the image's
+range, and whether a step uses all views or few. `plugstream reconstruct` then goes so many steps without momentum, as
+it does by default or with the flags that follow --denoiser. Counts the runs that diverge, whose distance to a fixed
+point ||x - P(x)||^2 ends above a tenth of its start, and prints to which part of it the distance falls, for the median
+and the worst problem: with all views, and with few, whose gradients have a variance that keeps it from zero.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import tempfile
+import warnings
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# A small scan of each instrument, what says how noisy it is, and three values of that.
+SCANS: dict[str, tuple[str, str, tuple[float, ...]]] = {
+    "born-2d": ("--size 48 --width 0.034 --views 60 --receivers 180", "--input-snr", (20, 30, 40)),
+    "ct": ("--size 48 --views 60", "--photons", (1e3, 1e4, 1e5)),
+    "mri": ("--size 48", "--input-snr", (10, 20, 30)),
+    "fpm": ("--size 64 --camera 24 --leds 7", "--photons", (200, 2000, 20000)),
+    "ptychography": ("--frame 32 --across 6", "--photons", (200, 2000, 20000)),
+    "scattering-2d": ("--size 32 --width 0.0227 --views 16 --receivers 60", "--input-snr", (10, 20, 30)),
+    "odt-3d": ("--size 16 --views 40", "--input-snr", (10, 20, 30)),
+}
+
+
+def solve(pictures: list[Path], iterations: int, flags: list[str], seed: int) -> dict[str, Any]:
+    """One problem: what it was, and the distance to a fixed point at its first and last measurement."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    warnings.simplefilter("ignore")
+    from plugstream.cli import main as command
+    from plugstream.runs.replay import replay
+
+    rng = np.random.default_rng(seed)
+    instrument = sorted(SCANS)[seed % len(SCANS)]
+    words, noise, levels = SCANS[instrument]
+    picture, level = pictures[rng.integers(len(pictures))], levels[rng.integers(3)]
+    sigma, few = float(np.exp(rng.uniform(np.log(0.5), np.log(10)))), bool(rng.integers(2))
+    problem = {"seed": seed, "instrument": instrument, "noise": level, "sigma": sigma, "few": few}
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        scan, out, errors = Path(folder) / "scan.zarr", Path(folder) / "run", io.StringIO()
+        simulate = ["simulate", scan, "--instrument", instrument, *words.split(), noise, level, "--noise-seed", seed]
+        simulate += [] if instrument == "odt-3d" else ["--picture", picture]
+        run = ["reconstruct", scan, "--out", out, "--sigma", f"{sigma:.3g}%", "--momentum", "none", "--threads", 1]
+        run += ["--iterations", iterations, "--checkpoint", 0, "--report-format", "none", *flags]
+        run += [] if few else ["--sampler", "all"]
+        with contextlib.redirect_stderr(errors):
+            codes = [command([str(word) for word in words]) for words in (simulate, run)]
+        if codes[0] != 0 or codes[1] not in (0, 3):
+            raise SystemExit(f"problem {problem}: {errors.getvalue().strip().splitlines()[-1]}")
+        distances = [m.values["distance"] for m in replay(out / "events.jsonl").measured if "distance" in m.values]
+    return problem | {"first": distances[0], "last": distances[-1], "ratio": distances[-1] / distances[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pictures", type=Path, help="a folder of PNG files")
+    parser.add_argument("--problems", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first problem")
+    parser.add_argument("--iterations", type=int, default=500)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--results", type=Path, help="file to add each problem's result to, as a line of JSON")
+    parser.add_argument("--denoiser", nargs=argparse.REMAINDER, default=["--denoiser", "unet"], metavar="FLAG")
+    arguments = parser.parse_args()
+    pictures = sorted(arguments.pictures.glob("*.png"))
+    work = partial(solve, pictures, arguments.iterations, arguments.denoiser)
+    results = []
+    with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
+        seeds = range(arguments.first, arguments.first + arguments.problems)
+        for future in as_completed([pool.submit(work, seed) for seed in seeds]):
+            results.append(future.result())
+            line = json.dumps(results[-1])
+            print(line, flush=True)
+            if arguments.results is not None:
+                with arguments.results.open("a") as file:
+                    file.write(line + "\n")
+    show(results)
+
+
+def show(results: list[dict[str, Any]]) -> None:
+    for few in (False, True):
+        for instrument in (*sorted(SCANS), None):
+            some = [r for r in results if r["few"] == few and instrument in (None, r["instrument"])]
+            if not some:
+                continue
+            ratios = np.sort([r["ratio"] for r in some])
+            name = f"{instrument or 'all instruments'}, {'few' if few else 'all'} views"
+            gone = int(np.sum(~(ratios < 0.1)))
+            print(f"{name}: {len(some)} problems, {gone} diverge, distance to {np.median(ratios):.1e} of its start, "
+                  f"at worst {ratios[-1]:.1e}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
