@@ -62,7 +62,7 @@ def count_references(profile: Profile, device: torch.device) -> int:
     """How many references below each other are matched together, for whose keys a block of threads has memory."""
     if device.type != "cuda":
         return _REFERENCES
-    room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    room: int = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 48 << 10)
     return max(n for n in range(1, _REFERENCES + 1) if n == 1 or key_bytes(profile, n) + _PIXELS <= room)
 
 
