@@ -127,7 +127,9 @@ def test_the_penalty_is_what_exceeds_the_limit(form, limit):
     network.tail.data *= 100  # so that its Jacobian is far from the identity
     clean, (noise, place) = patches().draw(0, 5), patches().noise(0, 5)
     plain, more = (_Loss(network, penalty, limit, False)(clean, noise, 0.2 * place, True) for penalty in (0.0, 2.0))
-    noisy = (clean + 3 * 0.2 * place[:, None, None] * noise)[:1, None]  # a quarter of the patches, the first the noisiest
+    noisy = (clean + 3 * 0.2 * place[:, None, None] * noise)[
+        :1, None
+    ]  # a quarter of the patches, the first the noisiest
     a, b, most = (1.0, -1.0, limit) if form == "safe" else (limit, 1 - limit, 1.0)
     norm = jacobian_norm(
         lambda z: network(z, 0.2 * place[:1]), noisy, noise[:1, None], identity=a, jacobian=b, symmetric=form == "safe"

@@ -73,7 +73,7 @@ def _graph_call(profile: Profile, stages: int) -> GraphCall:
         blocks = _filter(launches, basic, spectra, branches)
         return launches.assemble(*blocks, largest, *matrices("dct", profile.kaiser)[1:])
 
-    return GraphCall(denoise, steady=(1,))
+    return GraphCall(denoise, steady=(1,), in_place=True)
 
 
 def match(guide: Tensor, profile: Profile, most: int) -> Tensor:
