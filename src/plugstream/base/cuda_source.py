@@ -24,17 +24,9 @@ class Kernels(Protocol):
     """What launches the kernels of a source: a GPU's, or in tests a CPU's."""
 
     def launch(
-        self,
-        name: str,
-        grid: Size,
-        block: Size,
-        problem: Fields,
-        source: Data,
-        target: Data,
-        *,
-        together: bool = False,
-        shared: int = 0,
-    ) -> None:
+        self, name: str, grid: Size, block: Size, problem: Fields, source: Data, target: Data, *,
+        together: bool = False, shared: int = 0,
+    ) -> None:  # fmt: skip
         """Start a kernel; with `together`, all blocks run at the same time, as those that wait for each other need.
 
         `shared` is how many bytes of memory each block has beside what its source says.
@@ -57,17 +49,9 @@ class CudaKernels:
             self._check(self._driver.cuModuleLoadData(ctypes.byref(self._module), binary))
 
     def launch(
-        self,
-        name: str,
-        grid: Size,
-        block: Size,
-        problem: Fields,
-        source: Data,
-        target: Data,
-        *,
-        together: bool = False,
-        shared: int = 0,
-    ) -> None:
+        self, name: str, grid: Size, block: Size, problem: Fields, source: Data, target: Data, *,
+        together: bool = False, shared: int = 0,
+    ) -> None:  # fmt: skip
         """Start a kernel on torch's current stream; the tensors must stay until it has been launched.
 
         With `together`, all blocks run at the same time; there must not be more than the device has room for.
