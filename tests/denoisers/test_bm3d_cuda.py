@@ -5,6 +5,7 @@ Without a GPU the kernels run on the CPU, thread by thread.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from plugstream.denoisers.bm3d import cuda_form, cuda_kernels, reference
 from plugstream.denoisers.bm3d.profile import PROFILES, Profile
 from plugstream.denoisers.bm3d.transforms import bior15, correlations, dct, haar
 
+NEVER = 0x7FFFFFFF
+DOWN = cuda_kernels._DOWN
 PROFILE = Profile(step=3, radius=4)
 NORMAL = PROFILES["normal"]
 LEVELS = 5  # of the tree of a group of 32 blocks
@@ -46,6 +49,18 @@ def picture(height: int, width: int, seed: int = 0, count: int = 1) -> Tensor:
     return noisy
 
 
+def keys_of(image: Tensor) -> Tensor:
+    """The keys of the torch form, where `measure` would leave them: (1, references, DOWN, LANES)."""
+    rows, columns = (torch.tensor(reference.reference_positions(s, PROFILE.step)) for s in image.shape)
+    span = 2 * PROFILE.radius + 1
+    given = reference._keys(image, rows, columns, PROFILE.radius, None).flatten(0, 1).unflatten(1, (span, span))
+    keys = torch.full((len(given), DOWN, cuda_kernels.count_lanes(PROFILE.radius)), NEVER, dtype=torch.int32)
+    for dy in range(span):
+        keys[:, dy % DOWN, dy // DOWN * span : (dy // DOWN + 1) * span] = given[:, dy]
+    keys[keys == -1] = NEVER  # the reference itself
+    return keys[None]
+
+
 @needs_compiler
 def test_spectra_are_those_of_the_torch_form(kernels):
     z = noisy(11, 17, 2)
@@ -55,6 +70,18 @@ def test_spectra_are_those_of_the_torch_form(kernels):
     torch.testing.assert_close(got, torch.cat([reference._spectra(image, matrix) for image in z]))
 
 
+@needs_compiler
+@pytest.mark.parametrize("shape", [(16, 22), (8, 11), (29, 17)])
+def test_keys_are_those_of_the_torch_form_to_the_bit(kernels, shape):
+    z = noisy(*shape)
+    launches = cuda_kernels.Launches(z, torch.ones(1), PROFILE, kernels)
+    for parts in (1, 2, 9):
+        matches, _ = launches.prepare(1)
+        for band in launches.bands(parts):
+            launches.measure(z, matches, band)
+        assert torch.equal(matches.measured, keys_of(z[0]))
+
+
 @pytest.mark.parametrize("step", [1, 2, 3, 5])
 @pytest.mark.parametrize("height", [8, 9, 20, 23, 64])
 def test_bands_have_every_reference_once(height, step):
@@ -62,6 +89,10 @@ def test_bands_have_every_reference_once(height, step):
     for parts in (1, 2, 3, 7):
         bands = launches.bands(parts)
         assert [k for band in bands for k in band.references] == list(range(launches.rows * launches.columns))
+        assert [y for band in bands for y in band.complete] == list(range(launches.down))
+        for band, later in itertools.pairwise(bands):  # which do not reach what is complete
+            top = reference.reference_positions(height, step)[later.references[0] // launches.columns]
+            assert not len(band.complete) or band.complete[-1] < top - 4
         for band in bands:  # the groups of rows that are measured have its references
             regular = (height - 8) // step // cuda_kernels._REFERENCES + 1
             rows = {
@@ -75,15 +106,16 @@ def test_bands_have_every_reference_once(height, step):
 
 
 @needs_compiler
-@pytest.mark.parametrize("shape", [(16, 22), (8, 11), (29, 17)])
+@pytest.mark.parametrize("shape", [(16, 22), (8, 11)])
 def test_groups_are_those_of_the_torch_form_and_each_position_has_its_chain(kernels, shape):
     z = noisy(*shape)
     launches = cuda_kernels.Launches(z, torch.ones(1), PROFILE, kernels)
     for most in (1, 2, 16, 32):
         size = reference.group_size(shape, PROFILE.radius, most)
         matches, _ = launches.prepare(size)
+        matches.measured.copy_(keys_of(z[0]))
         for band in launches.bands(2):
-            launches.match(z, matches, band)
+            launches.choose(matches, band)
         groups = matches.groups
         assert torch.equal(groups[0].long(), reference.match(z[0], PROFILE, most))
         for position, (count, link) in enumerate(matches.heads[0].tolist()):
@@ -120,7 +152,9 @@ def test_blocks_become_the_image_of_the_torch_form(kernels):
     analysis, synthesis, window = cuda_form.matrices("dct", PROFILE.kaiser)
     filtered.blocks.copy_(blocks)
     filtered.shares.copy_(shares)
-    got = launches.assemble(chains, filtered, torch.ones(2), synthesis, window)
+    for rows in (range(5), range(5, launches.down)):
+        launches.gather(chains, filtered, torch.ones(2), synthesis, window, rows)
+    got = launches.fold(filtered, synthesis, window)
     total = torch.zeros(positions, 64).index_add_(0, groups[0].flatten(), blocks[0].flatten(0, 1))
     weight = torch.zeros(positions).index_add_(0, groups[0].flatten(), shares[0].repeat_interleave(size))
     want = reference._put_together(total, weight, torch.tensor(list(analysis)).view(8, 8), z[0].shape, PROFILE)
@@ -167,7 +201,7 @@ def test_filtered_groups_are_those_of_the_torch_form(tmp_path, size, first):
     for band in launches.bands(2):
         common, factor = cuda_form.common_table(name, z.device), 2.7 if first else 0.65
         launches.filter(groups.int(), noisy_spectra, None if first else guides, common, factor, filtered, band)
-    blocks, shares = filtered
+    blocks, shares = filtered.blocks, filtered.shares
     along = torch.from_numpy(haar(size)).float()
     white = correlations(name)
     table = torch.from_numpy(np.concatenate([white[:, :0:-1], white], axis=1)).float()

@@ -144,7 +144,6 @@ class CpuKernels:
         target: Tensor | None,
         *,
         together: bool = False,
-        shared: int = 0,
     ) -> None:
         sizes = (ctypes.c_uint * 6)(*grid, *block)
         addresses = (ctypes.c_void_p(0 if tensor is None else tensor.data_ptr()) for tensor in (source, target))

@@ -64,7 +64,6 @@ static void meet_at(Meeting& m) {
 }
 static void __syncthreads() { meet_at(this_fiber->block->meeting); }
 static void __threadfence() {}
-static int __popc(unsigned v) { return __builtin_popcount(v); }
 static int __clz(int v) { return __builtin_clz(v); }
 static float __fdividef(float a, float b) { return a / b; }
 template <class T> static T __ldg(const T* p) { return *p; }
@@ -108,11 +107,6 @@ template <class T> static T __shfl_xor_sync(unsigned, T v, int by) {
 }
 template <class T> static T __shfl_up_sync(unsigned, T v, int by) {
     return from_lane(v, [&](int k) { return k < by ? k : k - by; });
-}
-static unsigned __ballot_sync(unsigned, bool mine) {
-    unsigned all = 0;
-    for (int lane = 0; lane < 32; ++lane) all |= (unsigned)__shfl_sync(0xFFFFFFFF, (int)mine, lane) << lane;
-    return all;
 }
 // PTX ISA, mma.m16n8k16: of the lane 4 g + t, rows g and g + 8 of a, column g of b, columns 2 t and 2 t + 1 of c.
 static void multiply(float* c, const unsigned* a, unsigned b0, unsigned b1) {

@@ -12,9 +12,6 @@ import torch
 
 from plugstream.base.cuda_graphs import stream_handle
 
-# Attributes of the driver: the most memory that a launch may ask for, and the percentage of the L1 cache for it.
-_DYNAMIC_SHARED, _CARVEOUT = 8, 9
-
 Size = tuple[int, int, int]
 Fields = ctypes.Structure
 Data = torch.Tensor | None
@@ -24,13 +21,9 @@ class Kernels(Protocol):
     """What launches the kernels of a source: a GPU's, or in tests a CPU's."""
 
     def launch(
-        self, name: str, grid: Size, block: Size, problem: Fields, source: Data, target: Data, *,
-        together: bool = False, shared: int = 0,
-    ) -> None:  # fmt: skip
-        """Start a kernel; with `together`, all blocks run at the same time, as those that wait for each other need.
-
-        `shared` is how many bytes of memory each block has beside what its source says.
-        """
+        self, name: str, grid: Size, block: Size, problem: Fields, source: Data, target: Data, *, together: bool = False
+    ) -> None:
+        """Start a kernel; with `together`, all blocks run at the same time, as those that wait for each other need."""
 
 
 class CudaKernels:
@@ -49,9 +42,8 @@ class CudaKernels:
             self._check(self._driver.cuModuleLoadData(ctypes.byref(self._module), binary))
 
     def launch(
-        self, name: str, grid: Size, block: Size, problem: Fields, source: Data, target: Data, *,
-        together: bool = False, shared: int = 0,
-    ) -> None:  # fmt: skip
+        self, name: str, grid: Size, block: Size, problem: Fields, source: Data, target: Data, *, together: bool = False
+    ) -> None:
         """Start a kernel on torch's current stream; the tensors must stay until it has been launched.
 
         With `together`, all blocks run at the same time; there must not be more than the device has room for.
@@ -62,20 +54,17 @@ class CudaKernels:
         )
         stream = ctypes.c_void_p(stream_handle(self.device))
         with self._entered():
-            function = self._find(name, shared)
+            function = self._find(name)
             if together:
-                self._check(self._driver.cuLaunchCooperativeKernel(function, *grid, *block, shared, stream, arguments))
+                self._check(self._driver.cuLaunchCooperativeKernel(function, *grid, *block, 0, stream, arguments))
                 return
-            self._check(self._driver.cuLaunchKernel(function, *grid, *block, shared, stream, arguments, None))
+            self._check(self._driver.cuLaunchKernel(function, *grid, *block, 0, stream, arguments, None))
 
-    def _find(self, name: str, shared: int) -> ctypes.c_void_p:
+    def _find(self, name: str) -> ctypes.c_void_p:
         function = self._functions.get(name)
         if function is None:
             function = ctypes.c_void_p()
             self._check(self._driver.cuModuleGetFunction(ctypes.byref(function), self._module, name.encode()))
-            if shared:
-                self._check(self._driver.cuFuncSetAttribute(function, _DYNAMIC_SHARED, shared))
-                self._check(self._driver.cuFuncSetAttribute(function, _CARVEOUT, 100))
             self._functions[name] = function
         return function
 

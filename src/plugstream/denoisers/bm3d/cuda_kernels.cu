@@ -6,18 +6,18 @@
 
 #ifndef ON_CPU
 #define SHARED(type, name, count) __shared__ type name[count]
-#define DYNAMIC(type, name, count) extern __shared__ type name[]
-// To shared memory, where the source has it: the compiler would move what leads to the value, and run out of registers.
-__device__ static void store(int* to, int value) {
-    asm volatile("st.shared.s32 [%0], %1;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "r"(value));
+// Without a branch, into which the compiler would move what leads to the value.
+__device__ static void store_if(bool really, int* to, int value) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.s32 [%1], %2; }" ::"r"((int)really), "l"(to), "r"(value));
 }
 __device__ static void prefetch(const float* from, unsigned bytes) {
     asm volatile("prefetch.global.L1 [%0];" ::"l"((const char*)from + bytes));
 }
 #else
 static void prefetch(const float*, unsigned) {}
-static void store(int* to, int value) { *to = value; }
-#define DYNAMIC(type, name, count) SHARED(type, name, count)
+static void store_if(bool really, int* to, int value) {
+    if (really) *to = value;
+}
 #endif
 
 constexpr int BLOCK = 8, NUMBERS = 64;              // of a block
@@ -27,12 +27,13 @@ constexpr unsigned ALL = 0xFFFFFFFF;
 struct Problem {
     int height, width, across, positions;           // pixels of an image; block positions in a row, and in all
     int references, columns;                        // reference blocks, and how many in a row
-    int begin, end;                                 // of the references of this launch, or of their groups of rows
+    int begin, end;                                 // of the references of this launch, or of rows of them, or of positions
     int size;                                       // blocks of a group
     float matrix[NUMBERS];                          // the analysis, or the synthesis times the window
     float window[BLOCK];
     const float *images, *sigma, *largest;          // (N, height, width); (N,); (N,): the largest absolute value
     float* spectra;                                 // (N, positions, 64)
+    int* measured;                                  // (N, references, DOWN, LANES): keys
     int* groups;                                    // (N, references, size)
     int *heads, *lists, *next;                      // see `choose`: (N, positions, 2); (N, positions, LISTED); like groups
     const float *noisy, *guide, *common;            // spectra, (N, positions, 64); what two blocks share, (65, 64)
@@ -76,18 +77,16 @@ extern "C" __global__ void __launch_bounds__(256) transform(Problem p, const flo
     }
 }
 
-// The groups of REFS x SIDE references. First the keys of all candidates, into shared memory: a lane has DOWN candidates
-// below each other for each reference. Pixel row s of its strip meets pixel row s - e of the references' strip for
-// candidate e. The sums of that row serve every reference whose block has the row, and references beside each other share
-// squares and parts of their sums: with the usual numbers, 22 rows of 14 pixels are read and 60 rows of 14 differences
-// squared for 45 distances of 64. Nothing is fused that reference.py does not fuse, so that distances are those to the
-// bit. Then a warp selects a reference's blocks (`select`). Grid: (groups of columns, groups of rows, N); the last group of
-// either axis is for a reference that breaks the step.
+// The keys of all candidates of REFS x SIDE references. A lane has DOWN candidates below each other for each reference.
+// Pixel row s of its strip meets pixel row s - e of the references' strip for candidate e. The sums of that row serve
+// every reference whose block has the row, and references beside each other share squares and parts of their sums: with
+// the usual numbers, 19 rows of 14 pixels are read and 51 rows of 14 differences squared for 36 distances of 64.
+// Nothing is fused that reference.py does not fuse, so that distances are those to the bit. Grid: (groups of columns,
+// groups of rows, parts of the lanes and N); the last group of either axis is for a reference that breaks the step.
 constexpr int SPAN = 2 * RADIUS + 1, ROWS = STEP * (REFS - 1) + BLOCK, COLUMNS = STEP * (SIDE - 1) + BLOCK;
 constexpr int TEAM = LANES < 32 ? 32 : LANES < 256 ? LANES : 256;  // threads
-constexpr int KEYS = DOWN * LANES, PARTS = (KEYS + 31) / 32;       // of a reference; of a lane that selects
-constexpr int SEEN_ROWS = DOWN * ((LANES - 1) / SPAN) + ROWS + DOWN - 1, SEEN = SPAN - 1 + COLUMNS;
-constexpr int PADDED = (COLUMNS + 3) / 4 * 4;
+constexpr int STRIPS = (TEAM + SPAN - 2) / SPAN + 1;               // of lanes, that a block may have
+constexpr int SEEN_ROWS = DOWN * (STRIPS - 1) + ROWS + DOWN - 1, SEEN = SPAN - 1 + COLUMNS, PADDED = (COLUMNS + 3) / 4 * 4;
 
 // Whether a sum of 2 or 4 rows from `row` on is part of a reference's.
 __device__ static constexpr bool is_part(int row, int rows) {
@@ -117,9 +116,10 @@ __device__ static float add_row(Match& m, float sum) {
 
 struct Lane {
     const float *references, *candidates;           // (ROWS, PADDED); (.., SEEN), from this lane's first on
-    int* keys;                                      // (REFS, SIDE, DOWN, LANES), from this lane's first on
+    int* keys;
     int top, down, over, number;                    // of the references; from a reference to the lane's first candidate
     int beside[SIDE];                               // NEVER for candidates beside the image, else 0
+    bool real[SIDE];                                // whether there is a reference, and this lane has candidates
 };
 
 // Row S of a lane's strip and candidate E.
@@ -144,7 +144,8 @@ __device__ static void measure_row(const Problem& p, const Lane& lane, const flo
                 const bool valid = (unsigned)(y + dy) <= (unsigned)(p.height - BLOCK) && dy <= RADIUS;
                 const int number = valid && (dy != 0 || lane.over != 0) ? lane.number + E * SPAN : NEVER;
                 const int key = (__float_as_int(distance) & ~NUMBER) | number | lane.beside[c];
-                if (LANES >= TEAM || threadIdx.x < LANES) store(lane.keys + ((R - 7) / STEP * SIDE + c) * KEYS + E * LANES, key);
+                store_if(lane.real[c] && y <= p.height - BLOCK,
+                         lane.keys + ((R - 7) / STEP * p.columns + c) * (DOWN * LANES) + E * LANES, key);
             }
         }
     }
@@ -160,32 +161,77 @@ __device__ static void measure_rows(const Problem& p, const Lane& lane, Match (&
     if constexpr (S + 1 < ROWS + DOWN - 1) measure_rows<S + 1>(p, lane, match);
 }
 
-// Sort 64 numbers, of which a lane has those at `lane` and `lane + 32`.
-__device__ static void sort(int (&value)[2], int lane) {
+extern "C" __global__ void __launch_bounds__(TEAM, 512 / TEAM) measure(Problem p, const float*, float*) {
+    SHARED(float, seen, SEEN_ROWS * SEEN);
+    SHARED(float4, references, ROWS * PADDED / 4);
+    const int parts = (LANES + TEAM - 1) / TEAM, image = blockIdx.z / parts;
+    const int begin = blockIdx.z % parts * TEAM, number = begin + threadIdx.x, from = begin / SPAN;
+    const float* const pixels = p.images + (long long)image * p.height * p.width;
+    // As many groups as references are STEP apart; one more may follow for the last one.
+    const int group = p.begin + blockIdx.y;
+    const bool regular = group < (p.height - BLOCK) / STEP / REFS + 1;
+    const bool regular_across = blockIdx.x < (p.width - BLOCK) / STEP / SIDE + 1;
+    Lane lane;
+    lane.top = regular ? group * (STEP * REFS) : p.height - BLOCK;
+    const int left = regular_across ? blockIdx.x * (STEP * SIDE) : p.width - BLOCK;
+    for (int k = threadIdx.x; k < SEEN_ROWS * SEEN; k += TEAM) {
+        const int y = lane.top - RADIUS + from * DOWN + k / SEEN, x = left - RADIUS + k % SEEN;
+        seen[k] = pixels[(long long)max(0, min(y, p.height - 1)) * p.width + max(0, min(x, p.width - 1))];
+    }
+    for (int k = threadIdx.x; k < ROWS * PADDED; k += TEAM) {
+        const int y = lane.top + k / PADDED, x = left + k % PADDED;
+        ((float*)references)[k] = pixels[(long long)min(y, p.height - 1) * p.width + min(x, p.width - 1)];
+    }
+    __syncthreads();
+    const int strip = number / SPAN, row = regular ? group * REFS : p.references / p.columns - 1;
+    lane.down = strip * DOWN - RADIUS;
+    lane.over = number % SPAN - RADIUS;
+    lane.number = strip * DOWN * SPAN + number % SPAN;
 #pragma unroll
-    for (int run = 2; run <= 64; run *= 2)
-#pragma unroll
-        for (int apart = run / 2; apart > 0; apart /= 2) {
-            int other[2];
-#pragma unroll
-            for (int h = 0; h < 2; ++h) other[h] = apart == 32 ? value[1 - h] : __shfl_xor_sync(ALL, value[h], apart);
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const int at = 32 * h + lane;
-                value[h] = ((at & run) == 0) == ((at & apart) == 0) ? min(value[h], other[h]) : max(value[h], other[h]);
-            }
-        }
+    for (int c = 0; c < SIDE; ++c) {
+        const int x = left + STEP * c;
+        lane.beside[c] = x + lane.over >= 0 && x + lane.over <= p.width - BLOCK ? 0 : NEVER;
+        lane.real[c] = x <= p.width - BLOCK && number < LANES;
+    }
+    lane.references = (const float*)references;
+    lane.candidates = seen + (strip - from) * DOWN * SEEN + number % SPAN;
+    const long long first = (long long)image * p.references + row * p.columns;
+    lane.keys = p.measured + (first + (regular_across ? blockIdx.x * SIDE : p.columns - 1)) * (DOWN * LANES) + number;
+    Match match[DOWN][SIDE];
+    measure_rows<0>(p, lane, match);
 }
 
 // The blocks of the size - 1 smallest keys, ascending, after the reference; and for each position the blocks that groups
 // have there: how many, the first LISTED in any order, and a chain of the others, whose head and links are a block's number
-// and 1, or 0 at its end.
+// and 1, or 0 at its end. A warp has a reference. Grid: (fours of references, 1, N).
 //
 // Of the least keys of 64 parts, that many are at most the last of them: so are the keys that are looked for, and few
-// others, which are sorted. If they are more than 64, the next larger key is looked for again and again.
-__device__ static void select(const Problem& p, const int* keys, int reference, int y, int x, int* mine) {
-    const int lane = threadIdx.x % 32, wanted = p.size - 1;
+// others, which are ranked. If they are more than 64, the next larger key is looked for again and again.
+constexpr int KEYS = DOWN * LANES, PARTS = (KEYS + 31) / 32;  // of a lane
+
+// How many of up to 64 numbers are less than each of a lane's two: more comparisons than a sort has, but none waits for
+// another.
+__device__ static void find_ranks(const int* all, int count, const int (&value)[2], int (&rank)[2]) {
+    rank[0] = rank[1] = 0;
+    for (int k = 0; k < count; k += 8) {
+#pragma unroll
+        for (int m = 0; m < 8; m += 4) {
+            const int4 four = *(const int4*)(all + k + m);
+#pragma unroll
+            for (int h = 0; h < 2; ++h)
+                rank[h] += (four.x < value[h]) + (four.y < value[h]) + (four.z < value[h]) + (four.w < value[h]);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(128, 7) choose(Problem p, const float*, float*) {
+    SHARED(int4, close, 4 * 17);                    // 68 numbers of each warp
+    const int lane = threadIdx.x % 32, reference = p.begin + blockIdx.x * 4 + threadIdx.x / 32;
+    if (reference >= p.end) return;
     const long long entry = (long long)blockIdx.z * p.references + reference;
+    const int* const keys = p.measured + entry * KEYS;
+    int* const mine = (int*)(close + threadIdx.x / 32 * 17);
+    const int wanted = p.size - 1;
     int key[PARTS], found[2] = {NEVER, NEVER};
 #pragma unroll
     for (int k = 0; k < PARTS; ++k) {
@@ -195,8 +241,15 @@ __device__ static void select(const Problem& p, const int* keys, int reference, 
                                         : NEVER;
         found[k % 2] = min(found[k % 2], key[k]);
     }
-    sort(found, lane);
-    const int limit = __shfl_sync(ALL, found[0], max(wanted - 1, 0));
+    int rank[2];
+    for (int h = 0; h < 2; ++h) mine[32 * h + lane] = found[h];
+    if (lane == 0) mine[64] = NEVER;
+    __syncwarp();
+    find_ranks(mine, 64, found, rank);
+    for (int h = 0; h < 2; ++h)
+        if (rank[h] == max(wanted - 1, 0)) mine[64] = found[h];
+    __syncwarp();
+    const int limit = mine[64];
     int count = 0;
 #pragma unroll
     for (int k = 0; k < PARTS; ++k) count += key[k] <= limit;
@@ -210,14 +263,18 @@ __device__ static void select(const Problem& p, const int* keys, int reference, 
     int least = NEVER;
     if (all <= 64) {
         before -= count;
-        __syncwarp();                               // the keys of the reference before have been read
 #pragma unroll
         for (int k = 0; k < PARTS; ++k)
             if (key[k] <= limit) mine[before++] = key[k];
+        for (int k = all + lane; k < 64; k += 32) mine[k] = NEVER;
         __syncwarp();
-        for (int h = 0; h < 2; ++h) found[h] = 32 * h + lane < all ? mine[32 * h + lane] : NEVER;
-        sort(found, lane);
-        least = found[0];
+        for (int h = 0; h < 2; ++h) found[h] = mine[32 * h + lane];
+        find_ranks(mine, all, found, rank);
+        __syncwarp();
+        for (int h = 0; h < 2; ++h)
+            if (32 * h + lane < all && rank[h] < 32) mine[rank[h]] = found[h];
+        __syncwarp();
+        least = lane < all ? mine[lane] : NEVER;
     } else {
         int last = -1;
         for (int round = 0; round < wanted; ++round) {
@@ -229,6 +286,8 @@ __device__ static void select(const Problem& p, const int* keys, int reference, 
             if (lane == round) least = last;
         }
     }
+    const int y = min(reference / p.columns * STEP, p.height - BLOCK);
+    const int x = min(reference % p.columns * STEP, p.width - BLOCK);
     const int place = (lane + 1) % 32, number = least & NUMBER;  // the last lane's is 0
     if (place >= p.size) return;
     const int dy = place == 0 ? 0 : number / SPAN - RADIUS, dx = place == 0 ? 0 : number % SPAN - RADIUS;
@@ -240,57 +299,6 @@ __device__ static void select(const Problem& p, const int* keys, int reference, 
         p.lists[LISTED * here + slot] = at;
     else
         p.next[at] = atomicExch(p.heads + 2 * here + 1, at + 1);
-}
-
-extern "C" __global__ void __launch_bounds__(TEAM, 512 / TEAM) match(Problem p, const float*, float*) {
-    DYNAMIC(int, keys, REFS * SIDE * KEYS);
-    SHARED(float, seen, SEEN_ROWS * SEEN);
-    SHARED(float4, references, ROWS * PADDED / 4);
-    SHARED(int, close, TEAM / 32 * 64);
-    const float* const pixels = p.images + (long long)blockIdx.z * p.height * p.width;
-    // As many groups as references are STEP apart; one more may follow for the last one.
-    const int group = p.begin + blockIdx.y;
-    const bool regular = group < (p.height - BLOCK) / STEP / REFS + 1;
-    const bool regular_across = blockIdx.x < (p.width - BLOCK) / STEP / SIDE + 1;
-    Lane lane;
-    lane.top = regular ? group * (STEP * REFS) : p.height - BLOCK;
-    const int left = regular_across ? blockIdx.x * (STEP * SIDE) : p.width - BLOCK;
-    for (int k = threadIdx.x; k < SEEN_ROWS * SEEN; k += TEAM) {
-        const int y = lane.top - RADIUS + k / SEEN, x = left - RADIUS + k % SEEN;
-        seen[k] = pixels[(long long)max(0, min(y, p.height - 1)) * p.width + max(0, min(x, p.width - 1))];
-    }
-    for (int k = threadIdx.x; k < ROWS * PADDED; k += TEAM) {
-        const int y = lane.top + k / PADDED, x = left + k % PADDED;
-        ((float*)references)[k] = pixels[(long long)min(y, p.height - 1) * p.width + min(x, p.width - 1)];
-    }
-    __syncthreads();
-    lane.references = (const float*)references;
-#pragma unroll 1
-    for (int number = threadIdx.x; number < LANES + (LANES < TEAM ? TEAM : 0); number += TEAM) {
-        const int mine = LANES < TEAM ? min(number, LANES - 1) : number, strip = mine / SPAN;
-        lane.down = strip * DOWN - RADIUS;
-        lane.over = mine % SPAN - RADIUS;
-        lane.number = strip * DOWN * SPAN + mine % SPAN;
-#pragma unroll
-        for (int c = 0; c < SIDE; ++c) {
-            const int x = left + STEP * c + lane.over;
-            lane.beside[c] = x >= 0 && x <= p.width - BLOCK ? 0 : NEVER;
-        }
-        lane.candidates = seen + strip * DOWN * SEEN + mine % SPAN;
-        lane.keys = keys + mine;
-        Match match[DOWN][SIDE];
-        measure_rows<0>(p, lane, match);
-        if (LANES < TEAM) break;
-    }
-    __syncthreads();
-    const int row = regular ? group * REFS : p.references / p.columns - 1;
-    const int column = regular_across ? blockIdx.x * SIDE : p.columns - 1;
-#pragma unroll 1
-    for (int r = threadIdx.x / 32; r < REFS * SIDE; r += TEAM / 32) {
-        const int y = lane.top + r / SIDE * STEP, x = left + r % SIDE * STEP;
-        if (y > p.height - BLOCK || x > p.width - BLOCK) continue;
-        select(p, keys + r * KEYS, (row + r / SIDE) * p.columns + column + r % SIDE, y, x, close + threadIdx.x / 32 * 64);
-    }
 }
 
 // Filtering. A thread has one coefficient of all K blocks of a group, in registers, so that the Haar transform along them
@@ -360,9 +368,7 @@ struct Shared {                                     // of a group, which 64 thre
     unsigned places[K];
     int codes[K];
     alignas(16) int rows[K == 32 ? 112 : K * K / 2 + 4];  // of pairs
-    alignas(16) int counts[NUMBERS][4];
-    float4 cells[NUMBERS];                          // counts that are not 0, and where `common` has their row
-    int filled[2];                                  // of each warp's cells
+    alignas(16) float counts[NUMBERS][4];
     float masses[2];
 };
 
@@ -383,7 +389,7 @@ __device__ static void find_variances(const Problem& p, Shared<K>& s, int c, flo
         }
     }
     if (COUNTED) {
-        int* const counts = s.counts[0];
+        int* const counts = (int*)s.counts;
         for (int k = c; k < 4 * NUMBERS; k += NUMBERS) counts[k] = 0;
         __syncthreads();
         for (int q = c; q < 384; q += NUMBERS) {
@@ -392,14 +398,6 @@ __device__ static void find_variances(const Problem& p, Shared<K>& s, int c, flo
             const int row = common_row(s.codes[start + pair / half], s.codes[start + half + pair % half]);
             if (row < 4 * NUMBERS * NUMBERS) atomicAdd(counts + row / NUMBERS + node, 1);
         }
-        __syncthreads();
-        const int4 count = *(const int4*)s.counts[c];
-        const bool any = c > 0 && (count.x | count.y | count.z) != 0;
-        const unsigned lanes = __ballot_sync(ALL, any);
-        if (any)
-            s.cells[c / 32 * 32 + __popc(lanes & ((1u << c % 32) - 1))] = float4{
-                (float)count.x, (float)count.y, (float)count.z, __int_as_float(c * (4 * NUMBERS))};
-        if (c % 32 == 0) s.filled[c / 32] = __popc(lanes);
     }
     __syncthreads();
     const unsigned mine = 4 * c;
@@ -430,17 +428,13 @@ __device__ static void find_variances(const Problem& p, Shared<K>& s, int c, flo
     }
     if (COUNTED) {
         float x[3] = {0, 0, 0};
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const float4* const cells = s.cells + 32 * half;
-#pragma unroll 4
-            for (int d = 0; d < s.filled[half]; ++d) {
-                const float4 cell = cells[d];
-                const float share = read(p.common, mine + __float_as_int(cell.w));
-                x[0] = fmaf(cell.x, share, x[0]);
-                x[1] = fmaf(cell.y, share, x[1]);
-                x[2] = fmaf(cell.z, share, x[2]);
-            }
+#pragma unroll 8
+        for (int d = 1; d < NUMBERS; ++d) {
+            const int4 count = *(const int4*)s.counts[d];
+            const float share = read(p.common, mine + d * (4 * NUMBERS));
+            x[0] = fmaf((float)count.x, share, x[0]);
+            x[1] = fmaf((float)count.y, share, x[1]);
+            x[2] = fmaf((float)count.z, share, x[2]);
         }
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
@@ -536,12 +530,11 @@ __device__ static float power_below(float largest) {
 }
 
 // The sum of the weighted blocks at each position, its transform undone across, and added up over a row of positions:
-// sum over j, v of S[j, v] T(y, x - j)[u, v]. Half a warp has a position. Up to sixteen blocks are added in their order.
-// Where there are more, they are added as whole numbers of 64 bits, multiples of 2^-42 of the power of two at or below the
-// largest pixel, so that their order, in which they have come, does not matter. A weighted block is below 2^9 times that power, and a position has fewer than 2^11 of them, so that no sum reaches 2^63;
+// sum over j, v of S[j, v] T(y, x - j)[u, v]. Half a warp has a position. Blocks are added as whole numbers of 64 bits,
+// multiples of 2^-42 of the power of two at or below the largest pixel, so that their order does not matter. A
+// weighted block is below 2^9 times that power, and a position has fewer than 2^11 of them, so that no sum reaches 2^63;
 // the least weight of a group is 2^-11, which leaves 31 bits of 24. Grid: (tiles of 57 columns, rows of positions, N).
 constexpr int WIDE = 64, GIVES = WIDE - BLOCK + 1, APART = WIDE * BLOCK + 4;
-constexpr int FEW = 16;                             // blocks that are added in their order
 constexpr float ONE = 4398046511104.0f;             // 2^42
 
 struct Total {                                      // of a quarter of a block's row
@@ -558,9 +551,8 @@ struct Total {                                      // of a quarter of a block's
 extern "C" __global__ void __launch_bounds__(256, 4) gather(Problem p, const float*, float*) {
     SHARED(float, sums, 8 * APART);
     SHARED(float, weights, WIDE);
-    SHARED(int, order, 16 * FEW);
-    const int lane = threadIdx.x % 32, part = lane % 16, left = blockIdx.x * GIVES - (BLOCK - 1), y = blockIdx.y;
-    const int rows = p.height - BLOCK + 1, half = part % 2;
+    const int lane = threadIdx.x % 32, part = lane % 16, left = blockIdx.x * GIVES - (BLOCK - 1);
+    const int y = p.begin + blockIdx.y, rows = p.height - BLOCK + 1, half = part % 2;
     const float power = power_below(p.largest[blockIdx.z]), units = ONE / power, unit = power / ONE;
     const long long image = (long long)blockIdx.z * p.positions;
     float matrix[2][4][4];                          // S[4 (0 or 1) + j, 4 half + v]
@@ -579,51 +571,35 @@ extern "C" __global__ void __launch_bounds__(256, 4) gather(Problem p, const flo
     };
     look_ahead(threadIdx.x / 16);
     for (int k = threadIdx.x / 16; k < WIDE; k += 16) {
+        const long long here = image + (long long)y * p.across + left + k;
         const int2 head = next_head;
-        const bool few = head.x <= FEW;
-        const int count = few ? head.x : 0, most = max(count, __shfl_xor_sync(ALL, count, 16));
-        int mine = part < count ? next_list : NEVER;
+        int mine = next_list;
         if (k + 16 < WIDE) look_ahead(k + 16);
-        if (most > 1) {
-            int rank = 0;
-            for (int m = 0; m < most; ++m) rank += __shfl_sync(ALL, mine, m, 16) < mine;
-            __syncwarp();
-            if (part < count) order[threadIdx.x / 16 * FEW + rank] = mine;
-            __syncwarp();
-            mine = order[threadIdx.x / 16 * FEW + part];
-        }
-        float4 sum = {0, 0, 0, 0};
-        float weight = 0;
+        const int listed = min(head.x, LISTED), most = max(listed, __shfl_xor_sync(ALL, listed, 16));
+        Total total = {};
         for (int first = 0; first < most; first += 4) {  // four that do not wait for each other
+            if (first > 0 && first % 16 == 0) mine = first + part < listed ? p.lists[LISTED * here + first + part] : 0;
             float4 block[4];
             float share[4];
 #pragma unroll
             for (int m = 0; m < 4; ++m) {
-                const int at = __shfl_sync(ALL, mine, (first + m) % FEW, 16);
-                const bool real = first + m < count;
+                const int at = __shfl_sync(ALL, mine, (first + m) % 16, 16);
+                const bool real = first + m < listed;
                 block[m] = real ? ((const float4*)p.blocks)[(long long)at * 16 + part] : float4{0, 0, 0, 0};
                 share[m] = real ? p.shares[at >> shift] : 0;
             }
 #pragma unroll
-            for (int m = 0; m < 4; ++m) {
-                sum = float4{sum.x + block[m].x, sum.y + block[m].y, sum.z + block[m].z, sum.w + block[m].w};
-                weight += share[m];
-            }
+            for (int m = 0; m < 4; ++m) total.add(block[m], share[m], units);
         }
-        if (!few) {
-            const int* const list = p.lists + LISTED * (image + (long long)y * p.across + left + k);
-            Total total = {};
-            for (int m = 0; m < min(head.x, LISTED); ++m)
-                total.add(((const float4*)p.blocks)[(long long)list[m] * 16 + part], p.shares[list[m] >> shift], units);
-            for (int link = head.y; link > 0; link = p.next[link - 1])
-                total.add(((const float4*)p.blocks)[(long long)(link - 1) * 16 + part], p.shares[(link - 1) >> shift], units);
-            sum = float4{(float)total.block[0] * unit, (float)total.block[1] * unit, (float)total.block[2] * unit,
-                         (float)total.block[3] * unit};
-            weight = (float)total.weight / ONE;
+        for (int link = head.y; link > 0;) {
+            const int at = link - 1;
+            link = p.next[at];
+            total.add(((const float4*)p.blocks)[(long long)at * 16 + part], p.shares[at >> shift], units);
         }
-        if (part == 0) weights[k] = weight;
-        const float value[4] = {sum.x, sum.y, sum.z, sum.w};
-        float across[2][4];
+        if (part == 0) weights[k] = (float)total.weight / ONE;
+        float value[4], across[2][4];
+#pragma unroll
+        for (int v = 0; v < 4; ++v) value[v] = (float)total.block[v] * unit;
 #pragma unroll
         for (int h = 0; h < 2; ++h)
 #pragma unroll

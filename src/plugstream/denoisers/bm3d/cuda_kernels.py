@@ -17,10 +17,9 @@ from plugstream.denoisers.bm3d.reference import group_size
 
 _STRIP, _TALL, _TILE = 32, 4, 57  # columns and rows of a block of `transform`, columns of one of `gather`
 _THREADS = 256
-_PIXELS = 24 << 10  # bytes, at most, of pixels that a block of the matching has beside its keys
-_LISTED = 32  # blocks of a position that are not in its chain, sixteen at least
+_LISTED = 64  # blocks of a position that are not in its chain, sixteens of them
 # Measured on an H200 at 256 x 256 and 512 x 512.
-_REFERENCES = 5  # references below each other in one block of the matching, or as many as it has memory for,
+_REFERENCES = 5  # references below each other in one block of the matching,
 _SIDE = 3  # as many side by side, and
 _DOWN = 3  # candidates below each other in one lane: 39 x 13 lanes fill 512
 
@@ -33,21 +32,18 @@ class Problem(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("references", "columns", "begin", "end", "size")),
         ("matrix", ctypes.c_float * 64),
         ("window", ctypes.c_float * 8),
-        *((name, ctypes.c_void_p) for name in ("images", "sigma", "largest", "spectra", "groups", "heads")),
+        *((name, ctypes.c_void_p) for name in ("images", "sigma", "largest", "spectra", "measured", "groups", "heads")),
         *((name, ctypes.c_void_p) for name in ("lists", "next", "noisy", "guide", "common")),
         ("factor", ctypes.c_float),
         *((name, ctypes.c_void_p) for name in ("blocks", "shares", "numerator", "denominator", "result")),
     )
 
 
-def read_source(profile: Profile, shape: tuple[int, int], references: int = _REFERENCES) -> str:
-    """The text of the kernels for a profile and the groups of images of this shape.
-
-    Arguments: references below each other that are matched together.
-    """
+def read_source(profile: Profile, shape: tuple[int, int]) -> str:
+    """The text of the kernels for a profile and the groups of images of this shape."""
     text = Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")
     first, second = (group_size(shape, profile.radius, most) for most in (profile.group1, profile.group2))
-    sizes = {"STEP": profile.step, "RADIUS": profile.radius, "REFS": references, "SIDE": _SIDE, "DOWN": _DOWN}
+    sizes = {"STEP": profile.step, "RADIUS": profile.radius, "REFS": _REFERENCES, "SIDE": _SIDE, "DOWN": _DOWN}
     sizes |= {"LANES": count_lanes(profile.radius), "FIRST": first, "SECOND": second, "LISTED": _LISTED}
     return "".join(f"#define {name} {size}\n" for name, size in sizes.items()) + text
 
@@ -56,19 +52,6 @@ def count_lanes(radius: int) -> int:
     """How many lanes the matching takes, a power of two."""
     span = 2 * radius + 1
     return 1 << (forms.cover(span, _DOWN) * span - 1).bit_length()
-
-
-def count_references(profile: Profile, device: torch.device) -> int:
-    """How many references below each other are matched together, for whose keys a block of threads has memory."""
-    if device.type != "cuda":
-        return _REFERENCES
-    room: int = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 48 << 10)
-    return max(n for n in range(1, _REFERENCES + 1) if n == 1 or key_bytes(profile, n) + _PIXELS <= room)
-
-
-def key_bytes(profile: Profile, references: int) -> int:
-    """Memory that the keys of so many references below each other take."""
-    return 4 * references * _SIDE * _DOWN * count_lanes(profile.radius)
 
 
 def find_kernels(profile: Profile, images: Tensor) -> Kernels | None:
@@ -81,12 +64,13 @@ def find_kernels(profile: Profile, images: Tensor) -> Kernels | None:
 
 @cache
 def _find_kernels(profile: Profile, shape: tuple[int, int], device: torch.device) -> Kernels | None:
-    return compile_kernels(read_source(profile, shape, count_references(profile, device)), device)
+    return compile_kernels(read_source(profile, shape), device)
 
 
 class Matches(NamedTuple):
-    """The groups of a stack of images, and the blocks of groups at each position, in no order; see `match`."""
+    """The groups of a stack of images, and the blocks of groups at each position, in no order; see `choose`."""
 
+    measured: Tensor  # int32 (N, references, 3, lanes), the keys of each reference's candidates: 6 KB for a reference
     groups: Tensor  # int32 (N, references, size), the block positions of each group
     heads: Tensor  # this and the next two as in `cuda_kernels.cu`
     lists: Tensor
@@ -94,17 +78,20 @@ class Matches(NamedTuple):
 
 
 class Filtered(NamedTuple):
-    """The filtered blocks of each group times its weight, (N, references, size, 64), and the weights."""
+    """What filters and sums of blocks write."""
 
-    blocks: Tensor
-    shares: Tensor
+    blocks: Tensor  # of each group, filtered, times its weight: (N, references, size, 64)
+    shares: Tensor  # the weights, (N, references)
+    numerator: Tensor  # (N, rows of positions, W, 8)
+    denominator: Tensor  # (N, rows of positions, W)
 
 
 class Band(NamedTuple):
-    """Rows of references that are matched and filtered while other rows are."""
+    """Rows of references that are measured, chosen and filtered while other rows are."""
 
     rows: range  # of groups of references below each other
     references: range
+    complete: range  # rows of positions that no later band has blocks at, and some before this one had
 
 
 class Launches:
@@ -117,7 +104,6 @@ class Launches:
         found = kernels or find_kernels(profile, images)
         assert found is not None, "`has_compiler` says whether there are kernels"
         self.kernels, self.images, self.sigma, self.profile = found, images, sigma, profile
-        self.at_once = count_references(profile, images.device)
         self.count, self.height, self.width = images.shape
         self.down, self.across = self.height - BLOCK + 1, self.width - BLOCK + 1
         # As many as `reference_positions` has: every `step` pixels, and one at the very end.
@@ -126,14 +112,22 @@ class Launches:
     def bands(self, count: int = 1) -> list[Band]:
         """All references in at most so many parts of about equal size."""
         # The last row may break the step, and has programs of its own.
-        regular, last = _groups(self.height, self.profile.step, self.at_once)
-        bounds = [k * (regular + last) // count for k in range(count + 1)]
-        ends = [self.rows if b == regular + last else min(b * self.at_once, self.rows - last) for b in bounds]
-        parts = zip(bounds, bounds[1:], ends, ends[1:], strict=False)
-        return [Band(range(a, b), range(c * self.columns, d * self.columns)) for a, b, c, d in parts if a < b]
+        regular, last = _groups(self.height, self.profile.step, _REFERENCES)
+        edges = sorted({k * (regular + last) // count for k in range(count + 1)})
+        ends = [self.rows if b == regular + last else min(b * _REFERENCES, self.rows - last) for b in edges]
+        done = [max(0, min(end * self.profile.step, self.down - 1) - self.profile.radius) for end in ends]
+        done[0], done[-1] = 0, self.down
+        return [
+            Band(
+                range(*edges[k : k + 2]),
+                range(ends[k] * self.columns, ends[k + 1] * self.columns),
+                range(*done[k : k + 2]),
+            )
+            for k in range(len(edges) - 1)
+        ]
 
     def _launch(
-        self, name: str, across: int, down: int, *, threads: int = _THREADS, shared: int = 0, part: range = range(0),
+        self, name: str, across: int, down: int, *, threads: int = _THREADS, parts: int = 1, part: range = range(0),
         **fields: Any,
     ) -> None:  # fmt: skip
         values = {k: v.data_ptr() if isinstance(v, Tensor) else v for k, v in fields.items()}
@@ -141,8 +135,7 @@ class Launches:
             self.height, self.width, self.across, self.down * self.across, self.rows * self.columns, self.columns,
             part.start, part.stop, **values,
         )  # fmt: skip
-        grid = (across, down, self.count)
-        self.kernels.launch(name, grid, (threads, 1, 1), problem, None, None, shared=shared)
+        self.kernels.launch(name, (across, down, self.count * parts), (threads, 1, 1), problem, None, None)
 
     def transform(self, images: Tensor, analysis: Any) -> Tensor:
         """The spectrum of the block at every position, (N * positions, 64)."""
@@ -152,23 +145,32 @@ class Launches:
         return out
 
     def prepare(self, size: int) -> tuple[Matches, Filtered]:
-        """Memory for what `match` and `filter` find, for groups of so many blocks."""
+        """Memory for what `measure`, `choose` and `filter` find, for groups of so many blocks."""
         references, positions = self.rows * self.columns, self.down * self.across
         options: dict[str, Any] = {"dtype": torch.int32, "device": self.images.device}
+        keys = torch.empty((self.count, references, _DOWN, count_lanes(self.profile.radius)), **options)
         groups, following = torch.empty((2, self.count, references, size), **options)
         heads = torch.zeros((self.count, positions, 2), **options)
-        matches = Matches(groups, heads, torch.empty((self.count, positions, _LISTED), **options), following)
-        blocks = torch.empty((self.count, references, size, 64), device=self.images.device)
-        return matches, Filtered(blocks, torch.empty((self.count, references), device=self.images.device))
+        matches = Matches(keys, groups, heads, torch.empty((self.count, positions, _LISTED), **options), following)
+        rows = (self.count, self.down, self.width)
+        shapes = (self.count, references, size, 64), (self.count, references), (*rows, BLOCK), rows
+        return matches, Filtered(*(torch.empty(shape, device=self.images.device) for shape in shapes))
 
-    def match(self, guides: Tensor, matches: Matches, band: Band) -> None:
-        """Find the groups of a band, and add them to the blocks of each position."""
-        threads = min(max(count_lanes(self.profile.radius), 32), _THREADS)
-        across, shared = sum(_groups(self.width, self.profile.step, _SIDE)), key_bytes(self.profile, self.at_once)
+    def measure(self, guides: Tensor, matches: Matches, band: Band) -> None:
+        """Find the keys of the candidates of a band's references."""
+        lanes = count_lanes(self.profile.radius)
+        threads = min(max(lanes, 32), _THREADS)
+        across, down = sum(_groups(self.width, self.profile.step, _SIDE)), len(band.rows)
         self._launch(
-            "match", across, len(band.rows), threads=threads, shared=shared, part=band.rows,
-            size=matches.groups.shape[2], images=guides, **matches._asdict(),
+            "measure", across, down, threads=threads, parts=forms.cover(lanes, threads), part=band.rows,
+            images=guides, measured=matches.measured,
         )  # fmt: skip
+
+    def choose(self, matches: Matches, band: Band) -> None:
+        """Find the groups of a band by the keys, and add them to the blocks of each position."""
+        across = forms.cover(len(band.references), 4)
+        size = matches.groups.shape[2]
+        self._launch("choose", across, 1, threads=128, part=band.references, size=size, **matches._asdict())
 
     def filter(
         self,
@@ -182,7 +184,7 @@ class Launches:
     ) -> None:
         """Filter the groups of a band.
 
-        Arguments: groups of `match`; spectra of the noisy images, and of the guides in stage 2; common, (65, 64), what
+        Arguments: groups of `choose`; spectra of the noisy images, and of the guides in stage 2; common, (65, 64), what
         two blocks share that lie |dy|, |dx| apart, at 8 |dy| + |dx|, and nothing; factor, the threshold in sigmas, or
         that of sigma^2 in the Wiener filter.
         """
@@ -191,29 +193,27 @@ class Launches:
         name, across = "threshold" if guide is None else "wiener", forms.cover(len(band.references), 2)
         self._launch(name, across, 1, threads=128, part=band.references, factor=factor, **given, **filtered._asdict())
 
-    def assemble(self, matches: Matches, filtered: Filtered, largest: Tensor, synthesis: Any, window: Any) -> Tensor:
-        """The images from the weighted blocks of all groups.
+    def gather(
+        self, matches: Matches, filtered: Filtered, largest: Tensor, synthesis: Any, window: Any, rows: range
+    ) -> None:
+        """Add up the weighted blocks at the positions of some rows, and over each row.
 
-        Arguments: matches of `match`; largest pixel of each image; synthesis, with row i times the window's i-th
+        Arguments: matches of `choose`; largest pixel of each image; synthesis, with row i times the window's i-th
         number; window.
         """
-        device = self.images.device
-        numerator = torch.empty((self.count, self.down, self.width, BLOCK), device=device)
-        denominator = torch.empty((self.count, self.down, self.width), device=device)
+        if len(rows):
+            self._launch(
+                "gather", forms.cover(self.width, _TILE), len(rows), part=rows, size=matches.groups.shape[2],
+                largest=largest, heads=matches.heads, lists=matches.lists, next=matches.next, matrix=synthesis,
+                window=window, **filtered._asdict(),
+            )  # fmt: skip
+
+    def fold(self, filtered: Filtered, synthesis: Any, window: Any) -> Tensor:
+        """The images from what `gather` has found of all rows; arguments as there."""
         result = torch.empty_like(self.images)
-        given: dict[str, Any] = {
-            "matrix": synthesis,
-            "window": window,
-            "numerator": numerator,
-            "denominator": denominator,
-        }
-        self._launch(
-            "gather", forms.cover(self.width, _TILE), self.down, size=matches.groups.shape[2], largest=largest,
-            heads=matches.heads, lists=matches.lists, next=matches.next, **filtered._asdict(), **given,
-        )  # fmt: skip
         self._launch(
             "fold_rows", forms.cover(self.width, _THREADS), self.height, images=self.images, sigma=self.sigma,
-            result=result, **given,
+            result=result, matrix=synthesis, window=window, **filtered._asdict(),
         )  # fmt: skip
         return result
 
