@@ -128,9 +128,8 @@ def test_the_penalty_is_what_exceeds_the_limit(form, limit):
     clean, (noise, place) = patches().draw(0, 5), patches().noise(0, 5)
     loss = _Loss(network, 2.0, limit, False)
     plain, more = (loss(clean, noise, 0.2 * place, True, penalised) for penalised in (False, True))
-    noisy = (clean + (0.6 * place).clamp(max=HIGHEST)[:, None, None] * noise)[
-        :1, None
-    ]  # a quarter of the patches, the first the noisiest
+    spread = (3 * 0.2 * place).clamp(max=HIGHEST)[:, None, None]
+    noisy = (clean + spread * noise)[:1, None]  # a quarter of the patches, the first the noisiest
     a, b, most = (1.0, -1.0, limit) if form == "safe" else (limit, 1 - limit, 1.0)
     norm = jacobian_norm(
         lambda z: network(z, 0.2 * place[:1]), noisy, noise[:1, None], identity=a, jacobian=b, symmetric=form == "safe"
