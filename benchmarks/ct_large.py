@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -110,7 +111,7 @@ def step(rays: Rays, voxels: Voxels, memory: float) -> bool:
     image = volume + 0.1 * torch.randn(volume.shape, generator=torch.Generator().manual_seed(0))
     tv = TV(ndim=3, tol=1e-3)
     tile = max(1, int(memory / (20 * 4 * voxels.shape[1] * voxels.shape[2])) - 2 * int(tv.halo or 0))
-    jobs = {
+    jobs: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]] = {
         "gradient": (
             lambda x: whole.adjoint(whole.forward(x, views) - data.to(x.device), views),
             lambda x: slabs.adjoint(slabs.forward(x, views) - data, views),
@@ -133,7 +134,7 @@ def step(rays: Rays, voxels: Voxels, memory: float) -> bool:
         kept = apart <= 2e-3 and held <= memory
         good = good and kept
         print(
-            f"  {name} by slabs {taken[1]:.3f} s within {format_size(held)}, all on the GPU {taken[0]:.3f} s with its way "
+            f"  {name} by slabs {taken[1]:.3f} s in {format_size(held)}, all on the GPU {taken[0]:.3f} s with the way "
             f"back; the same to {apart:.0e} of what it changes, promised 2e-3 within {format_size(memory)}: "
             f"{'pass' if kept else 'FAIL'}",
             flush=True,

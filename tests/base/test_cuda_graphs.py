@@ -68,6 +68,22 @@ class TestOnAGpu:
             assert torch.equal(g(x, y), x.square() + y)
             x.zero_()
 
+    def test_an_argument_that_comes_to_one_address_is_read_there_and_others_are_copied(self):
+        f = CountingModel()
+        g = GraphCall(f, in_place=True)
+        x, y = torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda")
+        for k in range(40):
+            x.fill_(k)
+            y.fill_(k + 1)
+            results = g(x, None), g(y, None), g(torch.full((4,), k + 2.0, device="cuda"), None)
+            for n, result in enumerate(results):
+                assert torch.equal(result.cpu(), torch.full((4,), float((k + n) ** 2)))
+        assert len(g._in_place) == 2
+        assert f.calls == 5  # twice as it is, once to copy, and once for each of two addresses
+        twisted = torch.arange(16.0, device="cuda").reshape(4, 4)
+        for _ in range(20):
+            assert torch.equal(g(twisted.T, None), twisted.T.square())
+
     def test_a_number_is_filled_in_once_and_anew_in_a_capture(self):
         device = torch.device("cuda", torch.cuda.current_device())
         assert filled(2, 0.5, device) is filled(2, 0.5, device)

@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -23,6 +23,9 @@ _MOST = 4  # graphs of one function, each with the memory of a call
 _FREE = 8  # graphs are captured while a part of this many of the memory is free
 _KEYS = 256  # that are counted before they are captured
 _LARGEST = 512 * 512
+# A first argument that comes at one address this often is read there, and not copied; for so many addresses, and images
+# so small that the copy counts.
+_OFTEN, _ADDRESSES, _SMALL = 8, 2, 256 * 256
 
 
 class GraphStore(Generic[_Captured]):
@@ -104,16 +107,28 @@ class GraphCall:
         function: takes tensors, or None if one is left out, and returns a tensor.
         steady: the arguments that nobody writes to: not copied again if the tensor is that of the last call.
         largest: numbers of the first argument beyond which kernels take longer than their launches.
+        in_place: whether a small first argument that comes at the same address again and again, as images of a loop do,
+            is read where it is, by a graph of its own.
     """
 
-    def __init__(self, function: Callable[..., Tensor], steady: tuple[int, ...] = (), largest: int = _LARGEST) -> None:
-        self.function, self.steady, self.largest = function, steady, largest
+    def __init__(
+        self,
+        function: Callable[..., Tensor],
+        steady: tuple[int, ...] = (),
+        largest: int = _LARGEST,
+        *,
+        in_place: bool = False,
+    ) -> None:
+        self.function, self.steady, self.largest, self.in_place = function, steady, largest, in_place
         self._graphs: GraphStore[_Graph] = GraphStore()
+        self._addresses: dict[Any, int] = {}
+        self._in_place: dict[Any, _Graph] = {}
         # Between the copy of the arguments and that of the result, no other thread may use the graph.
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GraphCall, (self.function, self.steady, self.largest)  # a copy captures graphs of its own
+        # A copy captures graphs of its own.
+        return partial(GraphCall, in_place=self.in_place), (self.function, self.steady, self.largest)
 
     def __call__(self, *arguments: Tensor | None) -> Tensor:
         # Until a GPU has its work it waits for these lines: they make few objects and calls.
@@ -129,32 +144,63 @@ class GraphCall:
             key += (a.shape, a.dtype, a.device)
         if first is None or first.numel() > self.largest:
             return self.function(*arguments)
-        with self._lock, on_device(first):
-            graph = self._graphs.find(tuple(key), first, lambda: _Graph(self.function, arguments, self.steady))
-            return self.function(*arguments) if graph is None else graph.replay(arguments)
+        with self._lock:
+            if first.device.index != torch.cuda.current_device():
+                with torch.cuda.device(first.device):
+                    return self._replay(tuple(key), first, arguments)
+            return self._replay(tuple(key), first, arguments)
+
+    def _replay(self, key: Any, first: Tensor, arguments: tuple[Tensor | None, ...]) -> Tensor:
+        graph = self._graphs.find(key, first, lambda: _Graph(self.function, arguments, self.steady))
+        if graph is None:
+            return self.function(*arguments)
+        if self.in_place and first is arguments[0] and first.numel() <= _SMALL and first.is_contiguous():
+            graph = self._find_in_place((key, first.data_ptr()), first, arguments) or graph
+        return graph.replay(arguments)
+
+    def _find_in_place(self, key: Any, first: Tensor, arguments: tuple[Tensor | None, ...]) -> _Graph | None:
+        """The graph that reads the first argument where it is; None where that does not come there often."""
+        graph = self._in_place.get(key)
+        if graph is None and len(self._in_place) < _ADDRESSES:
+            if len(self._addresses) > _KEYS:
+                self._addresses.clear()
+            self._addresses[key] = self._addresses.get(key, 0) + 1
+            if self._addresses[key] > _OFTEN and _has_room(first.device):
+                graph = self._in_place[key] = _Graph(self.function, arguments, self.steady, in_place=True)
+        return graph
 
 
 class _Graph:
     """One captured call: its arguments, its result, and the graph from those to this."""
 
     def __init__(
-        self, function: Callable[..., Tensor], arguments: tuple[Tensor | None, ...], steady: tuple[int, ...]
+        self,
+        function: Callable[..., Tensor],
+        arguments: tuple[Tensor | None, ...],
+        steady: tuple[int, ...],
+        *,
+        in_place: bool = False,
     ) -> None:
-        self.arguments = [None if a is None else a.clone(memory_format=torch.contiguous_format) for a in arguments]
-        # Stored, so that no other tensor can have their identity.
-        self.last = {k: arguments[k] for k in steady if k < len(arguments)}
+        own = [None if a is None else a.clone(memory_format=torch.contiguous_format) for a in arguments]
+        if in_place:
+            own[0] = arguments[0]
 
         def work() -> None:
-            self.result = function(*self.arguments)
+            self.result = function(*own)
 
         self.graph = capture_work(work)
+        self.arguments: list[Tensor | None] = [None, *own[1:]] if in_place else own
+        # Those of the last call, stored so that no other tensor can have their identity; None where they are copied.
+        self.last = [a if k in steady else None for k, a in enumerate(arguments)]
+        self.steady = steady
 
     def replay(self, arguments: tuple[Tensor | None, ...]) -> Tensor:
-        for k, (mine, argument) in enumerate(zip(self.arguments, arguments, strict=True)):
-            if mine is None or argument is None or self.last.get(k) is argument:
+        for k, argument in enumerate(arguments):
+            mine = self.arguments[k]
+            if mine is None or argument is None or self.last[k] is argument:
                 continue
             mine.copy_(argument)
-            if k in self.last:
+            if k in self.steady:
                 self.last[k] = argument
         self.graph.replay()
         return self.result.clone()
