@@ -1,14 +1,14 @@
 """Phase retrieval as in Online-RED's code: coded diffraction patterns at 25 dB, batches of 1 and 6 of 6, BM3D.
 
-    python benchmarks/online_red.py [Data/testImages.mat | FOLDER] [--iterations 300] [--choose 0] [--count 6]
+    python benchmarks/online_red.py [Data/testImages.mat | FOLDER] [--iterations 2000] [--device cuda]
 
     y_i = |F(A_i x)| + noise,    i = 1, ..., 6,    F the unitary FFT, A_i random phases, noise 25 dB below all y
 
 The pictures are the six of github.com/wustl-cig/2019-ICCVW-OnlineRED (`Data/testImages.mat`, (H, W, n), 0 to 1) or
-those of a folder; masks and noise are drawn with NumPy's seed 128 in their order. On-RED is `ps.RED` with B of the six
-views a step, BM3D of sigma 5/255, a start of 0.01 and their step 1 / (6 + 2 tau); `ps.ProximalGradient` with the same
-views is beside it. They optimise tau for each picture by its truth. Here tau, and the sigma of PnP, are chosen on one
-picture (`--choose`) and judged on the others.
+the first seven of a folder (`--count`); masks and noise are drawn with NumPy's seed 128 in their order. On-RED is
+`ps.RED` with B of the six views a step, BM3D of sigma 5/255, a start of 0.01 and their step 1 / (6 + 2 tau);
+`ps.ProximalGradient` with the same views is beside it. They optimise tau for each picture by its truth. Here tau, and
+the sigma of PnP, are chosen on one picture (`--choose`) and judged on the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor
 import plugstream as ps
 
 VIEWS, INPUT_SNR = 6, 25.0
-TAUS, SIGMAS = (0.1, 0.2, 0.5, 1.0, 2.0), (2 / 255, 5 / 255, 10 / 255, 20 / 255)
+TAUS, SIGMAS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0), (2 / 255, 5 / 255, 10 / 255, 20 / 255)
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "paper-images"
 
 
@@ -50,11 +50,11 @@ def draw_masks(shape: tuple[int, ...]) -> NDArray[np.complex128]:
 
 def measure(truth: Tensor, model: ps.FunctionModel) -> Tensor:
     """Magnitudes with noise, (views, H, W)."""
-    clean = model.forward(truth).numpy()
+    clean = model.forward(truth).cpu().numpy()
     np.random.seed(128)  # noqa: NPY002
     noise = np.random.randn(VIEWS, truth.numel()).reshape(clean.shape)  # noqa: NPY002
     noise *= np.linalg.norm(clean) / np.linalg.norm(noise) * 10 ** (-INPUT_SNR / 20)
-    return torch.from_numpy(clean + noise).float()
+    return torch.from_numpy(clean + noise).float().to(truth.device)
 
 
 def reconstruct(fidelity: ps.LeastSquares, truth: Tensor, batch: int, iterations: int, **prior: Any) -> float:
@@ -78,23 +78,28 @@ def main() -> None:
     parser.add_argument("pictures", type=Path, nargs="?", default=DATA)
     parser.add_argument("--iterations", type=int, default=300)
     parser.add_argument("--choose", type=int, default=0, help="the picture by which tau and sigma are chosen")
-    parser.add_argument("--count", type=int, default=6, help="pictures of a folder")
+    parser.add_argument("--count", type=int, default=7, help="pictures of a folder")
+    parser.add_argument("--batches", type=int, nargs="+", default=(1, VIEWS), help="views in a step")
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     if not options.pictures.exists():
         print(f"there are no pictures at {options.pictures}")
         return
-    pictures = read_pictures(options.pictures, options.count)
+    read = read_pictures(options.pictures, options.count)
+    pictures = {name: picture.to(options.device) for name, picture in read.items()}
     shape = next(iter(pictures.values())).shape
-    masks = torch.from_numpy(draw_masks(shape)).to(torch.complex64)
+    masks = torch.from_numpy(draw_masks(shape)).to(options.device, torch.complex64)
 
     def look(image: Tensor, views: Tensor) -> Tensor:
         waves: Tensor = torch.fft.fft2(masks[views] * image[..., None, :, :], norm="ortho")
         return waves.abs()
 
-    model = ps.FunctionModel(look, n_views=VIEWS, image_shape=tuple(shape), data_shape=tuple(shape))
+    model = ps.FunctionModel(
+        look, n_views=VIEWS, image_shape=tuple(shape), data_shape=tuple(shape), device=options.device
+    )
     problems = {name: (truth, ps.LeastSquares(model, measure(truth, model))) for name, truth in pictures.items()}
     first = list(problems)[options.choose]
-    for batch in (1, VIEWS):
+    for batch in options.batches:
         for method, key, values in (("On-RED", "tau", TAUS), ("PnP-SGD", "sigma", SIGMAS)):
             truth, fidelity = problems[first]
             tried = {value: reconstruct(fidelity, truth, batch, options.iterations, **{key: value}) for value in values}

@@ -229,7 +229,7 @@ def test_ctrl_c_saves_the_best_so_far(scan, tmp_path):
         (["reconstruct", "{scan}", "--sigma", "1", "--step", "one"], "cannot read the step 'one'"),
         (["reconstruct", "{scan}", "--sigma", "1", "--low", "2", "--high", "1"], "must be below denoiser.high"),
         (["reconstruct", "{scan}", "--sigma", "1", "--out", "{tmp}"], "exists already"),
-        (["reconstruct", "{scan}", "--sigma", "1", "--out", "{tmp}/a/b"], "cannot make the output folder"),
+        (["reconstruct", "{scan}", "--sigma", "1", "--out", "{tmp}/a/b"], "a does not exist; make it first"),
         (["reconstruct", "{tmp}/none.zarr", "--sigma", "1"], "there is no scan at"),
         (["reconstruct", "{tmp}", "--sigma", "1"], "is not a scan"),
         (["reconstruct", "{scan}", "--sigma", "1", "--device", "toaster"], "no device 'toaster'"),

@@ -24,14 +24,28 @@ MISSING = [
     (["import", "ct", "scan.h5"], "there is no file scan.h5"),
     (["denoise", "a.png", "b.png", "--sigma", "0.1"], "there is no picture at a.png"),
     (["train", "ridge", "pictures", "a.safetensors"], "there is no folder pictures"),
+    (["reconstruct", "scan.zarr"], "scan.zarr is not a scan: no Zarr v3 group can be read there"),
+    (["verify", "text.txt"], "text.txt is not a scan: neither a folder nor a zip file"),
+    (
+        ["reconstruct", "new.zarr", "--out", "scan.zarr"],
+        "the output scan.zarr exists already; choose another with --out",
+    ),
+    (["reconstruct", "new.zarr", "--out=text.txt"], "the output text.txt exists already; choose another with --out"),
+    (["reconstruct", "new.zarr", "--out", "no/run"], "the folder no does not exist; make it first"),
+    (["simulate", "text.txt/new.zarr"], "text.txt is not a folder"),
+    (["serve", "a.zarr"], "a.zarr is a scan, not a run; 'plugstream reconstruct a.zarr' makes one"),
+    (["simulate", "scan.zarr"], "scan.zarr exists already; remove it or choose another name"),
 ]
 
 
-@pytest.mark.parametrize(("words", "answer"), MISSING, ids=[words[0] for words, _ in MISSING])
+@pytest.mark.parametrize(("words", "answer"), MISSING, ids=["-".join(words[:3]) for words, _ in MISSING])
 def test_what_is_not_there_is_told_before_anything_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], answer: str
 ) -> None:
     (tmp_path / "scan.zarr").mkdir()
+    (tmp_path / "text.txt").write_text("no scan")
+    (tmp_path / "a.zarr").mkdir()
+    (tmp_path / "a.zarr" / "zarr.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     assert main(words) == 2
     assert capsys.readouterr().err.startswith(f"plugstream: {answer}")

@@ -196,7 +196,8 @@ def _warning_printer() -> Callable[..., None]:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    arguments = arguments or ["--help"]
+    if arguments in ([], ["--help", "all"]):
+        arguments = ["--help"]
     _check_words(arguments)
     typed = next((word for word in arguments if not word.startswith("-")), None)
     if typed is not None and typed not in COMMANDS:

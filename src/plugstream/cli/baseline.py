@@ -74,7 +74,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise InputError(f"{parsed.scan} has no views yet")
     method: Any = parsed.method or scan.instrument.baseline
     if not method:
-        raise InputError(f"{scan.instrument.name} has no usual method; baselines are of ct and mri")
+        raise InputError(f"{scan.instrument.name} has no standard method; there are baselines for ct and mri")
     for name in options.keys() - set(_OPTIONS[method]):
         owners = " or ".join(one for one, names in _OPTIONS.items() if name in names)
         raise InputError(f"the method {method} has no use for --{name}; leave it out, or choose {owners}")

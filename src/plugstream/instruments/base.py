@@ -76,6 +76,7 @@ class Instrument(ABC):
         baseline: the usual method of its field, one of `plugstream baseline`, with which reports compare; "" for the
             back-projection.
         each_view: whether `check_views` checks views one by one, so that those of a scan that grows are checked once.
+        by_slabs: whether its model is a `plugstream.models.ct.CTModel`, which a GPU can compute slab by slab.
     """
 
     name: ClassVar[str]
@@ -89,6 +90,7 @@ class Instrument(ABC):
     simulation: ClassVar[type[Options]] = Options
     baseline: ClassVar[str] = ""
     each_view: ClassVar[bool] = False
+    by_slabs: ClassVar[bool] = False
 
     @property
     @abstractmethod

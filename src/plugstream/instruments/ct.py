@@ -117,6 +117,7 @@ class CT(Instrument):
     simulation: ClassVar[type[Options]] = CTSimulation
     suspects = suspects_of_ct
     baseline: ClassVar[str] = "filtered"
+    by_slabs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.detector_columns < 1 or self.detector_rows < 0:

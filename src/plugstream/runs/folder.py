@@ -170,7 +170,7 @@ def open_run(folder: Path) -> RunRecord:
         source = where if "://" in where else (folder / where).resolve()
         return RunRecord(source, content["command"], step if isinstance(step, dict) else None)
     except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"{folder} is not the folder of a run that had begun: it has no run.json") from None
+        raise InputError(f"{folder} is not the folder of a run: it has no run.json") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"run.json of {folder} cannot be read: {error}; restore it, or start a new run") from error
 

@@ -82,7 +82,7 @@ def test_mistakes_are_told_and_nothing_is_written(scan: Path, tmp_path: Path, ca
     np.save(tmp_path / "wrong.npy", np.zeros((3, 3)))
     capsys.readouterr()
     for words, why in (
-        (["baseline", born, tmp_path / "x"], "born-2d has no usual method; baselines are of ct and mri"),
+        (["baseline", born, tmp_path / "x"], "born-2d has no standard method; there are baselines for ct and mri"),
         (["baseline", born, tmp_path / "x", "--method", "filtered"], "is for scans of ct"),
         (["baseline", born, tmp_path / "x", "--method", "sirt"], "without negative entries"),
         (["baseline", scan, tmp_path / "there"], "exists already"),

@@ -238,7 +238,7 @@ def test_files_that_cannot_be_are_refused_in_one_line(tmp_path: Path) -> None:
         file["exchange/data"].attrs["description"] = "transmission"
     refuse(path, "no flat fields")
     path.write_bytes(b"something else")
-    refuse(path, "no tomograph's file")
+    refuse(path, "not a tomograph's file")
     other = tmp_path / "h.mat"
     _helsinki(other, distanceSourceOrigin=None)
     refuse(other, "no distanceSourceOrigin")

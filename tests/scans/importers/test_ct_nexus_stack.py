@@ -124,7 +124,7 @@ def test_pages_of_one_file_and_a_cone(tmp_path: Path, compression: str | None) -
         ('projections = "proj_*.tif"\nangles = [1]\narc = 3', "one is enough"),
         ('projections = "proj_*.tif"\npixel = 0', "must be a number"),
         ('projections = "proj_*.tif', "not TOML"),
-        ("something = 1", "no tomograph's file"),
+        ("something = 1", "not a tomograph's file"),
     ],
 )
 def test_descriptions_that_cannot_be_are_refused(tmp_path: Path, text: str, why: str) -> None:

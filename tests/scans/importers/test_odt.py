@@ -176,7 +176,7 @@ def test_files_of_other_kinds_are_told_apart(tmp_path):
     with pytest.raises(InputError, match=r"there is no .*series.h5"):
         import_file("odt", tmp_path / "empty", tmp_path / "a.zarr")
     (tmp_path / "note.txt").write_text("no")
-    with pytest.raises(InputError, match="no recording of fields that is known"):
+    with pytest.raises(InputError, match="not a recording of fields that we know"):
         import_file("odt", tmp_path / "note.txt", tmp_path / "a.zarr")
     with pytest.raises(InputError, match="not a file, but a folder"):
         import_file("npz", tmp_path / "empty", tmp_path / "a.zarr")

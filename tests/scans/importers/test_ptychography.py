@@ -217,7 +217,7 @@ def test_what_cannot_be_imported_is_refused(tmp_path):
         ("parts.npz", {"thin": 0.5}, "whole numbers"),
         ("few.npz", {}, "6 frames, but positions"),
         ("other.npz", {}, "the probe has shape"),
-        ("text.txt", {}, "no recording of ptychography"),
+        ("text.txt", {}, "not a recording of ptychography"),
         ("none.npz", {}, "no file"),
     ):
         with pytest.raises(InputError, match=message):

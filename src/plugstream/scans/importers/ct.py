@@ -89,8 +89,8 @@ FORMATS = Formats(
     Format("HDF5", is_exchange, read_exchange),
     Format("HDF5", find_nexus, read_nexus),
     Format("", is_stack, read_stack),
-    unknown="no tomograph's file that is known: Data Exchange has /exchange/data, NXtomo an image_key, Helsinki's are "
-    "MATLAB's, and stacks of TIFF or CBF are described in TOML, with projections = 'proj_*.tif'",
+    unknown="not a tomograph's file that we know: Data Exchange has /exchange/data, NXtomo an image_key, Helsinki's "
+    "are MATLAB's, and stacks of TIFF or CBF are described in TOML, with projections = 'proj_*.tif'",
     strict=True,  # so that `plugstream info` says what is wrong with a tomograph's file
 )
 

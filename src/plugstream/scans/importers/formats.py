@@ -5,7 +5,7 @@ An importer declares its formats, each with the container, a test and a reader:
     FORMATS = Formats(
         Format("HDF5", lambda source: source.find("/exchange/data") is not None, read_exchange),
         Format("NPZ", lambda source: "projections" in source.name_set(), read_npz),
-        unknown="no tomograph's file that is known",
+        unknown="not a tomograph's file that we know",
     )
 """
 

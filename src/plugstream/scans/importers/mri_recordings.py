@@ -185,5 +185,5 @@ FORMATS = Formats(
     Format("HDF5", is_ismrmrd, _read_ismrmrd),
     Format("NPZ", _has_kspace, _read_npz),
     Format("", _is_complex_array, _read_npy, fallback=True),
-    unknown="no k-space that is known (NPY, NPZ or ISMRMRD)",
+    unknown="not k-space that we know (NPY, NPZ or ISMRMRD)",
 )

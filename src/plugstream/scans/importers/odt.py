@@ -197,7 +197,7 @@ def _has_fields(source: Source) -> bool:
 FORMATS = Formats(
     Format("HDF5", lambda source: any(map(_SERIES.match, source.name_set())), _read_series),
     Format("NPZ", _has_fields, _read_npz),
-    unknown="no recording of fields that is known: a qpimage series is HDF5 with qpi_0/phase/raw and so on, and NPZ "
+    unknown="not a recording of fields that we know: a qpimage series is HDF5 with qpi_0/phase/raw and so on, and NPZ "
     "files have fields, or phase and amplitude, with angles",
 )
 
@@ -277,5 +277,5 @@ def _values(recording: Recording, options: ODTImport) -> tuple[dict[str, Any], l
             raise InputError(f"it has no {name}; give --{name}{'' if name == 'medium' else ', in metres'}")
     if "aperture" not in values:
         values["aperture"] = _APERTURE * values["medium"]
-        remarks.append(f"the aperture is not known: waves up to {values['aperture']:.3g} are used; --aperture says it")
+        remarks.append(f"the aperture is not known: waves up to {values['aperture']:.3g} are used (--aperture)")
     return values, remarks

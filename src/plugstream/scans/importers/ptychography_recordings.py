@@ -190,7 +190,7 @@ FORMATS = Formats(
     Format("HDF5", lambda source: source.find("dp") is not None, _read_shelves),
     Format("HDF5", lambda source: source.find("chunks/0/data") is not None, _read_ptypy),
     Format("NPZ", lambda source: {"data", "scan"} <= source.name_set(), _read_tike),
-    unknown="no recording of ptychography that is known: CXI has entry_1/data_1/data, PtychoShelves dp with ppX and "
+    unknown="not a recording of ptychography that we know: CXI has entry_1/data_1/data, PtychoShelves dp with ppX and "
     "ppY, ptypy chunks/0/data, and tike's NPZ data and scan",
     packed=True,
 )

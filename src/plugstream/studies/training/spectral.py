@@ -16,7 +16,7 @@ def jacobian_norm(
     identity: float,
     jacobian: float,
     symmetric: bool,
-    iterations: int = 8,
+    iterations: int = 6,
 ) -> Tensor:
     r"""||a I + b J|| at each image, with J the Jacobian of the denoiser there: a lower bound, with a gradient.
 

@@ -39,7 +39,7 @@
       for (const [question, answer] of Object.entries(stop.answers || { "": first })) {
         const kind = answer.good ? "ps-good" : "ps-caution";
         const word = ps.make("strong", {}, answer.word);
-        const text = answer.text ? `: ${answer.text}` : "";
+        const text = answer.text ? `: ${answer.text.replaceAll(" %", "\u00a0%")}` : "";
         parts.push(ps.make("p", { class: `ps-verdict ${kind}` }, question ? `${question} ` : "", word, text));
       }
     }

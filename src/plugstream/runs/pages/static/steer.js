@@ -7,7 +7,8 @@
   // Sigma and the step of now: what was last asked for, else what the settings say.
   function strengths({ settings, steering }) {
     const algorithm = settings.algorithm || {};
-    const known = (value) => (value === undefined || value === null || value === "none" ? "" : String(value));
+    const short = (value) => (Number.isFinite(Number(value)) ? Number(Number(value).toPrecision(4)) : value);
+    const known = (value) => (value === undefined || value === null || value === "none" ? "" : String(short(value)));
     const last = (name) => known(steering.findLast((event) => known(event[name]))?.[name]);
     const lam = known(algorithm.lam);
     return {
