@@ -34,11 +34,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plugstream.runs.event_log import read_events
+from plugstream.runs.events import Preview
 from plugstream.runs.replay import replay
 from plugstream.scans import open_scan
 
 PLUGSTREAM = [sys.executable, "-m", "plugstream"]
 ANGLES, FIRST = 200, 20
+PARTS = ("to the run", "to the picture", "to the page")
 _STAMP = re.compile(r'"preview": "([0-9a-f-]+)"')
 
 
@@ -97,8 +100,11 @@ class Page(threading.Thread):
             stamp = stamps[-1]
             pictures = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
             pictures.request("GET", f"/api/picture?role=preview&stamp={stamp}")
-            picture = json.loads(pictures.getresponse().read())
+            reply = pictures.getresponse()
+            picture = json.loads(reply.read() if reply.status == 200 else "null")
             pictures.close()
+            if picture is None:  # the run is over
+                continue
             for panel in picture["panels"]:
                 zlib.decompress(b64decode(panel["data"]))
             self.seen.append((time.time(), picture["step"]))
@@ -164,24 +170,29 @@ def measure(name: str, rate: float, seconds: float, source: Path, more: str) -> 
             page.first.wait(60)
             sent = np.array([float(word) for word in instrument.communicate("go\n")[0].split()])
             time.sleep(3)  # for the last pictures
-            history, seen = replay(setting.out / "events.jsonl"), list(page.seen)
+            log = setting.out / "events.jsonl"
+            history, seen = replay(log), list(page.seen)
+            pictures = {event.step: event.at for event in read_events(log) if isinstance(event, Preview)}
             views = open_scan(setting.scan).n_views
         finally:
             setting.close()
-    known = [(record.step, record.views) for record in history.views]
-    steps = np.array([step for _, step in seen])
-    waits = []
+    known = [(record.step, record.views, record.at) for record in history.views]
+    steps, times = (np.array(column) for column in zip(*((step, when) for when, step in seen), strict=True))
+    waits, parts = [], []
     for n, at in enumerate(sent[FIRST:], FIRST):
-        step = next((step for step, views in known if views > n), history.step)
-        shown = np.flatnonzero((steps > step) & (np.array([when for when, _ in seen]) > at))
+        step, entered = next(((step, when) for step, views, when in known if views > n), (history.step, np.inf))
+        shown = np.flatnonzero((steps > step) & (times > at))
         if len(shown):
-            waits.append(1000 * (seen[shown[0]][0] - at))
+            waits.append(1000 * (times[shown[0]] - at))
+            written = min(pictures.get(int(steps[shown[0]]), np.nan), times[shown[0]])
+            parts.append([1000 * part for part in (entered - at, written - entered, times[shown[0]] - written)])
     gaps = np.diff([when for when, _ in seen if when > sent[FIRST]])
     words = [f"{value:7.0f}" for value in (*np.quantile(waits, (0.5, 0.95)), max(waits))]
     pace = (seen[-1][1] - seen[0][1]) / max(1e-9, seen[-1][0] - seen[0][0])
     print(
         f"{name:5} {rate:6g} Hz  {len(sent)} sent, {views} on disk, {len(waits) + FIRST} shown  {' '.join(words)} ms  "
-        f"a picture every {np.median(gaps):.2f} s ({gaps.max():.2f}), {pace:.1f} steps a second",
+        f"a picture every {np.median(gaps):.2f} s ({gaps.max():.2f}), {pace:.1f} steps a second; medians of parts: "
+        + ", ".join(f"{value:.0f} ms {name}" for value, name in zip(np.nanmedian(parts, 0), PARTS, strict=True)),
         flush=True,
     )
 
@@ -210,7 +221,7 @@ def run_long(count: int, source: Path, more: str) -> None:
             page = setting.page()
             drain = threading.Thread(target=instrument.communicate, args=["go\n"])
             drain.start()
-            following, marks = 0, np.linspace(0.1, 1, 10) * count
+            following, marks = 0, np.linspace(0.05, 1, 20) * count
             while setting.run.poll() is None and len(marks):
                 time.sleep(0.05)
                 views = open_scan(setting.scan).n_views

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from plugstream import ADMM, FromFunction, InputError, LeastSquares, ProximalGradient
-from plugstream.algorithms import FallingSearch
+from plugstream.algorithms import All, Epochs, FallingSearch
 from plugstream.models.matrix import MatrixModel
 
 FALL = 5
@@ -82,6 +82,24 @@ def test_lam_is_found_at_the_bottom_of_the_misfit(target, monkeypatch):
     assert len(set(ended)) == len(ended) <= 3 + 6
 
 
+@pytest.mark.parametrize("target", [-9.3, -2.2])
+def test_a_long_step_lowers_the_last_sigma_instead(target, monkeypatch):
+    """gamma L ends at 150 at most, and lam = sigma^2 / gamma is what was found."""
+    search = problem(0.3)[-1]
+    monkeypatch.setattr(FallingSearch, "_look", lambda self, side: (1 + (state.power - target) ** 2, None))
+    state = search.init()
+    while not state.ended:
+        state = search.step(state)
+    longest = 150 / search.fidelity.lipschitz_max
+    gamma = search.found_step(state)
+    assert gamma == pytest.approx(min(0.3 / 2**target, longest))
+    assert state.sigma**2 / gamma == pytest.approx(0.1**2 / 0.3 * 2**target)
+    algorithm, start = search.finish(state)
+    assert (algorithm.sigma, algorithm.step_size) == (state.sigma, gamma)
+    best = state.powers[int(np.argmin(state.misfits))]
+    assert torch.allclose(start.s, state.trunk.s * (gamma / min(0.3 / 2.0**best, longest)))
+
+
 def test_it_goes_on_from_the_best_run_with_its_dual_and_the_step_found():
     _, _, whole, search = problem(0.3)
     state = run(search)
@@ -115,3 +133,21 @@ def test_what_cannot_be_is_refused():
         replace(search, algorithm=ProximalGradient(search.algorithm.fidelity, FromFunction(shrink), sigma=0.1))
     with pytest.raises(InputError, match="for ADMM"):
         replace(search, algorithm=replace(search.algorithm, dual=False))
+
+
+def test_of_many_views_runs_use_some_and_the_step_is_for_all():
+    _, _, whole, search = problem(0.3, views=22)
+    few = replace(search, most=5, algorithm=replace(search.algorithm, sampler=All()))
+    state = run(few)
+    views = torch.tensor([0, 4, 8, 12, 16])
+    fewer = whole.with_views(whole.model, views, lipschitz_max=whole.lipschitz_max)
+    alone = replace(search, algorithm=replace(search.algorithm, fidelity=fewer))
+    same = run(alone)
+    assert (state.powers, state.misfits) == (same.powers, same.misfits)
+    assert torch.equal(state.image, same.image)
+    assert few.found_step(state) == pytest.approx(4 * alone.found_step(same))  # 20 views, where runs have 5
+    algorithm, start = few.finish(state)
+    assert algorithm.sampler == All()
+    assert algorithm.step_size == few.found_step(state)
+    torch.testing.assert_close(start.s, alone.finish(same)[1].s * 4)
+    assert replace(few, algorithm=replace(few.algorithm, sampler=Epochs(5)))._views is None

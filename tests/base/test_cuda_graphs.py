@@ -11,7 +11,7 @@ import torch
 
 import plugstream.base.cuda_graphs as module
 from plugstream import BM3D, BornGeometry, BornModel
-from plugstream.base.cuda_graphs import GraphCall, filled, side_by_side
+from plugstream.base.cuda_graphs import Branches, GraphCall, filled
 from plugstream.models import born_fast
 
 
@@ -41,11 +41,16 @@ def test_a_copy_captures_anew():
     assert torch.equal(again(torch.ones(2)), torch.ones(2))
 
 
-def test_a_pair_is_computed_in_its_order_where_no_graph_is_captured():
-    order = []
-    pair = side_by_side(torch.device("cpu"), lambda: order.append("main"), lambda: order.append("other"))
-    assert pair == (None, None)
-    assert order == ["main", "other"]
+def test_branches_are_in_their_order_where_no_graph_is_captured():
+    branches = Branches(torch.device("cpu"))
+    assert not branches.parallel
+    with branches[0]:
+        x = torch.ones(2)
+    with branches[1]:
+        branches.wait(0)
+        y = x + 1
+    branches.join()
+    assert torch.equal(y, torch.full((2,), 2.0))
 
 
 def test_a_vector_of_one_number():
@@ -63,6 +68,22 @@ class TestOnAGpu:
             assert torch.equal(g(x, y), x.square() + y)
             x.zero_()
 
+    def test_an_argument_that_comes_to_one_address_is_read_there_and_others_are_copied(self):
+        f = CountingModel()
+        g = GraphCall(f, in_place=True)
+        x, y = torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda")
+        for k in range(40):
+            x.fill_(k)
+            y.fill_(k + 1)
+            results = g(x, None), g(y, None), g(torch.full((4,), k + 2.0, device="cuda"), None)
+            for n, result in enumerate(results):
+                assert torch.equal(result.cpu(), torch.full((4,), float((k + n) ** 2)))
+        assert len(g._in_place) == 2
+        assert f.calls == 5  # twice as it is, once to copy, and once for each of two addresses
+        twisted = torch.arange(16.0, device="cuda").reshape(4, 4)
+        for _ in range(20):
+            assert torch.equal(g(twisted.T, None), twisted.T.square())
+
     def test_a_number_is_filled_in_once_and_anew_in_a_capture(self):
         device = torch.device("cuda", torch.cuda.current_device())
         assert filled(2, 0.5, device) is filled(2, 0.5, device)
@@ -74,16 +95,24 @@ class TestOnAGpu:
         graph.replay()
         assert torch.equal(out.cpu(), torch.tensor([1.125, 1.125]))
 
-    def test_pairs_in_a_graph_are_those_outside_it(self):
+    def test_branches_in_a_graph_are_those_outside_it(self):
         def chain(x):
             for _ in range(30):
                 x = (x @ x).sin()
             return x
 
         def pairs(x):
+            branches = Branches(x.device)
             for _ in range(4):  # what one made beside may become memory of the next
-                a, b = side_by_side(x.device, lambda x=x: chain(x), lambda x=x: chain(x.T.contiguous()))
-                x = a + b
+                with branches[0]:
+                    a = chain(x)
+                with branches[1]:
+                    b = chain(x.T.contiguous())
+                    branches.wait(0)
+                    c = a - b
+                d = chain(2 * x)
+                branches.join()
+                x = (c + d).cos()
             return x
 
         g = GraphCall(pairs)

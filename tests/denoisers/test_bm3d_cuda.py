@@ -5,6 +5,7 @@ Without a GPU the kernels run on the CPU, thread by thread.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,8 +74,35 @@ def test_spectra_are_those_of_the_torch_form(kernels):
 @pytest.mark.parametrize("shape", [(16, 22), (8, 11), (29, 17)])
 def test_keys_are_those_of_the_torch_form_to_the_bit(kernels, shape):
     z = noisy(*shape)
-    got = cuda_kernels.Launches(z, torch.ones(1), PROFILE, kernels).measure(z)
-    assert torch.equal(got, keys_of(z[0]))
+    launches = cuda_kernels.Launches(z, torch.ones(1), PROFILE, kernels)
+    for parts in (1, 2, 9):
+        matches, _ = launches.prepare(1)
+        for band in launches.bands(parts):
+            launches.measure(z, matches, band)
+        assert torch.equal(matches.measured, keys_of(z[0]))
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5])
+@pytest.mark.parametrize("height", [8, 9, 20, 23, 64])
+def test_bands_have_every_reference_once(height, step):
+    launches = cuda_kernels.Launches(torch.ones(1, height, 19), torch.ones(1), Profile(step=step, radius=4), object())
+    for parts in (1, 2, 3, 7):
+        bands = launches.bands(parts)
+        assert [k for band in bands for k in band.references] == list(range(launches.rows * launches.columns))
+        assert [y for band in bands for y in band.complete] == list(range(launches.down))
+        for band, later in itertools.pairwise(bands):  # which do not reach what is complete
+            top = reference.reference_positions(height, step)[later.references[0] // launches.columns]
+            assert not len(band.complete) or band.complete[-1] < top - 4
+        for band in bands:  # the groups of rows that are measured have its references
+            regular = (height - 8) // step // cuda_kernels._REFERENCES + 1
+            rows = {
+                row
+                for group in band.rows
+                for row in (range(launches.rows)[5 * group : 5 * group + 5] if group < regular else [launches.rows - 1])
+            }
+            if (height - 8) % step and regular not in band.rows:
+                rows.discard(launches.rows - 1)
+            assert rows == {k // launches.columns for k in band.references}
 
 
 @needs_compiler
@@ -82,16 +110,19 @@ def test_keys_are_those_of_the_torch_form_to_the_bit(kernels, shape):
 def test_groups_are_those_of_the_torch_form_and_each_position_has_its_chain(kernels, shape):
     z = noisy(*shape)
     launches = cuda_kernels.Launches(z, torch.ones(1), PROFILE, kernels)
-    keys = keys_of(z[0])
     for most in (1, 2, 16, 32):
         size = reference.group_size(shape, PROFILE.radius, most)
-        groups, chains = launches.choose(keys, size)
+        matches, _ = launches.prepare(size)
+        matches.measured.copy_(keys_of(z[0]))
+        for band in launches.bands(2):
+            launches.choose(matches, band)
+        groups = matches.groups
         assert torch.equal(groups[0].long(), reference.match(z[0], PROFILE, most))
-        for position, (count, link) in enumerate(chains.heads[0].tolist()):
-            found = chains.lists[0, position, :count].tolist()
+        for position, (count, link) in enumerate(matches.heads[0].tolist()):
+            found = matches.lists[0, position, :count].tolist()
             while link > 0:
                 found.append(link - 1)
-                link = int(chains.next.flatten()[link - 1])
+                link = int(matches.next.flatten()[link - 1])
             assert sorted(found) == (groups.flatten() == position).nonzero()[:, 0].tolist()
 
 
@@ -107,13 +138,9 @@ def test_blocks_become_the_image_of_the_torch_form(kernels):
     groups.view(2, -1)[:, ::2] = torch.arange(groups[0].numel() // 2) * 7 % positions
     blocks = torch.randn(2, references, size, 64, generator=rng)
     shares = torch.rand(2, references, generator=rng) + 0.01
-    groups[:, :9, 0] = 3  # more than are listed
-    groups[:, :9, 2] = 3
-    chains = cuda_kernels.Chains(
-        torch.zeros(2, positions, 2, dtype=torch.int32),
-        torch.zeros(2, positions, cuda_kernels._LISTED, dtype=torch.int32),
-        torch.zeros(groups.shape, dtype=torch.int32),
-    )
+    groups[:, : cuda_kernels._LISTED + 9, 1] = 3  # more than are listed
+    groups[:, -20:, 3] = 7
+    chains, filtered = launches.prepare(size)
     for entry, position in enumerate(groups.flatten().tolist()):
         head = chains.heads[entry // groups[0].numel(), position]
         if head[0] < cuda_kernels._LISTED:
@@ -123,7 +150,11 @@ def test_blocks_become_the_image_of_the_torch_form(kernels):
             head[1] = entry + 1
         head[0] += 1
     analysis, synthesis, window = cuda_form.matrices("dct", PROFILE.kaiser)
-    got = launches.assemble(blocks, shares, chains, torch.ones(2), synthesis, window)
+    filtered.blocks.copy_(blocks)
+    filtered.shares.copy_(shares)
+    for rows in (range(5), range(5, launches.down)):
+        launches.gather(chains, filtered, torch.ones(2), synthesis, window, rows)
+    got = launches.fold(filtered, synthesis, window)
     total = torch.zeros(positions, 64).index_add_(0, groups[0].flatten(), blocks[0].flatten(0, 1))
     weight = torch.zeros(positions).index_add_(0, groups[0].flatten(), shares[0].repeat_interleave(size))
     want = reference._put_together(total, weight, torch.tensor(list(analysis)).view(8, 8), z[0].shape, PROFILE)
@@ -166,13 +197,11 @@ def test_filtered_groups_are_those_of_the_torch_form(tmp_path, size, first):
     groups = torch.stack([torch.randperm(positions, generator=rng)[:size] for _ in range(2 * references)])
     groups = groups.view(2, references, size)
     noisy_spectra, guides = (torch.stack([reference._spectra(image, matrix) for image in x]) for x in (z, basic))
-    blocks, shares = launches.filter(
-        groups.int(),
-        noisy_spectra,
-        None if first else guides,
-        cuda_form.common_table(name, z.device),
-        2.7 if first else 0.65,
-    )
+    filtered = launches.prepare(size)[1]
+    for band in launches.bands(2):
+        common, factor = cuda_form.common_table(name, z.device), 2.7 if first else 0.65
+        launches.filter(groups.int(), noisy_spectra, None if first else guides, common, factor, filtered, band)
+    blocks, shares = filtered.blocks, filtered.shares
     along = torch.from_numpy(haar(size)).float()
     white = correlations(name)
     table = torch.from_numpy(np.concatenate([white[:, :0:-1], white], axis=1)).float()

@@ -79,9 +79,14 @@ def test_graphs_give_the_bits_of_eager_products(monkeypatch, kind):
         for graphs in ("1", "0"):
             monkeypatch.setenv("PLUGSTREAM_CUDA_GRAPHS", graphs)
             data = model.forward(image, views)
-            results.append((data, model.adjoint(data, views)))
+            results.append((data, model.adjoint(data, views), model.normal(views)(image)))
         assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-    assert {len(call._graphs) for call in model._graphs.values()} == {2}  # of three views, and of all
+    # Of three views, and of all; and for whatever views.
+    assert {name: len(call._graphs) for name, call in model._graphs.items()} == {
+        "forward": 2,
+        "adjoint": 2,
+        "normal": 1,
+    }
     monkeypatch.setattr(kspace, "_CACHE_BYTES", 0)
     plain = MRIModel(path, voxels, ring_coils(SHAPE, COILS)[:, 0], density=model._roots.square().cpu(), device="cuda")
     assert not plain.kspace.is_tabled

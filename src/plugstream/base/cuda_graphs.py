@@ -8,14 +8,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-_First = TypeVar("_First")
-_Second = TypeVar("_Second")
 _Captured = TypeVar("_Captured")
 
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -25,6 +23,9 @@ _MOST = 4  # graphs of one function, each with the memory of a call
 _FREE = 8  # graphs are captured while a part of this many of the memory is free
 _KEYS = 256  # that are counted before they are captured
 _LARGEST = 512 * 512
+# A first argument that comes at one address this often is read there, and not copied; for so many addresses, and images
+# so small that the copy counts.
+_OFTEN, _ADDRESSES, _SMALL = 8, 2, 256 * 256
 
 
 class GraphStore(Generic[_Captured]):
@@ -106,56 +107,100 @@ class GraphCall:
         function: takes tensors, or None if one is left out, and returns a tensor.
         steady: the arguments that nobody writes to: not copied again if the tensor is that of the last call.
         largest: numbers of the first argument beyond which kernels take longer than their launches.
+        in_place: whether a small first argument that comes at the same address again and again, as images of a loop do,
+            is read where it is, by a graph of its own.
     """
 
-    def __init__(self, function: Callable[..., Tensor], steady: tuple[int, ...] = (), largest: int = _LARGEST) -> None:
-        self.function, self.steady, self.largest = function, steady, largest
+    def __init__(
+        self,
+        function: Callable[..., Tensor],
+        steady: tuple[int, ...] = (),
+        largest: int = _LARGEST,
+        *,
+        in_place: bool = False,
+    ) -> None:
+        self.function, self.steady, self.largest, self.in_place = function, steady, largest, in_place
         self._graphs: GraphStore[_Graph] = GraphStore()
+        self._addresses: dict[Any, int] = {}
+        self._in_place: dict[Any, _Graph] = {}
         # Between the copy of the arguments and that of the result, no other thread may use the graph.
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GraphCall, (self.function, self.steady, self.largest)  # a copy captures graphs of its own
+        # A copy captures graphs of its own.
+        return partial(GraphCall, in_place=self.in_place), (self.function, self.steady, self.largest)
 
     def __call__(self, *arguments: Tensor | None) -> Tensor:
-        tensors = [a for a in arguments if a is not None]
-        if (
-            not tensors
-            or not all(a.is_cuda for a in tensors)
-            or tensors[0].numel() > self.largest
-            or (torch.is_grad_enabled() and any(a.requires_grad for a in tensors))
-        ):
+        # Until a GPU has its work it waits for these lines: they make few objects and calls.
+        first: Tensor | None = None
+        key: list[Any] = []
+        for a in arguments:
+            if a is None:
+                key.append(None)
+                continue
+            if not a.is_cuda or (a.requires_grad and torch.is_grad_enabled()):
+                return self.function(*arguments)
+            first = a if first is None else first
+            key += (a.shape, a.dtype, a.device)
+        if first is None or first.numel() > self.largest:
             return self.function(*arguments)
-        with self._lock, on_device(tensors[0]):
-            graph = self._graphs.find(
-                tuple(_kind(a) for a in arguments),
-                tensors[0],
-                lambda: _Graph(self.function, arguments, self.steady),
-            )
-            return self.function(*arguments) if graph is None else graph.replay(arguments)
+        with self._lock:
+            if first.device.index != torch.cuda.current_device():
+                with torch.cuda.device(first.device):
+                    return self._replay(tuple(key), first, arguments)
+            return self._replay(tuple(key), first, arguments)
+
+    def _replay(self, key: Any, first: Tensor, arguments: tuple[Tensor | None, ...]) -> Tensor:
+        graph = self._graphs.find(key, first, lambda: _Graph(self.function, arguments, self.steady))
+        if graph is None:
+            return self.function(*arguments)
+        if self.in_place and first is arguments[0] and first.numel() <= _SMALL and first.is_contiguous():
+            graph = self._find_in_place((key, first.data_ptr()), first, arguments) or graph
+        return graph.replay(arguments)
+
+    def _find_in_place(self, key: Any, first: Tensor, arguments: tuple[Tensor | None, ...]) -> _Graph | None:
+        """The graph that reads the first argument where it is; None where that does not come there often."""
+        graph = self._in_place.get(key)
+        if graph is None and len(self._in_place) < _ADDRESSES:
+            if len(self._addresses) > _KEYS:
+                self._addresses.clear()
+            self._addresses[key] = self._addresses.get(key, 0) + 1
+            if self._addresses[key] > _OFTEN and _has_room(first.device):
+                graph = self._in_place[key] = _Graph(self.function, arguments, self.steady, in_place=True)
+        return graph
 
 
 class _Graph:
     """One captured call: its arguments, its result, and the graph from those to this."""
 
     def __init__(
-        self, function: Callable[..., Tensor], arguments: tuple[Tensor | None, ...], steady: tuple[int, ...]
+        self,
+        function: Callable[..., Tensor],
+        arguments: tuple[Tensor | None, ...],
+        steady: tuple[int, ...],
+        *,
+        in_place: bool = False,
     ) -> None:
-        self.arguments = [None if a is None else a.clone(memory_format=torch.contiguous_format) for a in arguments]
-        # Stored, so that no other tensor can have their identity.
-        self.last = {k: arguments[k] for k in steady}
+        own = [None if a is None else a.clone(memory_format=torch.contiguous_format) for a in arguments]
+        if in_place:
+            own[0] = arguments[0]
 
         def work() -> None:
-            self.result = function(*self.arguments)
+            self.result = function(*own)
 
         self.graph = capture_work(work)
+        self.arguments: list[Tensor | None] = [None, *own[1:]] if in_place else own
+        # Those of the last call, stored so that no other tensor can have their identity; None where they are copied.
+        self.last = [a if k in steady else None for k, a in enumerate(arguments)]
+        self.steady = steady
 
     def replay(self, arguments: tuple[Tensor | None, ...]) -> Tensor:
-        for k, (mine, argument) in enumerate(zip(self.arguments, arguments, strict=True)):
-            if mine is None or argument is None or self.last.get(k) is argument:
+        for k, argument in enumerate(arguments):
+            mine = self.arguments[k]
+            if mine is None or argument is None or self.last[k] is argument:
                 continue
             mine.copy_(argument)
-            if k in self.last:
+            if k in self.steady:
                 self.last[k] = argument
         self.graph.replay()
         return self.result.clone()
@@ -193,10 +238,6 @@ def stream_handle(device: torch.device) -> int:
     return int(_raw_stream(device.index))
 
 
-def _kind(argument: Tensor | None) -> Any:
-    return None if argument is None else (argument.shape, argument.dtype, argument.device)
-
-
 def filled(count: int, value: float, device: torch.device) -> Tensor:
     """A vector of one number, not to be written to; on CUDA it is cached.
 
@@ -212,25 +253,40 @@ def _filled(count: int, value: float, device: torch.device, stream: int) -> Tens
     return torch.full((count,), value, device=device)
 
 
-def side_by_side(
-    device: torch.device, main: Callable[[], _First], other: Callable[[], _Second]
-) -> tuple[_First, _Second]:
-    """The results of two independent functions: in parallel if a CUDA graph is being captured.
+class Branches:
+    """Parts of work that do not depend on each other: side by side if a CUDA graph is being captured.
 
-    Otherwise one after the other: a second stream costs more launches than small images gain, and large ones have
-    memory for one at a time. In a graph, memory of `other` may be reused by the `other` of a later pair.
+    Otherwise one after the other: more streams cost more launches than small images gain, and large ones have memory
+    for one at a time. `with branches[k]` goes on with branch k, after what was done outside of branches. In a graph,
+    memory that a branch allocates may be reused by a later part of it.
+
+    Attributes: parallel, whether they are side by side.
     """
-    if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
-        return main(), other()
-    current, side = torch.cuda.current_stream(device), _side_stream(device)
-    side.wait_stream(current)
-    with torch.cuda.stream(side):
-        second = other()
-    first = main()
-    current.wait_stream(side)
-    return first, second
+
+    def __init__(self, device: torch.device) -> None:
+        self.parallel = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        self._device, self._open = device, set[torch.cuda.Stream]()
+
+    def __getitem__(self, k: int) -> AbstractContextManager[object]:
+        if not self.parallel:
+            return nullcontext()
+        stream = _side_stream(self._device, k)
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._open.add(stream)
+        return torch.cuda.stream(stream)
+
+    def wait(self, k: int) -> None:
+        """Let the branch that is at work go on after what branch k has done so far."""
+        if self.parallel:
+            torch.cuda.current_stream(self._device).wait_stream(_side_stream(self._device, k))
+
+    def join(self) -> None:
+        """Let what follows outside of branches wait for all of them."""
+        for stream in self._open:
+            torch.cuda.current_stream(self._device).wait_stream(stream)
+        self._open.clear()
 
 
 @cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
+def _side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)

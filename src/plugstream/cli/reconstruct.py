@@ -86,5 +86,5 @@ def _run(parsed: argparse.Namespace, group: Group | None) -> int:
     where, saved = (shell_quote(path) for path in (parsed.scan, folder / "settings.toml"))
     command = f"plugstream reconstruct {where} --settings {saved}{trust_flag(settings)}"
     if page is not None:
-        page.start(folder)
+        page.start(folder, live=settings.scan.follow)
     return reconstruct_scan(scan, planned, folder, command, parsed.scan, viewers=viewers)

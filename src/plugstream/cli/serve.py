@@ -75,14 +75,14 @@ class RunPage:
     listener: socket.socket
     token: str
 
-    def start(self, folder: Path) -> None:
-        """Serve the run in a folder, from a process of its own, and say where."""
+    def start(self, folder: Path, *, live: bool = False) -> None:
+        """Serve the run in a folder, from a process of its own, and say where; `live` where its scan is followed."""
         from plugstream.runs.pages.access import is_local
         from plugstream.runs.pages.listening import address_of, start_server
 
         address = address_of(self.listener, self.token)
         host, port = self.listener.getsockname()[:2]
-        start_server(folder, self.listener, self.token)
+        start_server(folder, self.listener, self.token, live=live)
         say(f"the page of this run: {address}")
         if "SSH_CONNECTION" in os.environ and is_local(host):
             say(f"from your own machine: ssh -L {port}:{_HOST}:{port} {platform.node()}, then open the same address")

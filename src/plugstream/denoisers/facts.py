@@ -29,6 +29,7 @@ class Facts:
         files: the weights that come with it, as a pattern in the folder of `denoisers`.
         object: how it is made in Python.
         bounded: it keeps the bounds of the image itself, and takes `low=` and `high=`.
+        damping: theta of `Damping` with which many steps of one sigma do not diverge; None if they need none.
     """
 
     averaged: float | None = None
@@ -41,6 +42,7 @@ class Facts:
     files: str | None = None
     object: str = ""
     bounded: bool = False
+    damping: float | None = None
 
     @property
     def trained_for(self) -> tuple[float, float] | None:

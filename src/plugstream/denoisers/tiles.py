@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from plugstream.base.arrays import send
 from plugstream.base.errors import InputError
 from plugstream.base.processes import Group
+from plugstream.base.progress import report
 from plugstream.denoisers.base import Denoiser, Sigma, Wrapper, require_axes
 from plugstream.denoisers.wrap import as_denoiser
 
@@ -48,6 +50,8 @@ class Tiles(Wrapper):
         align: tiles with their halos begin at multiples of this, as networks that halve images need (8, say); the
             denoiser's if not given.
         group: from `process_group()`.
+        device: that denoises tiles, one after the other, of images that are elsewhere: a GPU with less memory than the
+            CPU has, for one process.
     The warm start is that of the denoiser, put together from the tiles.
     """
 
@@ -59,8 +63,9 @@ class Tiles(Wrapper):
         *,
         align: int | None = None,
         group: Group | None = None,
+        device: torch.device | None = None,
     ) -> None:
-        super().__init__(as_denoiser(denoiser), tile=tile, halo=halo, align=align, group=group)
+        super().__init__(as_denoiser(denoiser), tile=tile, halo=halo, align=align, group=group, device=device)
         inner = self.denoiser
         around = halo if halo is not None else inner.reach if inner.halo is None else inner.halo
         if around is None:
@@ -72,7 +77,7 @@ class Tiles(Wrapper):
         if (halo is not None and halo < 0) or (align is not None and align < 1):
             raise InputError(f"the halo of tiles must be >= 0 and align >= 1, not {halo} and {align}")
         self.tile, self.group = tile, Group() if group is None else group
-        self.around = around
+        self.around, self.device = around, device
         self.align = inner.align if align is None else align
         if inner.reach is not None and self.around >= inner.reach and self.align % inner.align == 0:
             self.averaged, self.proximal = inner.averaged, inner.proximal
@@ -84,13 +89,16 @@ class Tiles(Wrapper):
 
     def describe(self) -> str:
         size = "slabs, one for each process" if self.tile is None else f"tiles of {self.tile}"
-        return f"{self.denoiser.describe()}, on {size} with a halo of {self.around}"
+        where = "" if self.device is None else f" on {self.device}"
+        return f"{self.denoiser.describe()}, on {size} with a halo of {self.around}{where}"
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         require_axes(image, self)
         tiles = self.tiles(tuple(image.shape[-self.ndim :]))
-        if len(tiles) == 1 and self.group.size == 1:
-            return self.denoiser.denoise(image, sigma, warm)
+        if self.group.size == 1:
+            if len(tiles) == 1 and self.device in (None, image.device):
+                return self.denoiser.denoise(image, sigma, warm)
+            return self._denoise_alone(tiles, image, sigma, warm)
         outs: list[Tensor] = []
         afters: list[Tensor] = []
         failure: BaseException | None = None
@@ -109,6 +117,24 @@ class Tiles(Wrapper):
             return clean, None
         shape = (*image.shape[:lead], *kind[0], *image.shape[-self.ndim :])
         return clean, self._join(tiles, afters, torch.empty(shape, dtype=kind[1], device=image.device), None)
+
+    def _denoise_alone(
+        self, tiles: list[_Tile], image: Tensor, sigma: Sigma, warm: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """By one process, which puts each tile where it belongs before the next one."""
+        clean, afterwards = torch.empty_like(image), None
+        for number, tile in enumerate(tiles):
+            if self.device is not None:
+                report("denoising tiles", number, len(tiles))
+            out, after = self._denoise_one(tile, image, sigma, warm)
+            _part(clean, tile.place).copy_(out)
+            if after is None:
+                continue
+            if afterwards is None:
+                shape = (*after.shape[: -self.ndim], *image.shape[-self.ndim :])
+                afterwards = torch.empty(shape, dtype=after.dtype, device=image.device)
+            _part(afterwards, tile.place).copy_(after)
+        return clean, afterwards
 
     def tiles(self, shape: tuple[int, ...]) -> list[_Tile]:
         """The tiles of an image with these spatial axes, in the order of rows."""
@@ -138,10 +164,11 @@ class Tiles(Wrapper):
     def _denoise_one(
         self, tile: _Tile, image: Tensor, sigma: Sigma, warm: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        begin = None if warm is None else _part(warm, tile.outer).contiguous()
+        begin = None if warm is None else self._bring(_part(warm, tile.outer))
         if isinstance(sigma, Tensor) and sigma.shape[-self.ndim :] == image.shape[-self.ndim :]:  # a map
             sigma = _part(sigma, tile.outer)
-        out, after = self.denoiser.window(tile.outer).denoise(_part(image, tile.outer).contiguous(), sigma, begin)
+        sigma = self._bring(sigma) if isinstance(sigma, Tensor) else sigma
+        out, after = self.denoiser.window(tile.outer).denoise(self._bring(_part(image, tile.outer)), sigma, begin)
         if after is not None and (
             after.shape[-self.ndim :] != out.shape[-self.ndim :]
             or after.shape[: image.ndim - self.axes] != image.shape[: image.ndim - self.axes]
@@ -149,14 +176,11 @@ class Tiles(Wrapper):
             after = None  # it cannot be cut; the next call only takes longer
         return _part(out, tile.inside), None if after is None else _part(after, tile.inside)
 
+    def _bring(self, part: Tensor) -> Tensor:
+        return part.contiguous() if self.device is None else send(part.contiguous(), self.device)
+
     def _join(self, tiles: list[_Tile], parts: list[Tensor], out: Tensor, failure: BaseException | None) -> Tensor:
         """`out`, filled with the parts of all processes."""
-        if self.group.size == 1:
-            if failure is not None:
-                raise failure
-            for tile, part in zip(tiles, parts, strict=True):
-                _part(out, tile.place).copy_(part)
-            return out
         shares = [self._share(tiles, rank) for rank in range(self.group.size)]
         most = max(sum(int(_part(out, tile.place).numel()) for tile in share) for share in shares)
         message = out.new_zeros(most)

@@ -142,9 +142,10 @@ class LossFidelity(ModelFidelity):
             self._lipschitz_max = self._bound() * self.norms.lipschitz_max
         return self._lipschitz_max
 
-    def bound_lipschitz(self, views: Views = None) -> float:
+    def bound_lipschitz(self, views: Views = None, beyond: float = 0.0) -> float:
         """As `LeastSquares.bound_lipschitz`, times the loss's curvature for the data of these views."""
-        return self.curvature_of(views) * self.norms.bound_lipschitz(views)
+        curvature = self.curvature_of(views)
+        return curvature * self.norms.bound_lipschitz(views, beyond / curvature if curvature > 0 else 0.0)
 
     def _bound(self) -> float:
         if not math.isfinite(self.curvature):

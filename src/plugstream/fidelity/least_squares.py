@@ -220,16 +220,19 @@ class LeastSquares(ModelFidelity):
             most = self.lipschitz_most
             if len(index) > (self.model.estimated_views if most is None else most):
                 with listening(self.progress):
-                    self._lipschitz_max = float(self.model.squared_norm_bounds(index).max())
+                    self._lipschitz_max = self.model.largest_norm_bound(index)
             else:
                 self._lipschitz_max = float(self.lipschitz_views[index].max())
         return self._lipschitz_max
 
-    def bound_lipschitz(self, views: Views = None) -> float:
-        """A bound of the L_i of these views (`squared_norm_bounds`), cheap enough for a scan that is still growing."""
+    def bound_lipschitz(self, views: Views = None, beyond: float = 0.0) -> float:
+        """A bound of the L_i of these views (`squared_norm_bounds`), cheap enough for a scan that is still growing.
+
+        Views whose bounds cannot be beyond a number may be left out; 0 if all are.
+        """
         self._needs_linear("L_i")
         index = self._index(views)
-        return float(self.model.squared_norm_bounds(torch.arange(self.n_views) if index is None else index).max())
+        return self.model.largest_norm_bound(torch.arange(self.n_views) if index is None else index, beyond)
 
     def lipschitz_at_least(self, views: Views = None, weights: Weights = None, *, products: int = 8) -> float:
         """A lower bound of L of the gradient over these views: the largest Ritz value of a few Lanczos steps."""

@@ -210,9 +210,10 @@ class Sharded(OfModel):
         """A bound of all L_i."""
         return float(self._bounded.lipschitz_max)
 
-    def bound_lipschitz(self, views: Views = None) -> float:
+    def bound_lipschitz(self, views: Views = None, beyond: float = 0.0) -> float:
         """As `LeastSquares.bound_lipschitz`."""
-        return self._curvature_of(self._index(views)) * float(self.part.norms.bound_lipschitz(views))
+        curvature = self._curvature_of(self._index(views))
+        return curvature * float(self.part.norms.bound_lipschitz(views, beyond / curvature if curvature > 0 else 0.0))
 
     def lipschitz_at_least(self, views: Views = None, weights: Weights = None, *, products: int = 8) -> float | None:
         bound: float | None = self.part.lipschitz_at_least(views, weights, products=products)

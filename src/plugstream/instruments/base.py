@@ -75,6 +75,8 @@ class Instrument(ABC):
         model_options: options of its model. simulation: options of `simulate`.
         baseline: the usual method of its field, one of `plugstream baseline`, with which reports compare; "" for the
             back-projection.
+        each_view: whether `check_views` checks views one by one, so that those of a scan that grows are checked once.
+        by_slabs: whether its model is a `plugstream.models.ct.CTModel`, which a GPU can compute slab by slab.
     """
 
     name: ClassVar[str]
@@ -87,6 +89,8 @@ class Instrument(ABC):
     model_options: ClassVar[type[Options]] = Options
     simulation: ClassVar[type[Options]] = Options
     baseline: ClassVar[str] = ""
+    each_view: ClassVar[bool] = False
+    by_slabs: ClassVar[bool] = False
 
     @property
     @abstractmethod

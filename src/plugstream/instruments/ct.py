@@ -85,6 +85,7 @@ class CT(Instrument):
 
     name: ClassVar[str] = "ct"
     help: ClassVar[str] = "X-ray tomography: parallel, fan and cone beams"
+    each_view: ClassVar[bool] = True
     data: ClassVar[Data] = Data(("float32",), _DETECTOR, meaning="integral of the attenuation along each ray")
     columns: ClassVar[tuple[Column, ...]] = (
         Column(
@@ -116,6 +117,7 @@ class CT(Instrument):
     simulation: ClassVar[type[Options]] = CTSimulation
     suspects = suspects_of_ct
     baseline: ClassVar[str] = "filtered"
+    by_slabs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.detector_columns < 1 or self.detector_rows < 0:
@@ -252,7 +254,8 @@ class CT(Instrument):
         """Joseph's projector of these views."""
         from plugstream.models.ct import CTModel
 
-        return CTModel(self.rays(columns), self.voxels, mask=self._mask(columns, n_views), **place)
+        rays = self.rays(columns) if previous is None else previous.rays.grow(columns["rays"][:])
+        return CTModel(rays, self.voxels, mask=self._mask(columns, n_views), **place)
 
     def _mask(self, columns: Columns, n_views: int) -> Any:
         """Which pixels count, by view; a mask common to all views is stored once."""

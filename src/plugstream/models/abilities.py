@@ -97,6 +97,13 @@ class ModelAbilities(Protocol):
         """
         return None
 
+    def rough_norm_bounds(self, views: Tensor) -> Tensor | None:
+        """Upper bounds of each view's ||H_i||^2 that need no products, (B,), double, CPU; None if there are none.
+
+        Looser than `Model.squared_norm_bounds`; a view whose rough bound is small need not have its own.
+        """
+        return None
+
     def start_image(self) -> Tensor | None:
         """The image (*image_shape) to begin with by default, None for zero."""
         return None

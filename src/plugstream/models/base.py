@@ -22,6 +22,8 @@ from plugstream.models.views import Views
 # Views, each with its own image, and their pixels in all, for which L_i are estimated at once.
 _VIEWS_AT_ONCE = 64
 _LANCZOS_PIXELS = 1 << 24
+# A view's bound may be above its rough bound by this factor, since each of them is only above ||H_i||^2.
+_ROUGH = 1.02
 _WINDOW_VALUES = 1 << 18  # data values of the windows that are computed at once
 
 
@@ -74,6 +76,9 @@ class Model(ModelAbilities, Protocol):
 
     def squared_norm_bounds(self, views: Tensor) -> Tensor:
         """Upper bounds of the same that cost little for many views: (B,), double, CPU."""
+
+    def largest_norm_bound(self, views: Tensor, beyond: float = 0.0) -> float:
+        """The largest of these bounds; views whose bounds cannot be beyond a number may be left out, 0 if all are."""
 
 
 class ModelBase(ModelAbilities, ABC):
@@ -213,6 +218,22 @@ class ModelBase(ModelAbilities, ABC):
             parts.append(bounds)
             finished += len(part)
         return torch.cat(parts)
+
+    def largest_norm_bound(self, views: Tensor, beyond: float = 0.0) -> float:
+        """The largest of `squared_norm_bounds`, the same number, without those that cannot be the largest.
+
+        Views are looked at in the order of their `rough_norm_bounds`, as long as one could be beyond this number and
+        those so far. 0 if none could.
+        """
+        rough = self.rough_norm_bounds(views)
+        if rough is None:
+            return float(self.squared_norm_bounds(views).max())
+        largest, order = 0.0, rough.argsort(descending=True, stable=True)
+        for bound, view in zip((_ROUGH * rough[order]).tolist(), views[order].split(1), strict=True):
+            if bound <= max(beyond, largest):
+                break
+            largest = max(largest, float(self.squared_norm_bounds(view)))
+        return largest
 
     def windows(self, views: Tensor) -> Tensor:
         """Positive data of each view from which the bounds of L of a non-negative model start: (B, *data_shape).

@@ -127,10 +127,17 @@ class FastBorn:
 
     @cached_property
     def _graphs(self) -> dict[str, GraphCall]:
+        normal: dict[str, Callable[..., Tensor]] = {
+            "there and back": self._there_and_back,
+            "receivers' Gram matrix": self._by_receivers,
+            "sources' Gram matrix": self._by_sources,
+            "both": self._by_both,
+        }
         return {
             "forward": GraphCall(self._forward),
             "adjoint": GraphCall(self._adjoint),
             "gradient": GraphCall(self._gradient),
+            **{name: GraphCall(self._in_blocks(apply), steady=(1, 2, 3)) for name, apply in normal.items()},
         }
 
     def _gradient(
@@ -163,40 +170,37 @@ class FastBorn:
         Holds if no receiver is masked.
         """
         few_receivers, few_views = 2 * len(self._receivers) <= self.waves, 2 * self._count(index) <= self.waves
+        tables: tuple[Tensor, ...]
         if few_views:
             rows = self._rows(index)
             weighed = rows if weights is None else weights[:, None] * rows
-            if few_receivers:
+            name, tables = "there and back", (rows, weighed)
+            if not few_receivers:
+                name, tables = "receivers' Gram matrix", (stack(rows), stack(weighed), self._receiver_gram)
+        else:
+            parts = (
+                (rows if weights is None else weights[views, None] * rows).mH @ rows
+                for views, rows in self._blocks(index)
+            )
+            sources = reduce(Tensor.add_, parts)  # T^H W T, (P, P)
+            name, tables = "sources' Gram matrix", (sources, stack(self._receivers))
+            if not few_receivers:
+                name, tables = "both", (stack(sources), self._receiver_gram)
+        # By one graph for whatever tables of this shape come.
+        return lambda images: self._graphs[name](images, *tables)
 
-                def there_and_back(images: Tensor) -> Tensor:
-                    return self._image(self._collect(self._scatter(self._products(images), rows), weighed))
+    def _there_and_back(self, images: Tensor, rows: Tensor, weighed: Tensor) -> Tensor:
+        return self._image(self._collect(self._scatter(self._products(images), rows), weighed))
 
-                return self._in_blocks(there_and_back)
-            gram = self._receiver_gram.mT
-            stacked, transposed = stack(rows), stack(weighed).mT
+    def _by_receivers(self, images: Tensor, rows: Tensor, weighed: Tensor, gram: Tensor) -> Tensor:
+        return self._image(weighed.mT @ stack(join(rows @ self._products(images)) @ gram.mT))
 
-            def receiver_gram(images: Tensor) -> Tensor:
-                return self._image(transposed @ stack(join(stacked @ self._products(images)) @ gram))
+    def _by_sources(self, images: Tensor, sources: Tensor, receivers: Tensor) -> Tensor:
+        data = sources @ join(receivers @ self._products(images)).mT  # (n, P, receivers)
+        return self._image(stack(data.mT).mT @ receivers)
 
-            return self._in_blocks(receiver_gram)
-        parts = (
-            (rows if weights is None else weights[views, None] * rows).mH @ rows for views, rows in self._blocks(index)
-        )
-        sources = reduce(Tensor.add_, parts)  # T^H W T, (P, P)
-        if few_receivers:
-            receivers = stack(self._receivers)
-
-            def source_gram(images: Tensor) -> Tensor:
-                data = sources @ join(receivers @ self._products(images)).mT  # (n, P, receivers)
-                return self._image(stack(data.mT).mT @ receivers)
-
-            return self._in_blocks(source_gram)
-        gram, stacked = self._receiver_gram.mT, stack(sources)
-
-        def both_grams(images: Tensor) -> Tensor:
-            return self._image((join(stacked @ self._products(images)) @ gram).real)
-
-        return self._in_blocks(both_grams)
+    def _by_both(self, images: Tensor, sources: Tensor, gram: Tensor) -> Tensor:
+        return self._image((join(sources @ self._products(images)) @ gram.mT).real)
 
     def normal_each(self, images: Tensor, index: Tensor, mask: Tensor | None) -> Tensor:
         """Re(H_i^H H_i x_i), an image for each view."""
@@ -298,9 +302,9 @@ class FastBorn:
         half = data.mT.conj().resolve_conj() @ rows
         return stack(half, conj=True).mT @ stack(self._receivers)
 
-    def _in_blocks(self, apply: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        def blocks(images: Tensor) -> Tensor:
-            return _cat([apply(part) for part in images.split(self._at_once())])
+    def _in_blocks(self, apply: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def blocks(images: Tensor, *tables: Tensor) -> Tensor:
+            return _cat([apply(part, *tables) for part in images.split(self._at_once())])
 
         return blocks
 

@@ -16,6 +16,7 @@ from plugstream.models.base import ModelBase
 from plugstream.models.ct_counts import RawCounts
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_lines import check_rays
+from plugstream.models.ct_row_sums import row_sum_bounds
 from plugstream.models.ct_stack import blend_slices, is_stack
 from plugstream.models.ct_windows import ray_windows
 from plugstream.models.views import Views, all_views, as_views, check_shape
@@ -106,6 +107,11 @@ class CTModel(ModelBase):
         mask = None if self._mask is None else np.asarray(self._mask[index.numpy()])
         found = ray_windows(self._rays(index), self.voxels, mask=mask, threads=torch.get_num_threads())
         return torch.from_numpy(found).to(device=self.device, dtype=self.data_dtype)
+
+    def rough_norm_bounds(self, views: Tensor) -> Tensor | None:
+        """Sums of rows of A_i A_i', for a parallel beam (`plugstream.models.ct_row_sums`)."""
+        bounds = row_sum_bounds(self._rays(all_views(views, self.n_views)), self.voxels)
+        return None if bounds is None else torch.from_numpy(bounds)
 
     def _nonnegative_bound(self, view: Tensor, start: Tensor) -> float:
         """As of `ModelBase`. Where row k sees slice k alone, all slices are alike, and a few give the same number."""

@@ -59,7 +59,7 @@ def serves(values: Tensor) -> bool:
     return takes(values, read_source())
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)  # which slabs of one volume may be
 def find_projector(rays: Rays, voxels: Voxels, device: torch.device) -> CudaProjector:
     """The projector of these rays on a CUDA device."""
     kernels = compile_kernels(read_source(), device)

@@ -15,6 +15,7 @@ from plugstream.base.errors import InputError
 Points = NDArray[np.float64]
 _MOST_VOXELS = 1 << 36
 _MOST_PIXELS = 1 << 26  # of a detector
+_AT_ONCE = 1 << 13  # views that are checked together: a scan of a day has a million
 
 
 @dataclass(frozen=True)
@@ -126,14 +127,26 @@ class Rays:
             raise InputError(f"curvature must be a radius > 0, and infinite for a parallel beam, not {self.curvature}")
         object.__setattr__(self, "vectors", vectors)
         object.__setattr__(self, "detector", sizes)
-        self._check_each(vectors)
+        self._check_each(0)
 
-    def _check_each(self, vectors: Points) -> None:
-        """Refuse views that are not a beam onto a detector."""
+    def grow(self, vectors: Points) -> Rays:
+        """The rays of these views, whose first ones are those here; only the others are checked."""
+        grown = copy(self)
+        object.__setattr__(grown, "vectors", np.ascontiguousarray(vectors, dtype=np.float64))
+        grown._check_each(len(self))
+        return grown
+
+    def _check_each(self, first: int) -> None:
+        """Refuse views from `first` on that are not a beam onto a detector."""
+        for begin in range(first, len(self), _AT_ONCE):
+            self._check_some(self.vectors[begin : begin + _AT_ONCE], begin)
+
+    def _check_some(self, vectors: Points, begin: int) -> None:
+        """Refuse such views among some, whose first has this number."""
 
         def refuse(wrong: Any, why: str) -> None:
             if wrong.any():
-                raise InputError(f"view {int(np.argmax(wrong))}: {why}")
+                raise InputError(f"view {begin + int(np.argmax(wrong))}: {why}")
 
         refuse(~np.isfinite(vectors).all((1, 2)), "its rays hold NaN or infinity")
         first, centre, u, v = np.moveaxis(vectors, 1, 0)

@@ -235,14 +235,13 @@ class ToeplitzNormal:
 
     def __init__(self, kspace: KSpace, views: Tensor, weights: Tensor | None = None, *, rough: bool = False) -> None:
         shape = kspace.voxels.shape
-        self.shape = shape
-        self.sizes = tuple(
+        sizes = tuple(
             fast_size(2 * size) if axis.period is None else axis.period
             for size, axis in zip(shape, kspace.axes, strict=True)
         )
         count = len(views) * kspace.samples
         plan = SpreadNufft(
-            self.sizes,
+            sizes,
             1e-2 if rough else min(kspace.eps, 1e-5 if kspace.dtype == torch.float32 else 1e-11),
             axes=kspace.axes,
             is_complex=True,
@@ -258,7 +257,7 @@ class ToeplitzNormal:
         response = plan.adjoint(values * kspace.scale**2, plan.place(kspace.frequencies(views)))[0]
         # Lag zero comes first; the response is that of a Hermitian operator, so its spectrum is real.
         axes = tuple(range(len(shape)))
-        rolled = torch.roll(response, [-(size // 2) for size in self.sizes], axes)
+        rolled = torch.roll(response, [-(size // 2) for size in sizes], axes)
         self.spectrum: Tensor = torch.fft.fftn(rolled).real.contiguous()
 
     @property
@@ -268,17 +267,23 @@ class ToeplitzNormal:
 
     def __call__(self, images: Tensor) -> Tensor:
         """(n, *shape) to the same."""
-        axes = tuple(range(-len(self.shape), 0))
-        inside = (slice(None), *(slice(0, size) for size in self.shape))
-        out = torch.empty_like(images)
-        step = max(1, _FFT_BYTES // (math.prod(self.sizes) * images.element_size()))
-        padded = torch.zeros((min(step, len(images)), *self.sizes), dtype=images.dtype, device=images.device)
-        for begin in range(0, len(images), step):
-            part = images[begin : begin + step]
-            padded[: len(part)][inside] = part
-            spectra = torch.fft.fftn(padded[: len(part)], dim=axes).mul_(self.spectrum)
-            out[begin : begin + step] = torch.fft.ifftn(spectra, dim=axes)[inside]
-        return out
+        return convolve(images, self.spectrum)
+
+
+def convolve(images: Tensor, spectrum: Tensor) -> Tensor:
+    """Images (n, *shape), as far as they reach, convolved by the spectrum of a circular convolution of larger size."""
+    shape, sizes = images.shape[1:], spectrum.shape
+    axes = tuple(range(-len(shape), 0))
+    inside = (slice(None), *(slice(0, size) for size in shape))
+    out = torch.empty_like(images)
+    step = max(1, _FFT_BYTES // (math.prod(sizes) * images.element_size()))
+    padded = torch.zeros((min(step, len(images)), *sizes), dtype=images.dtype, device=images.device)
+    for begin in range(0, len(images), step):
+        part = images[begin : begin + step]
+        padded[: len(part)][inside] = part
+        spectra = torch.fft.fftn(padded[: len(part)], dim=axes).mul_(spectrum)
+        out[begin : begin + step] = torch.fft.ifftn(spectra, dim=axes)[inside]
+    return out
 
 
 def sample_density(kspace: KSpace, iterations: int = 30, weights: Tensor | None = None) -> NDArray[np.float32]:

@@ -16,7 +16,7 @@ from plugstream.base.errors import InputError
 from plugstream.base.rows import Rows
 from plugstream.models.base import ModelBase
 from plugstream.models.ct_geometry import Voxels
-from plugstream.models.kspace import KSpace, ToeplitzNormal, encoded_voxels
+from plugstream.models.kspace import KSpace, ToeplitzNormal, convolve, encoded_voxels
 from plugstream.models.views import Views, all_views, check_shape, mask_data
 
 _LARGEST = 1 << 20  # numbers of an image or of data up to which launches take longer than kernels
@@ -156,7 +156,11 @@ class MRIModel(ModelBase):
     @cached_property
     def _graphs(self) -> dict[str, GraphCall]:
         forward, adjoint = (GraphCall(work, largest=_LARGEST) for work in (self._forward, self._adjoint))
-        return {"forward": forward, "adjoint": adjoint}
+        return {
+            "forward": forward,
+            "adjoint": adjoint,
+            "normal": GraphCall(self._normal, steady=(1,), largest=_LARGEST),
+        }
 
     def convert(self, data: Tensor, views: Views = None) -> Tensor:
         """Stored data times the roots of the density, if there is one."""
@@ -181,12 +185,16 @@ class MRIModel(ModelBase):
         def apply(image: Tensor) -> Tensor:
             check_shape("image", image, self.image_shape)
             lead, images = self._split(image)
-            out = self._zeros(len(images))
-            for begin, end in self._shares(len(out) * self.coils):
-                self._gather(toeplitz(self._weigh(images, begin, end)), begin, out)
-            return out.reshape(*lead, *self.image_shape)
+            return self._graphs["normal"](images, toeplitz.spectrum).reshape(*lead, *self.image_shape)
 
         return apply
+
+    def _normal(self, images: Tensor, spectrum: Tensor) -> Tensor:
+        """Planes of images (n, planes, 1, *encoded shape) by the spectrum of a `ToeplitzNormal`."""
+        out = self._zeros(len(images))
+        for begin, end in self._shares(len(out) * self.coils):
+            self._gather(convolve(self._weigh(images, begin, end), spectrum), begin, out)
+        return out
 
     def overlap(self, views: Views = None, weights: Tensor | None = None) -> Tensor:
         """The eigenvalues of a circular convolution that contains sum_i w_i H_i^H H_i of these views.

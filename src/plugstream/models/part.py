@@ -108,6 +108,9 @@ class PartOfData(WrappedModel):
     def squared_norm_bounds(self, views: Tensor) -> Tensor:
         return self.whole.squared_norm_bounds(views)
 
+    def rough_norm_bounds(self, views: Tensor) -> Tensor | None:
+        return self.whole.rough_norm_bounds(views)
+
     def _cut(self, data: Tensor, views: Views) -> Tensor:
         """M_i z_i of these views: (..., B, *data_shape), or with one value along an axis of waves."""
         index = all_views(views, self.n_views)

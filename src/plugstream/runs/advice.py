@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from plugstream.base.errors import InputError
 from plugstream.base.registry import find
 from plugstream.base.text import parse_value
+from plugstream.denoisers.facts import facts_of
 from plugstream.runs.default_reasons import default_reasons
 from plugstream.settings import Draft, Settings, SettingsFile, is_weight, needs_sigma, parse_assignment
 
@@ -107,6 +108,7 @@ def advised_settings(
             advisor.choose_views()
             if strength:
                 advisor.end_on_arrival()
+        advisor.damp()
     settings = advisor.draft.for_range(None if follow else find_range)
     notes = advisor.notes
     if draft.file is None:
@@ -306,6 +308,17 @@ class _Advisor:
     def _growth(self) -> float:
         """What white is over the range of the first image: 1 for instruments that advise a sigma by it."""
         return 1.0 if self._sure_of_range else _WHITE
+
+    def damp(self) -> None:
+        """Damp a network in steps of one sigma, which diverge with some."""
+        settings, place = self.draft.settings, ("denoiser", "damping")
+        name = settings.denoiser.name
+        theta = facts_of(find("denoiser", name)).damping
+        if theta is not None and place not in self.given and settings.algorithm.fall is None:
+            self.notes.append(
+                f"{name} is damped by {theta:g}, without which steps of one sigma can diverge (--damping)"
+            )
+            self.add({place: theta})
 
     def choose_views(self) -> None:
         """Say how many views a step uses, and which, where nobody does.

@@ -22,7 +22,7 @@ _AT_WORK = 5
 # Of the data that a step, or a measurement of the distance, looks at: prediction, residual, and weighted.
 _PREDICTIONS = 3
 # Numbers that a denoiser has for each pixel that it works on at a time, on a CPU and on a GPU; there BM3D has more.
-_DENOISER, _ON_GPU = 6, 7
+_DENOISER, ON_GPU = 6, 7
 _PIXELS = 2**22  # that go through a denoiser at a time, where slices do (`plugstream.denoisers.shapes`)
 # What projectors prepare at a time, and a copy of the volume that is a little larger than it.
 _PROJECTOR, _MARGIN = 67e6, 1.1
@@ -30,7 +30,7 @@ _PROJECTOR, _MARGIN = 67e6, 1.1
 _REST = 50e6
 _CPU = torch.device("cpu")
 # Part of the free memory that a run may take where nobody says how much.
-_SHARE = 0.8
+SHARE = 0.8
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Footprint:
         inner = _innermost(denoiser)
         portions = isinstance(inner, Slices | SliceMean)
         at_once = max(pixels, min(_PIXELS, pixels * shape[0])) if portions else 0
-        each = _ON_GPU if device.type == "cuda" else _DENOISER
+        each = ON_GPU if device.type == "cuda" else _DENOISER
         numbers = each * at_once
         if (
             device.type == "cuda"
@@ -92,6 +92,20 @@ class Footprint:
         fixed = numbers * dtype.itemsize + _PROJECTOR + _REST
         images += 0 if isinstance(inner, Slices) or inner.reach == 0 else each
         return cls(slice_bytes, images, (1 + _PREDICTIONS if in_memory else 0) * data, fixed, process_memory(device))
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A GPU that works on slabs of a volume elsewhere.
+
+    Arguments: device; memory of it, in bytes, that may be used; tile, slices that are denoised at a time, without their
+    halo; note, why, for a person.
+    """
+
+    device: torch.device
+    memory: float
+    tile: int
+    note: str
 
 
 def warm_fields(denoiser: Denoiser) -> float:
@@ -114,7 +128,7 @@ def memory_limit(settings: Settings, processes: int = 1, device: torch.device = 
     """
     if settings.compute.memory is not None:
         return parse_size(settings.compute.memory)
-    return _SHARE * free_on_device(device) / (processes if device.type == "cpu" else 1) + process_memory(device)
+    return SHARE * free_on_device(device) / (processes if device.type == "cpu" else 1) + process_memory(device)
 
 
 def process_memory(device: torch.device = _CPU) -> float:

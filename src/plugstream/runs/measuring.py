@@ -20,6 +20,8 @@ from plugstream.settings import Settings
 
 # Of a scan that is not in memory at most so many views, and about so many bytes.
 _VIEWS, _BYTES = 1000, 32 << 20
+# While a scan is still measured, at most so many, since somebody waits for the next picture.
+_LIVE = 32
 # Of at most so many frequencies each has a misfit of its own.
 _GROUPS = 64
 
@@ -99,6 +101,10 @@ class MeasuredViews:
         if large and most is None and not monitor.watch_theory:
             view = math.prod(scan.instrument.data_shape) * scan.dtype.itemsize
             most = min(_VIEWS, max(_VIEWS // 10, _BYTES // view))
+        record = self._record()
+        live = record is not None and self.settings.scan.follow and not record.ended
+        if live and monitor.measured_views is None and not monitor.watch_theory:
+            most = min(_LIVE, most or _LIVE)
         return most
 
     def describe(self, fidelity: Fidelity) -> str | None:

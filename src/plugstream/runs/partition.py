@@ -76,7 +76,7 @@ def choose_partition(plan: Planned, scan: Scan) -> Partition | None:
     limit = memory_limit(settings, group.size, device)
     if volume.bytes(depth) <= limit:
         return None
-    if (obstacle := _obstacle(plan, scan)) is not None:
+    if (obstacle := find_obstacle(plan, scan)) is not None:
         least = _SURE[device.type] * volume.bytes(depth)
         if settings.compute.memory is not None or least > volume.process + free_on_device(device):
             shape = " x ".join(map(str, space.shape))
@@ -103,7 +103,7 @@ def choose_partition(plan: Planned, scan: Scan) -> Partition | None:
     return Partition(edges, note=note)
 
 
-def _obstacle(plan: Planned, scan: Scan) -> str | None:
+def find_obstacle(plan: Planned, scan: Scan) -> str | None:
     """Why a run cannot go by blocks of slices, as what to do about it; None where it can."""
     settings, depth = plan.settings, plan.instrument.image.shape[0]
     if plan.instrument.block(scan.columns, 0, depth) is None:

@@ -26,6 +26,7 @@ from plugstream.fidelity.sharded import Sharded
 from plugstream.models.base import Model
 from plugstream.models.views import Views
 from plugstream.runs.checks import check_settings, prepare_device
+from plugstream.runs.footprint import Worker
 from plugstream.settings import AlgorithmSettings, ComputeSettings, DenoiserSettings, Settings, parse_changes
 
 # Into how many parts a step is cut with --deterministic, whatever the number of processes.
@@ -38,7 +39,8 @@ class Parts:
 
     Attributes: settings; device and dtype to compute in, the dtype being the real precision; prior, the denoiser before
     its bounds; loss; momentum and gradient, None where the algorithm uses none; opening, the denoiser of the first
-    steps, if it is another; group, the processes that share the work.
+    steps, if it is another; group, the processes that share the work; worker, the GPU that works on slabs of a volume,
+    which is then on the CPU, and so is `device`.
     """
 
     settings: Settings
@@ -50,6 +52,7 @@ class Parts:
     gradient: Any
     opening: Prior | None = None
     group: Group = field(default_factory=Group)
+    worker: Worker | None = None
 
     def denoiser(self) -> Denoiser:
         """The denoiser within the bounds of the settings, damped if they say so."""
@@ -79,6 +82,10 @@ class Parts:
                 "it out, or start fewer"
             )
         return replace(self, group=group)
+
+    def lend(self, worker: Worker) -> Parts:
+        """The same with images on the CPU and a GPU that works on slabs of them."""
+        return replace(self, device=torch.device("cpu"), worker=worker)
 
     def sampler(self, fidelity: Fidelity) -> Sampler:
         """The sampler of this fidelity's views."""
@@ -136,6 +143,8 @@ def prepare(settings: Settings, previous: Parts | None = None) -> Parts:
         opening=_opening(settings.denoiser),
         group=Group() if previous is None else previous.group,
     )
+    if previous is not None and previous.worker is not None:
+        parts = parts.lend(previous.worker)
     parts.denoiser()  # which refuses a damping or bounds that cannot be
     return parts
 
@@ -173,8 +182,13 @@ def build_denoiser(settings: DenoiserSettings) -> Denoiser:
     return _prior(settings).within(*_bounds(settings), settings.damping, settings.equivariant)
 
 
-def in_tiles(denoiser: Denoiser, compute: ComputeSettings, group: Group | None = None) -> Denoiser:
-    """The denoiser on the tiles that are asked for, if any."""
+def in_tiles(
+    denoiser: Denoiser, compute: ComputeSettings, group: Group | None = None, worker: Worker | None = None
+) -> Denoiser:
+    """The denoiser on the tiles that are asked for, or that a GPU needs, if any."""
+    if worker is not None:
+        tile = worker.tile if compute.tile is None else min(compute.tile, worker.tile)
+        return Tiles(denoiser, tile, compute.halo, group=group, device=worker.device)
     if compute.tile is None and compute.halo is not None:
         raise InputError("a halo was asked for, but no tiles; add --tile")
     return denoiser if compute.tile is None else Tiles(denoiser, compute.tile, compute.halo, group=group)

@@ -35,6 +35,8 @@ from plugstream.images.global_phase import Phase
 from plugstream.images.space import ImageSpace
 from plugstream.instruments.base import Block, Columns, Experiment, Instrument, find_instrument
 from plugstream.models.base import Model, as_model
+from plugstream.models.ct import CTModel
+from plugstream.models.ct_slabs import SlabbedCT
 from plugstream.runs.bounds import Bounds, build_support, prefer_high, prefer_support
 from plugstream.runs.checks import check_batch, check_mask
 from plugstream.runs.error_maps import check_error_map
@@ -42,6 +44,7 @@ from plugstream.runs.measuring import MeasuredViews
 from plugstream.runs.partition import Partition, choose_partition
 from plugstream.runs.parts import Parts, complex_parts, in_tiles, prepare
 from plugstream.runs.search import check_judges, check_search, search_interval
+from plugstream.runs.slabs import choose_worker
 from plugstream.runs.stages import check_stages, stages_of
 from plugstream.scans.scan import Scan
 from plugstream.settings import Draft, Settings, StagePlan, needed_monitors, with_bounds
@@ -87,7 +90,11 @@ class Plan:
         if previous is None and n_views != self.checked:
             self.instrument.check_model(rows, n_views, options, device=parts.device, dtype=parts.dtype)
         build = partial(self.instrument.build_model, device=parts.device, dtype=parts.dtype)
-        return as_model(build(rows, n_views, options, previous=previous))
+        model = as_model(build(rows, n_views, options, previous=previous))
+        if parts.worker is None:
+            return model
+        assert isinstance(model, CTModel)
+        return SlabbedCT(model, parts.worker.device, parts.worker.memory)
 
     def algorithm(self, fidelity: Fidelity, sampler: Sampler | None = None) -> Algorithm[Any]:
         """The algorithm on the views of this fidelity."""
@@ -221,6 +228,9 @@ def plan(
     instrument.check_plausible()
     made = _fit(parts, instrument, scan.truth)
     made.settings.monitor.check(instrument.image.shape, truth=scan.truth is not None)
+    if partition is None and not isinstance(scan, Experiment) and (worker := choose_worker(made, scan)) is not None:
+        parts, divide = parts.lend(worker), False
+        made = _fit(parts, instrument, scan.truth)
     if divide and partition is None and not isinstance(scan, Experiment):
         partition = parts.group.decide(lambda: choose_partition(made, scan))
     made = replace(made, partition=partition)
@@ -282,8 +292,10 @@ def _fit(parts: Parts, instrument: Instrument, truth: NDArray[Any] | None) -> Pl
     if denoiser is not asked:
         notes.append(f"the denoiser is adapted to the image: {describe(denoiser)}")
     group = parts.group
-    denoiser = in_tiles(denoiser, parts.settings.compute, group)
-    if parts.settings.compute.tile is not None:
+    denoiser = in_tiles(denoiser, parts.settings.compute, group, parts.worker)
+    if parts.worker is not None:
+        notes.append(parts.worker.note)
+    if isinstance(denoiser, Tiles):
         notes.append(f"the denoiser works on tiles: {describe(denoiser)}")
     elif group.size > 1 and parts.device.type == "cuda":
         # GPUs may add in any order; the image of one of them is that of all.

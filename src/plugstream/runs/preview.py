@@ -56,7 +56,7 @@ class Previews(PacedWriter):
     """Writes previews of the image: before the first step, often at first, every few seconds later, and of the result.
 
     They take at most 1 % of the run's time, and 0.05 s (`Pace`). While a scan is measured somebody waits for what
-    comes, so that previews are ten times as frequent, and may take 5 %.
+    comes, so that previews are twenty times as frequent, and may take 10 %.
 
     Arguments: folder of the run; space of its image; log, where an event names the file; every, seconds, 0 for never;
     live, whether the scan is still measured.
@@ -77,7 +77,7 @@ class Previews(PacedWriter):
         pixels = math.prod(self.space.shape)
         if len(self.space.spatial) == 3:  # three slices of it
             pixels = sum(pixels // size for size in self.space.spatial)
-        self.pace = Pace(self.every / 10, pixels / _SPEED, 0.05) if self.live else Pace(self.every, pixels / _SPEED)
+        self.pace = Pace(self.every / 20, pixels / _SPEED, 0.1) if self.live else Pace(self.every, pixels / _SPEED)
         self.frames = Frames(self.folder)
 
     def after_step(self, progress: Progress[State]) -> None:

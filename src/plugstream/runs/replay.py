@@ -52,6 +52,8 @@ class History:
         paused: whether it waits for somebody. finishing: whether it has taken its last step, and not ended yet.
         step: how far the run is. last_step: up to which step its views are known, -1 for none.
         last_at: when the last event was written, seconds since the epoch. checks: of lines, see `knows`.
+        most: where it is given, at most about twice so many measurements and changes of views are kept, every second
+        of them where there are more, and half as many notes, the last; the log of a day has a million lines.
     """
 
     start: Start | None = None
@@ -79,6 +81,7 @@ class History:
     last_step: int = -1
     last_at: float | None = None
     checks: array[int] = field(default_factory=lambda: array("Q"))  # eight bytes a line; a log may have a million
+    most: int | None = None
     _next_change: int = 0
 
     @property
@@ -121,7 +124,9 @@ class History:
             case Views():
                 if self.views and event.step < self.views[-1].step:
                     self.last_step = event.step
-                self.views = [earlier for earlier in self.views if earlier.step <= event.step] + [event]
+                while self.views and self.views[-1].step > event.step:
+                    self.views.pop()
+                self.views.append(event)
             case events.Quantities():
                 self.quantities = [read_quantity(content) for content in event.quantities]
             case Steering():
@@ -137,8 +142,19 @@ class History:
                 getattr(self, _LISTS[type(event)]).append(event)
             case _:
                 setattr(self, _LAST[type(event)], event)
+        if self.most is not None:
+            self._thin(self.most)
         if isinstance(event, StepEvent):
             self.step, self.last_step = max(self.step, event.step), max(self.last_step, event.step)
+
+    def _thin(self, most: int) -> None:
+        """Leave out every second of what there is too much of, but the last."""
+        if len(self.measured) > 2 * most:
+            self.measured = [*self.measured[:-1:2], self.measured[-1]]
+        if len(self.views) > 2 * most:
+            self.views = [*self.views[:-1:2], self.views[-1]]
+        if len(self.notes) > most:
+            del self.notes[: len(self.notes) - most // 2]
 
     def _change(self, change: Change) -> None:
         """Take in a change; one that is not the next that was known takes the place of all that were to come."""
@@ -180,17 +196,20 @@ def replay(path: Path) -> History:
 
 
 class HistoryReader:
-    """The history of a run that goes on, or has not begun yet: each time only what is new in its log is read."""
+    """The history of a run that goes on, or has not begun yet: each time only what is new in its log is read.
 
-    def __init__(self, path: Path) -> None:
-        self.history = History()
+    Arguments: path of the log; most, of `History`.
+    """
+
+    def __init__(self, path: Path, most: int | None = None) -> None:
+        self.history, self._most = History(most=most), most
         self._tail, self._file = EventTail(path), 0
 
     def read(self) -> bool:
         """Take in what came since, and say whether that was anything; a damaged log is refused."""
         new = self._tail.read()
         if self._tail.files != self._file:
-            self.history, self._file = History(), self._tail.files
+            self.history, self._file = History(most=self._most), self._tail.files
         for event in new:
             self.history.add(event)
         return bool(new)

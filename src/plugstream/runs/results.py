@@ -70,7 +70,8 @@ def form_comparison(
         if not parts.group.leads:
             return None
         report(f"forming the image by {_METHODS[method]}")
-        image = form_baseline(scan, method, views, device=parts.device, dtype=parts.dtype)
+        device = parts.device if parts.worker is None else parts.worker.device
+        image = form_baseline(scan, method, views, device=device, dtype=parts.dtype).to(parts.device)
         return Comparison(image, method, _METHODS[method])
     if fidelity.model.intensities:  # whose waves have no phase to go back with
         return None

@@ -202,7 +202,8 @@ class GrowingViews:
         self._wait_for(views.views)
         lipschitz = before.lipschitz
         if views.views > before.views and self.bounded:
-            lipschitz = max(lipschitz or 0.0, self._bound(range(before.views, views.views), damaged))
+            known = lipschitz or 0.0
+            lipschitz = max(known, self._bound(range(before.views, views.views), damaged, known))
         self._change(replace(views, lipschitz=lipschitz), left_out=damaged)
         if views.views > before.views:
             now = time.monotonic()
@@ -261,14 +262,14 @@ class GrowingViews:
     def _damaged(self, first: int) -> tuple[int, ...]:
         return tuple(sorted(self.scan.damaged(first))) if self.settings.scan.skip_damaged else ()
 
-    def _bound(self, views: range, damaged: tuple[int, ...]) -> float:
-        """A bound of the L_i of those views that can be used, which the model may not have yet."""
+    def _bound(self, views: range, damaged: tuple[int, ...], known: float = 0.0) -> float:
+        """A bound of the L_i of those views that can be used, which the model may not have yet; 0 if none is beyond."""
         fidelity = self.fidelity
         if views.stop > self.model.n_views:
             self.model = self.plan.model(self.scan.columns, views.stop, self.model)
             fidelity = fidelity.with_views(self.model)
         usable = np.setdiff1d(np.arange(views.start, views.stop), damaged)
-        return fidelity.bound_lipschitz(torch.from_numpy(usable)) if len(usable) else 0.0
+        return fidelity.bound_lipschitz(torch.from_numpy(usable), known) if len(usable) else 0.0
 
 
 def open_in_memory(scan: Scan, plan: Plan, log: EventLog, past: History) -> DataFidelity:

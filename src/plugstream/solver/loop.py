@@ -30,6 +30,8 @@ from plugstream.solver.verdict import Trace, Verdict, estimate_arrival, judge
 
 S = TypeVar("S", bound=State)
 
+_MOST_ROWS = 10_000  # measurements of each quantity that a run without end keeps; then every second goes
+
 
 def solve(
     algorithm: Algorithm[S],
@@ -49,7 +51,8 @@ def solve(
 ) -> Result[S]:
     """Run an algorithm, measure now and then, and stop for a stated reason.
 
-    Monitors measure before the first step, every `every` steps (or their own) and at the end. Ctrl-C ends the run after
+    Monitors measure before the first step, every `every` steps (or their own) and at the end; of a run without end
+    (`iterations=sys.maxsize`) about 10,000 measurements of each stay, all over its length. Ctrl-C ends the run after
     the last complete step and returns the best image so far; a second one is not caught.
 
     Arguments:
@@ -90,7 +93,7 @@ def solve(
             state = resume.state
         elif state is None:
             state = algorithm.init(None if image is None else as_tensor("the first image", image))
-        run = _Run(as_algorithm(algorithm), state, monitors, every, tuple(callbacks), resume)
+        run = _Run(as_algorithm(algorithm), state, monitors, every, tuple(callbacks), iterations == sys.maxsize, resume)
         reason = Stop.ITERATIONS
         try:
             run.call_back(run.measure())
@@ -169,6 +172,7 @@ class _Run(Generic[S]):
     monitors: Sequence[Monitor]
     every: int
     callbacks: Sequence[Callback[S]]
+    endless: bool
     resume: InitVar[Snapshot[S] | None] = None
     time: float = 0.0
     start: float = field(default_factory=perf_counter)
@@ -267,6 +271,8 @@ class _Run(Generic[S]):
             self._rows.setdefault(name, []).append(row)
         # One line without a call, so that Ctrl-C cannot come in between.
         self._measured_at, self.best, self.good, self._half = measured_at, best, self.state, {}
+        if self.endless and any(len(row) > _MOST_ROWS for row in self._rows.values()):
+            self._rows = {name: [*rows[:-1:2], rows[-1]] for name, rows in self._rows.items()}
         return out
 
     def drop_half(self) -> None:

@@ -18,7 +18,7 @@ from page_runs import ball, noisy, write_channels, write_run, write_volume, writ
 from plugstream import ImageSpace, InputError
 from plugstream.base.tensors import save_tensors
 from plugstream.runs.event_log import EventLog
-from plugstream.runs.events import Heartbeat, Preview, Views
+from plugstream.runs.events import Heartbeat, Measurement, Note, Preview, Resume, Views
 from plugstream.runs.liveness import this_process
 from plugstream.runs.pages.content import run_content
 from plugstream.runs.pages.pictures import make_picture, run_picture
@@ -227,3 +227,29 @@ def test_every_kind_of_image_has_its_axes(tmp_path, write):
     spatial = panel["axes"][int(space.channels) :]
     assert [axis["name"] for axis in spatial] == list(space.axes)
     assert [axis["spacing"] for axis in spatial] == list(space.spacing or [None] * len(space.axes))
+
+
+def test_what_pages_know_of_a_run_does_not_grow_with_its_views():
+    """The history of pages keeps so many of all measurements and arrivals; both ends, and the order, stay."""
+    few, all_of_it = History(most=20), History()
+    sizes = []
+    for k in range(1, 4001):
+        for history in (few, all_of_it):
+            history.add(Views(k, 3 * k, (), 1.0, k == 4000))
+            history.add(Measurement(k, k / 10, {"distance": 1.0 / k}))
+            history.add(Note(f"note {k}"))
+        sizes.append(len(few.views) + len(few.measured) + len(few.notes))
+        assert (few.views[-1], few.measured[-1], few.notes[-1]) == (
+            all_of_it.views[-1],
+            all_of_it.measured[-1],
+            all_of_it.notes[-1],
+        )
+    assert max(sizes) <= 100
+    assert few.arrivals()[0] == all_of_it.arrivals()[0]
+    assert set(few.arrivals()) <= set(all_of_it.arrivals())
+    assert few.step == all_of_it.step
+    for history in (few, all_of_it):  # a run that goes on from a checkpoint
+        history.add(Resume(1000))
+        history.add(Views(1500, 4600, (), 1.0, False))
+    assert all(event.step <= 1000 for event in few.measured)
+    assert few.views[-1] == all_of_it.views[-1]

@@ -15,15 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.base.cuda_graphs import GraphCall, side_by_side
+from plugstream.base.cuda_graphs import Branches, GraphCall
 from plugstream.base.cuda_source import has_compiler
-from plugstream.denoisers.bm3d.cuda_kernels import Chains, Launches
+from plugstream.denoisers.bm3d.cuda_kernels import Launches
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size
 from plugstream.denoisers.bm3d.transforms import correlations, transform
 
 AT_ONCE = 1 << 19  # pixels of the images that are denoised at a time, which is enough to fill a GPU
-NUMBERS = 400  # in memory for each of these pixels: spectra, keys and filtered blocks (380 on an H200)
+NUMBERS = 464  # in memory for each of these pixels: spectra, keys, filtered blocks and lists
+_BANDS = 2  # in a graph; measured on an H200
 
 
 def serves(images: Tensor) -> bool:
@@ -32,7 +33,7 @@ def serves(images: Tensor) -> bool:
 
 
 def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2) -> Tensor:
-    """Remove white Gaussian noise by filtering groups of similar blocks: (N, H, W) and (N,) to (N, H, W).
+    """Remove white Gaussian noise by filtering groups of similar blocks: (N, H, W) or (H, W), and (N,), to the same.
 
     The matching is that of `reference.bm3d` to the bit, the result up to rounding, and the same bits every time: all
     blocks at a position are added as integers of 64 bits, whose sum does not depend on the order. They are multiples of
@@ -43,9 +44,9 @@ def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2) ->
         sigma: float32 on the same device, one for each image; never read by the host, and not to be changed later. 0
             returns the image as it is.
     """
-    call, (number, height, width) = _graph_call(profile, stages), images.shape
+    call, (height, width) = _graph_call(profile, stages), images.shape[-2:]
     most = max(1, AT_ONCE // (height * width))
-    if number <= most:
+    if images.ndim == 2 or len(images) <= most:
         return call(images, sigma)
     parts = zip(images.split(most), sigma.split(most), strict=True)
     return torch.cat([call(some, levels) for some, levels in parts])
@@ -53,47 +54,60 @@ def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2) ->
 
 @lru_cache(maxsize=8)
 def _graph_call(profile: Profile, stages: int) -> GraphCall:
-    def both(images: Tensor, sigma: Tensor) -> Tensor:
-        basic, largest = _stage(images, None, sigma, profile)
-        return basic if stages == 1 else _stage(images, basic, sigma, profile, largest)[0]
+    def denoise(images: Tensor, sigma: Tensor) -> Tensor:
+        return both(images[None], sigma)[0] if images.ndim == 2 else both(images, sigma)
 
-    return GraphCall(both, steady=(1,))
+    def both(images: Tensor, sigma: Tensor) -> Tensor:
+        branches, launches = Branches(images.device), Launches(images, sigma, profile)
+        with branches[0]:
+            spectra = launches.transform(images, matrices("bior15", profile.kaiser)[0])
+            largest = torch.linalg.vector_norm(images, math.inf, dim=(1, 2))
+        basic = _stage(launches, None, spectra, largest, branches)
+        if stages == 1:
+            return basic
+        with branches[0]:
+            spectra = launches.transform(images, matrices("dct", profile.kaiser)[0])
+        return _stage(launches, basic, spectra, largest, branches)
+
+    return GraphCall(denoise, steady=(1,), in_place=True)
 
 
 def match(guide: Tensor, profile: Profile, most: int) -> Tensor:
     """As `reference.match`: (H, W) to (references, K), or (N, H, W) to (N, references, K)."""
     stack = guide.reshape(-1, *guide.shape[-2:]).contiguous()
     launches = Launches(stack, stack, profile)
-    size = group_size((launches.height, launches.width), profile.radius, most)
-    groups = launches.choose(launches.measure(stack), size)[0].long()
-    return groups.reshape(*guide.shape[:-2], *groups.shape[1:])
+    matches, _ = launches.prepare(group_size((launches.height, launches.width), profile.radius, most))
+    for band in launches.bands():
+        launches.measure(stack, matches, band)
+        launches.choose(matches, band)
+    return matches.groups.long().reshape(*guide.shape[:-2], *matches.groups.shape[1:])
 
 
-def _stage(
-    images: Tensor, basic: Tensor | None, sigma: Tensor, profile: Profile, largest: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """One stage, as in `reference.py`, on the noisy images alone, or with the basic estimate as the guide.
+def _stage(launches: Launches, basic: Tensor | None, spectra: Tensor, largest: Tensor, branches: Branches) -> Tensor:
+    """One stage, as in `reference.py`, with the noisy images or the basic estimate as the guide.
 
-    Returns the result and the largest absolute value of each image's pixels, which may be given.
+    In a graph, bands of references have branches of their own: matching computes while others wait for memory.
+
+    Arguments: spectra of the noisy images, found in the first branch, as largest, their largest absolute values.
     """
-    first = basic is None
-    name = "bior15" if first else "dct"
+    first, profile, images = basic is None, launches.profile, launches.images
+    name, guides = ("bior15", images) if basic is None else ("dct", basic)
     analysis, synthesis, window = matrices(name, profile.kaiser)
-    launches = Launches(images, sigma, profile)
+    common, factor = common_table(name, images.device), float(profile.threshold if first else profile.wiener)
     size = group_size((launches.height, launches.width), profile.radius, profile.group1 if first else profile.group2)
-
-    def matched() -> tuple[Tensor, Chains]:
-        return launches.choose(launches.measure(images if basic is None else basic), size)
-
-    def transformed() -> tuple[Tensor, Tensor | None, Tensor]:
-        noisy = launches.transform(images, analysis)
-        guide = None if basic is None else launches.transform(basic, analysis)
-        return noisy, guide, torch.linalg.vector_norm(images, math.inf, dim=(1, 2)) if largest is None else largest
-
-    (groups, chains), (noisy, guide, most) = side_by_side(images.device, matched, transformed)
-    factor = float(profile.threshold if first else profile.wiener)
-    blocks, shares = launches.filter(groups, noisy, guide, common_table(name, images.device), factor)
-    return launches.assemble(blocks, shares, chains, most, synthesis, window), most
+    matches, filtered = launches.prepare(size)
+    with branches[0]:
+        guide = None if first else launches.transform(guides, analysis)
+    for k, band in enumerate(launches.bands(_BANDS if branches.parallel else 1), start=1):
+        with branches[k]:
+            launches.measure(guides, matches, band)
+            launches.choose(matches, band)
+            branches.wait(0)
+            launches.filter(matches.groups, spectra, guide, common, factor, filtered, band)
+            branches.wait(k - 1)  # which has waited for those before it
+            launches.gather(matches, filtered, largest, synthesis, window, band.complete)
+    branches.join()
+    return launches.fold(filtered, synthesis, window)
 
 
 @cache

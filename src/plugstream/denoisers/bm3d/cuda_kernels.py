@@ -17,9 +17,9 @@ from plugstream.denoisers.bm3d.reference import group_size
 
 _STRIP, _TALL, _TILE = 32, 4, 57  # columns and rows of a block of `transform`, columns of one of `gather`
 _THREADS = 256
-_LISTED = 16  # blocks of a position that are not in its chain
+_LISTED = 64  # blocks of a position that are not in its chain, sixteens of them
 # Measured on an H200 at 256 x 256 and 512 x 512.
-_REFERENCES = 4  # references below each other in one block of the matching,
+_REFERENCES = 5  # references below each other in one block of the matching,
 _SIDE = 3  # as many side by side, and
 _DOWN = 3  # candidates below each other in one lane: 39 x 13 lanes fill 512
 
@@ -29,7 +29,7 @@ class Problem(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int) for name in ("height", "width", "across", "positions")),
-        *((name, ctypes.c_int) for name in ("references", "columns", "size")),
+        *((name, ctypes.c_int) for name in ("references", "columns", "begin", "end", "size")),
         ("matrix", ctypes.c_float * 64),
         ("window", ctypes.c_float * 8),
         *((name, ctypes.c_void_p) for name in ("images", "sigma", "largest", "spectra", "measured", "groups", "heads")),
@@ -44,7 +44,7 @@ def read_source(profile: Profile, shape: tuple[int, int]) -> str:
     text = Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")
     first, second = (group_size(shape, profile.radius, most) for most in (profile.group1, profile.group2))
     sizes = {"STEP": profile.step, "RADIUS": profile.radius, "REFS": _REFERENCES, "SIDE": _SIDE, "DOWN": _DOWN}
-    sizes |= {"LANES": count_lanes(profile.radius), "FIRST": first, "SECOND": second}
+    sizes |= {"LANES": count_lanes(profile.radius), "FIRST": first, "SECOND": second, "LISTED": _LISTED}
     return "".join(f"#define {name} {size}\n" for name, size in sizes.items()) + text
 
 
@@ -67,12 +67,31 @@ def _find_kernels(profile: Profile, shape: tuple[int, int], device: torch.device
     return compile_kernels(read_source(profile, shape), device)
 
 
-class Chains(NamedTuple):
-    """The blocks of groups at each position, in no order; see `choose` in `cuda_kernels.cu`."""
+class Matches(NamedTuple):
+    """The groups of a stack of images, and the blocks of groups at each position, in no order; see `choose`."""
 
-    heads: Tensor
+    measured: Tensor  # int32 (N, references, 3, lanes), the keys of each reference's candidates: 6 KB for a reference
+    groups: Tensor  # int32 (N, references, size), the block positions of each group
+    heads: Tensor  # this and the next two as in `cuda_kernels.cu`
     lists: Tensor
     next: Tensor
+
+
+class Filtered(NamedTuple):
+    """What filters and sums of blocks write."""
+
+    blocks: Tensor  # of each group, filtered, times its weight: (N, references, size, 64)
+    shares: Tensor  # the weights, (N, references)
+    numerator: Tensor  # (N, rows of positions, W, 8)
+    denominator: Tensor  # (N, rows of positions, W)
+
+
+class Band(NamedTuple):
+    """Rows of references that are measured, chosen and filtered while other rows are."""
+
+    rows: range  # of groups of references below each other
+    references: range
+    complete: range  # rows of positions that no later band has blocks at, and some before this one had
 
 
 class Launches:
@@ -90,13 +109,31 @@ class Launches:
         # As many as `reference_positions` has: every `step` pixels, and one at the very end.
         self.rows, self.columns = (forms.cover(s - BLOCK, profile.step) + 1 for s in (self.height, self.width))
 
+    def bands(self, count: int = 1) -> list[Band]:
+        """All references in at most so many parts of about equal size."""
+        # The last row may break the step, and has programs of its own.
+        regular, last = _groups(self.height, self.profile.step, _REFERENCES)
+        edges = sorted({k * (regular + last) // count for k in range(count + 1)})
+        ends = [self.rows if b == regular + last else min(b * _REFERENCES, self.rows - last) for b in edges]
+        done = [max(0, min(end * self.profile.step, self.down - 1) - self.profile.radius) for end in ends]
+        done[0], done[-1] = 0, self.down
+        return [
+            Band(
+                range(*edges[k : k + 2]),
+                range(ends[k] * self.columns, ends[k + 1] * self.columns),
+                range(*done[k : k + 2]),
+            )
+            for k in range(len(edges) - 1)
+        ]
+
     def _launch(
-        self, name: str, across: int, down: int, *, threads: int = _THREADS, parts: int = 1, **fields: Any
-    ) -> None:
+        self, name: str, across: int, down: int, *, threads: int = _THREADS, parts: int = 1, part: range = range(0),
+        **fields: Any,
+    ) -> None:  # fmt: skip
         values = {k: v.data_ptr() if isinstance(v, Tensor) else v for k, v in fields.items()}
         problem = Problem(
             self.height, self.width, self.across, self.down * self.across, self.rows * self.columns, self.columns,
-            **values,
+            part.start, part.stop, **values,
         )  # fmt: skip
         self.kernels.launch(name, (across, down, self.count * parts), (threads, 1, 1), problem, None, None)
 
@@ -107,77 +144,80 @@ class Launches:
         self._launch("transform", across, down, matrix=analysis, images=images, spectra=out)
         return out
 
-    def measure(self, guides: Tensor) -> Tensor:
-        """The keys of each reference's candidates, int32 (N, references, 3, lanes): 6 KB for a reference."""
-        step, lanes = self.profile.step, count_lanes(self.profile.radius)
-        keys = torch.empty(
-            (self.count, self.rows * self.columns, _DOWN, lanes), dtype=torch.int32, device=guides.device
-        )
-        # The last row or column may break the step, and has programs of its own.
-        down, across = (
-            (size - BLOCK) // step // at_once + 1 + int((size - BLOCK) % step != 0)
-            for size, at_once in ((self.height, _REFERENCES), (self.width, _SIDE))
-        )
-        threads = min(max(lanes, 32), _THREADS)
-        parts = forms.cover(lanes, threads)
-        self._launch("measure", across, down, threads=threads, parts=parts, images=guides, measured=keys)
-        return keys
-
-    def choose(self, keys: Tensor, size: int) -> tuple[Tensor, Chains]:
-        """The block positions of each group, int32 (N, references, size), and the blocks of each position.
-
-        Arguments: keys of each reference; size of a group.
-        """
+    def prepare(self, size: int) -> tuple[Matches, Filtered]:
+        """Memory for what `measure`, `choose` and `filter` find, for groups of so many blocks."""
         references, positions = self.rows * self.columns, self.down * self.across
-        options: dict[str, Any] = {"dtype": torch.int32, "device": keys.device}
+        options: dict[str, Any] = {"dtype": torch.int32, "device": self.images.device}
+        keys = torch.empty((self.count, references, _DOWN, count_lanes(self.profile.radius)), **options)
         groups, following = torch.empty((2, self.count, references, size), **options)
-        lists = torch.empty((self.count, positions, _LISTED), **options)
-        chains = Chains(torch.zeros((self.count, positions, 2), **options), lists, following)
-        across = forms.cover(references, 4)
-        self._launch("choose", across, 1, threads=128, size=size, measured=keys, groups=groups, **chains._asdict())
-        return groups, chains
+        heads = torch.zeros((self.count, positions, 2), **options)
+        matches = Matches(keys, groups, heads, torch.empty((self.count, positions, _LISTED), **options), following)
+        rows = (self.count, self.down, self.width)
+        shapes = (self.count, references, size, 64), (self.count, references), (*rows, BLOCK), rows
+        return matches, Filtered(*(torch.empty(shape, device=self.images.device) for shape in shapes))
+
+    def measure(self, guides: Tensor, matches: Matches, band: Band) -> None:
+        """Find the keys of the candidates of a band's references."""
+        lanes = count_lanes(self.profile.radius)
+        threads = min(max(lanes, 32), _THREADS)
+        across, down = sum(_groups(self.width, self.profile.step, _SIDE)), len(band.rows)
+        self._launch(
+            "measure", across, down, threads=threads, parts=forms.cover(lanes, threads), part=band.rows,
+            images=guides, measured=matches.measured,
+        )  # fmt: skip
+
+    def choose(self, matches: Matches, band: Band) -> None:
+        """Find the groups of a band by the keys, and add them to the blocks of each position."""
+        across = forms.cover(len(band.references), 4)
+        size = matches.groups.shape[2]
+        self._launch("choose", across, 1, threads=128, part=band.references, size=size, **matches._asdict())
 
     def filter(
-        self, groups: Tensor, noisy: Tensor, guide: Tensor | None, common: Tensor, factor: float
-    ) -> tuple[Tensor, Tensor]:
-        """The filtered blocks of each group times its weight, (N, references, size, 64), and the weights.
+        self,
+        groups: Tensor,
+        noisy: Tensor,
+        guide: Tensor | None,
+        common: Tensor,
+        factor: float,
+        filtered: Filtered,
+        band: Band,
+    ) -> None:
+        """Filter the groups of a band.
 
         Arguments: groups of `choose`; spectra of the noisy images, and of the guides in stage 2; common, (65, 64), what
         two blocks share that lie |dy|, |dx| apart, at 8 |dy| + |dx|, and nothing; factor, the threshold in sigmas, or
         that of sigma^2 in the Wiener filter.
         """
-        blocks = torch.empty((*groups.shape, 64), device=noisy.device)
-        shares = torch.empty(groups.shape[:2], device=noisy.device)
-        given: dict[str, Any] = {"groups": groups, "noisy": noisy, "common": common, "blocks": blocks, "shares": shares}
-        given |= {"sigma": self.sigma} | ({} if guide is None else {"guide": guide})
-        name = "threshold" if guide is None else "wiener"
-        self._launch(name, forms.cover(groups.shape[1], 2), 1, threads=128, factor=factor, **given)
-        return blocks, shares
+        given: dict[str, Any] = {"groups": groups, "noisy": noisy, "common": common, "sigma": self.sigma}
+        given |= {} if guide is None else {"guide": guide}
+        name, across = "threshold" if guide is None else "wiener", forms.cover(len(band.references), 2)
+        self._launch(name, across, 1, threads=128, part=band.references, factor=factor, **given, **filtered._asdict())
 
-    def assemble(
-        self, blocks: Tensor, shares: Tensor, chains: Chains, largest: Tensor, synthesis: Any, window: Any
-    ) -> Tensor:
-        """The images from the weighted blocks of all groups, (N, references, size, 64), and their weights.
+    def gather(
+        self, matches: Matches, filtered: Filtered, largest: Tensor, synthesis: Any, window: Any, rows: range
+    ) -> None:
+        """Add up the weighted blocks at the positions of some rows, and over each row.
 
-        Arguments: shares, (N, references); chains of `choose`; largest pixel of each image; synthesis, with
-        row i times the window's i-th number; window.
+        Arguments: matches of `choose`; largest pixel of each image; synthesis, with row i times the window's i-th
+        number; window.
         """
-        device = blocks.device
-        numerator = torch.empty((self.count, self.down, self.width, BLOCK), device=device)
-        denominator = torch.empty((self.count, self.down, self.width), device=device)
+        if len(rows):
+            self._launch(
+                "gather", forms.cover(self.width, _TILE), len(rows), part=rows, size=matches.groups.shape[2],
+                largest=largest, heads=matches.heads, lists=matches.lists, next=matches.next, matrix=synthesis,
+                window=window, **filtered._asdict(),
+            )  # fmt: skip
+
+    def fold(self, filtered: Filtered, synthesis: Any, window: Any) -> Tensor:
+        """The images from what `gather` has found of all rows; arguments as there."""
         result = torch.empty_like(self.images)
-        given: dict[str, Any] = {
-            "matrix": synthesis,
-            "window": window,
-            "numerator": numerator,
-            "denominator": denominator,
-        }
-        self._launch(
-            "gather", forms.cover(self.width, _TILE), self.down, size=blocks.shape[2], blocks=blocks, shares=shares,
-            largest=largest, **chains._asdict(), **given,
-        )  # fmt: skip
         self._launch(
             "fold_rows", forms.cover(self.width, _THREADS), self.height, images=self.images, sigma=self.sigma,
-            result=result, **given,
+            result=result, matrix=synthesis, window=window, **filtered._asdict(),
         )  # fmt: skip
         return result
+
+
+def _groups(size: int, step: int, at_once: int) -> tuple[int, int]:
+    """How many groups of so many references an axis has, and 1 if its last reference breaks the step, else 0."""
+    return (size - BLOCK) // step // at_once + 1, int((size - BLOCK) % step != 0)

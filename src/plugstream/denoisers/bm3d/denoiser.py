@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,27 +71,25 @@ class BM3D(Denoiser):
             raise InputError(f"BM3D needs an image of floating point numbers, not {image.dtype}")
         if image.is_cpu and not bool(torch.isfinite(image).all()):
             raise InputError("the image holds NaN or infinity, which BM3D would spread; fix it first")
-        stack = image[None] if image.ndim == 2 else image.reshape(-1, *image.shape[-2:])
-        stack = stack.float().contiguous()
+        some = image if image.ndim <= 3 else image.reshape(-1, *image.shape[-2:])
+        some = some.float().contiguous()
         level = per_image(sigma, image, self.axes)
         if isinstance(level, Tensor):
             levels = level.expand(*image.shape[:-2], 1, 1).reshape(-1).float()
         else:
-            levels = filled(stack.shape[0], level, image.device)
-        if self.channels:
-            return self._jointly(image, stack, levels), None
-        if native.serves(stack):
-            out = native.bm3d(stack, levels, self.parameters, stages=self.stages)
-        elif cuda_form.serves(stack):
-            out = cuda_form.bm3d(stack, levels, self.parameters, stages=self.stages)
+            levels = filled(1 if some.ndim == 2 else len(some), level, image.device)
+        if not self.channels and cuda_form.serves(some):
+            out = cuda_form.bm3d(some, levels, self.parameters, stages=self.stages)
         else:
-            out = reference.bm3d(stack, levels, self.parameters, stages=self.stages)
-        return out.reshape(image.shape).to(image.dtype), None
+            out = self._on_stack(some if some.ndim == 3 else some[None], levels, image)
+        out = out if out.shape == image.shape else out.reshape(image.shape)
+        return out if out.dtype == image.dtype else out.to(image.dtype), None
 
-    def _jointly(self, image: Tensor, stack: Tensor, levels: Tensor) -> Tensor:
-        """All channels of an image with the groups of the first."""
-        if image.device.type != "cpu":
+    def _on_stack(self, stack: Tensor, levels: Tensor, image: Tensor) -> Tensor:
+        """The other forms, on (N, H, W); with `channels`, all those of an image with the groups of the first."""
+        if self.channels and image.device.type != "cpu":
             raise InputError("BM3D shares groups among channels on the CPU only; use Channels(BM3D()) on a GPU")
-        form = native.bm3d if native.serves(stack) else reference.bm3d
-        out: Tensor = form(stack, levels, self.parameters, stages=self.stages, channels=image.shape[-3])
-        return out.reshape(image.shape).to(image.dtype)
+        form: Any = native.bm3d if native.serves(stack) else reference.bm3d
+        options = {"channels": image.shape[-3]} if self.channels else {}
+        out: Tensor = form(stack, levels, self.parameters, stages=self.stages, **options)
+        return out

@@ -25,22 +25,23 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.runs.commands import FOLDER as COMMANDS
 from plugstream.runs.liveness import is_running
-from plugstream.runs.pages.content import run_content, stamp_of
+from plugstream.runs.pages.content import read_settings, run_content, stamp_of
 from plugstream.runs.pages.pictures import picture_of_preview, run_picture
 from plugstream.runs.preview import read_preview
 from plugstream.runs.replay import HistoryReader
+from plugstream.settings import Settings
 
 # Seconds between two looks at what pages show, between two where somebody has just asked for something, how long that
 # lasts, and between two checks whether a silent run still lives.
-_LOOK, _QUICK, _AFTER, _LIVES = 0.2, 0.15, 3.0, 5.0
+_LOOK, _QUICK, _AFTER, _LIVES = 0.05, 0.05, 3.0, 5.0
 # Looking takes at most this part of one processor.
 _SHARE = 0.05
 # Pixels a side of a thumbnail.
 _THUMBNAIL = 192
 # Messages that a slow page may be behind before it gets everything again, and seconds between two signs of life to one.
 _BEHIND, _ALIVE = 8, 15.0
-# Previews of a run that are kept for pages that know of them.
-_PREVIEWS = 3
+# Previews of a run that are kept for pages that know of them, and measurements and changes of views (`History.most`).
+_PREVIEWS, _KEPT = 3, 5000
 
 
 class RunFeed:
@@ -48,25 +49,27 @@ class RunFeed:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._reader = HistoryReader(folder / "events.jsonl")
+        self._reader = HistoryReader(folder / "events.jsonl", most=_KEPT)
         self._lock = threading.Lock()
         self._content: dict[str, Any] | None = None
         self._signs_before: Any = None
         self._looked = 0.0
         self._pictures: dict[tuple[str, str, str], bytes] = {}
         self._previews: dict[str, Any] = {}  # the last ones by their stamps: pages ask for the one they know of
+        self._settings: tuple[str, Settings | None] = ("", None)  # by the stamp of their file
         self.cost = 0.0  # seconds of a processor that the last look took
 
     def content(self) -> dict[str, Any]:
         """What a page shows of the run now; InputError where its log is damaged, or it is gone."""
         with self._lock:
-            begun, used = time.monotonic(), time.thread_time()
+            begun, used, self.cost = time.monotonic(), time.thread_time(), 0.0
             signs = self._signs()
             if self._content is None or signs != self._signs_before or begun - self._looked > _LIVES:
                 stamp = self._keep_preview()  # before the log: what was measured by then is there
                 moment = None if stamp is None else self._previews[stamp][0]
                 self._reader.read()
-                content = run_content(self.folder, self._reader.history, moment=moment)
+                settings = self._read_settings()
+                content = run_content(self.folder, self._reader.history, moment=moment, settings=settings)
                 if content["state"] == "killed" and self._reader.read():  # it had just said how it ended
                     content = run_content(self.folder, self._reader.history)
                 if stamp is not None and "preview" in content["stamps"]:
@@ -130,6 +133,12 @@ class RunFeed:
                 self._previews = dict([*self._previews.items(), (stamp, preview)][-_PREVIEWS:])
                 return stamp
         return None
+
+    def _read_settings(self) -> Settings | None:
+        """The settings of the run, read again once their file is another."""
+        if (stamp := stamp_of(self.folder / "settings.toml")) != self._settings[0]:
+            self._settings = stamp, read_settings(self.folder)
+        return self._settings[1]
 
     def _signs(self) -> Any:
         """What differs once anything was written, or the process that writes is gone."""

@@ -27,6 +27,8 @@ _PORT, _TRIED = 8765, 20
 # Of the process that `--serve` starts: its priority, and seconds that it waits for somebody once the run is over.
 # While a run wants all cores this priority leaves it 96 % of the one that the server shares with it.
 _NICE, _LINGER = 15, 30.0
+# While a scan is measured somebody waits for its pictures: this leaves the server a quarter of that core.
+_NICE_LIVE = 5
 # Seconds in which a connection must have asked for something, and in which it must take what it was sent.
 _LONGEST_HEAD, _LONGEST_UNTAKEN = 10.0, 60.0
 _TOKEN = "PLUGSTREAM_TOKEN"  # in the environment, which other users cannot read, as they can the arguments
@@ -143,12 +145,16 @@ def _watch(server: Any, shelf: Any, over: Callable[[int], bool]) -> None:
     server.should_exit = True
 
 
-def start_server(folder: Path, listener: socket.socket, token: str) -> None:
-    """Serve one run, which may not have begun yet, from a process of its own, which takes the socket over."""
+def start_server(folder: Path, listener: socket.socket, token: str, *, live: bool = False) -> None:
+    """Serve one run, which may not have begun yet, from a process of its own, which takes the socket over.
+
+    Arguments: live, whether its scan is being measured, so that its pictures are waited for.
+    """
     ranks = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     environment = {name: value for name, value in os.environ.items() if name not in ranks}
     environment |= {_TOKEN: token, "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-P", "-m", __name__, str(folder.resolve()), str(listener.fileno()), str(os.getpid())]
+    numbers = (listener.fileno(), os.getpid(), _NICE_LIVE if live else _NICE)
+    words = [sys.executable, "-P", "-m", __name__, str(folder.resolve()), *map(str, numbers)]
     silent: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     fds = (listener.fileno(),)
     try:
@@ -166,7 +172,7 @@ class _Until:
         from plugstream.runs.replay import HistoryReader
 
         self.folder, self.parent = folder, parent
-        self.reader = HistoryReader(folder / "events.jsonl")
+        self.reader = HistoryReader(folder / "events.jsonl", most=2)
         self.has_run = False
         self.needed = time.monotonic()
 
@@ -186,11 +192,11 @@ class _Until:
 
 
 def _main() -> None:
-    folder, handle, parent = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    folder, (handle, parent, priority) = Path(sys.argv[1]), map(int, sys.argv[2:])
     token, until = os.environ.pop(_TOKEN), _Until(folder, parent)
     import plugstream.runs.pages.server  # noqa: F401  before the priority is lowered: somebody waits for the page
 
-    lower_priority(_NICE)
+    lower_priority(priority)
     serve_runs([folder], socket.socket(fileno=handle), token, over=until)
 
 

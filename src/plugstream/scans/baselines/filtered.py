@@ -16,10 +16,11 @@ from torch import Tensor
 from plugstream.base.capacity import free_memory, free_on_device
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
+from plugstream.base.transfers import Target
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_plausible import outlook
 from plugstream.scans.baselines.gather_cuda import find_kernels
-from plugstream.scans.baselines.slabs import Rows, Slabs, Target, form_slabs, plan_slabs, remember_views
+from plugstream.scans.baselines.slabs import Rows, Slabs, form_slabs, plan_slabs, remember_views
 from plugstream.scans.baselines.voxel_views import VoxelViews
 
 Filter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann"]

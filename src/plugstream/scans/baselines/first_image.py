@@ -13,6 +13,7 @@ from torch import Tensor
 
 from plugstream.base.errors import DamagedError, InputError
 from plugstream.base.progress import report
+from plugstream.base.transfers import Target
 from plugstream.base.volume_file import VolumeFile
 from plugstream.fidelity.misfit import magnitudes
 from plugstream.instruments.ct import CT, ct_rays
@@ -25,7 +26,6 @@ from plugstream.models.views import check_shape
 from plugstream.scans.baselines.filtered import Filter, filtered_back_projection, is_circular
 from plugstream.scans.baselines.sense import cg_sense, grid_image
 from plugstream.scans.baselines.sirt import read_views, sirt, split_views
-from plugstream.scans.baselines.slabs import Target
 from plugstream.scans.blocks import read_block, sum_rows
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan

@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from torch import Tensor
 from plugstream.base.capacity import format_size, free_memory
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
+from plugstream.base.transfers import MemoryTarget, Target, bring_back
 from plugstream.scans.baselines.gather_cuda import CudaGather
 
 Rows = Callable[[Tensor, slice], Tensor]
@@ -30,15 +30,6 @@ Rows = Callable[[Tensor, slice], Tensor]
 _AT_ONCE, _COPIES = 1 << 24, 6
 # Slices of a slab, at most: reading the first and writing the last one hide behind nothing.
 _DEEP = 256
-# Bytes of a slab on its way back at a time.
-_PIECE = 128 << 20
-
-
-class Target(Protocol):
-    """Where slabs go: a `plugstream.base.volume_file.VolumeFile` is one."""
-
-    def write(self, first: int, slices: Any) -> None:
-        """Slices (n, H, W), an array, from the number `first` on."""
 
 
 @dataclass(frozen=True)
@@ -115,18 +106,8 @@ def form_slabs(
     if target is not None or len(slabs.edges) == 2:
         return _sum_slabs(gather, read, filter_rows, scales, slabs, target)
     volume = torch.empty(gather.shape)
-    _sum_slabs(gather, read, filter_rows, scales, slabs, _Memory(volume))
+    _sum_slabs(gather, read, filter_rows, scales, slabs, MemoryTarget(volume))
     return volume
-
-
-@dataclass(frozen=True)
-class _Memory:
-    """A volume in the memory of the CPU."""
-
-    volume: Tensor
-
-    def write(self, first: int, slices: Any) -> None:
-        self.volume[first : first + len(slices)] = torch.from_numpy(slices)
 
 
 def _sum_slabs(
@@ -162,7 +143,7 @@ def _sum_slabs(
             gather.finish(part, done[: last - first])
             if target is not None:
                 ready = None if device.type != "cuda" else torch.cuda.current_stream(device).record_event()
-                writing = pool.submit(_write, done[: last - first], ready, first, target)
+                writing = pool.submit(bring_back, done[: last - first], ready, first, target)
         if writing is not None:
             writing.result()
     return done if target is None else torch.empty(0)
@@ -212,30 +193,3 @@ class _Arrivals:
         """What was loaded last is not needed after the work that has been launched."""
         if self.device.type == "cuda":
             self._used[self._turn].record(torch.cuda.current_stream(self.device))
-
-
-def _write(slices: Tensor, ready: Any, first: int, target: Target) -> None:
-    """Bring finished slices back, some megabytes at a time, and write them."""
-    if slices.device.type != "cuda":
-        target.write(first, slices.numpy())
-        return
-    step = max(1, _PIECE // (4 * math.prod(slices.shape[1:])))
-    stream = torch.cuda.Stream(slices.device)
-    locked = torch.empty((2, min(step, len(slices)), *slices.shape[1:]), pin_memory=True)
-    events = [torch.cuda.Event(), torch.cuda.Event()]
-
-    def fetch(number: int) -> None:
-        part = slices[number * step : (number + 1) * step]
-        with torch.cuda.stream(stream):
-            locked[number % 2, : len(part)].copy_(part, non_blocking=True)
-            events[number % 2].record(stream)
-
-    stream.wait_event(ready)
-    count = math.ceil(len(slices) / step)
-    fetch(0)
-    for number in range(count):
-        if number + 1 < count:
-            fetch(number + 1)
-        events[number % 2].synchronize()
-        start = number * step
-        target.write(first + start, locked[number % 2, : min(step, len(slices) - start)].numpy())
