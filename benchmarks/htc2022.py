@@ -56,12 +56,14 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as place:
             scan, out, first = (Path(place) / part for part in ("scan.zarr", "run", "first"))
             begun = time.monotonic()
-            run("import", "ct", found[name], scan, "--size", 512)
+            run("import", "ct", found[name], scan)
             run("reconstruct", scan, "--out", out, "--report-format", "none", *shlex.split(options.flags))
             seconds = time.monotonic() - begun
             run("baseline", scan, first)
-            # Our rows go with y, the challenge's against it.
-            ours, filtered = (score(np.load(file)[::-1], truth) for file in (out / "result.npy", f"{first}.npy"))
+            # The image has a pixel for each of the detector's 560, as large as the challenge's; rows go with y, and
+            # the challenge's against it.
+            images = (np.load(file)[24:-24, 24:-24][::-1] for file in (out / "result.npy", f"{first}.npy"))
+            ours, filtered = (score(image, truth) for image in images)
         levels.setdefault(int(name[:2]), []).append((ours, filtered))
         print(f"{name}: {ours:.4f}, filtered back-projection {filtered:.4f}, {seconds:.0f} s", flush=True)
     print("\nlevel  degrees  phantoms  sum of scores  mean  filtered back-projection, mean")

@@ -5,13 +5,15 @@
 Of each picture the scan of the paper (60 views, 360 receivers) is made and reconstructed, with the sigma that a race
 finds (as `plugstream reconstruct` does), and the map made from 16 halves of the views, as `--uncertainty 16` does. For
 independent Gaussian errors of the standard deviation that the map says it would be 95 %. Prints besides how large the
-map is beside the true error, and how well the two go together from pixel to pixel.
+map is beside the true error, and the rank correlation with |error| from pixel to pixel: of the map, and of the size of
+the image's own gradient, which needs no map.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from scipy.stats import spearmanr
 from sigma_search import chosen_pictures, find_image, picture_arguments
 
 from plugstream import error_map
@@ -23,14 +25,17 @@ from plugstream.models.born_geometry import BornGeometry
 from plugstream.solver.uncertainty import coverage
 
 
-def judge(fidelity: LeastSquares, name: str, truth: torch.Tensor, halves: int) -> tuple[float, float, float, float]:
-    """SNR, coverage, rms of the map over that of the error, and the correlation of the map with |error|."""
+def judge(fidelity: LeastSquares, name: str, truth: torch.Tensor, halves: int) -> tuple[float, ...]:
+    """SNR, coverage, rms of the map over that of the error, rank correlation of map and of gradient with |error|."""
     going, last, _ = find_image(fidelity, name)
     error, found = (last.image - truth).double(), error_map(going, last, halves=halves, steps=40)
-    together = torch.corrcoef(torch.stack([found.flatten(), error.abs().flatten()]))[0, 1]
+    down, right = torch.gradient(last.image.double())
+    map_rank, gradient_rank = (
+        float(spearmanr(guess.flatten().cpu(), error.abs().flatten().cpu())[0]) for guess in (found, down.hypot(right))
+    )
     ratio = found.square().mean().sqrt() / error.square().mean().sqrt()
     snr = 20 * torch.log10(truth.double().norm() / error.norm())
-    return float(snr), coverage(error, found), float(ratio), float(together)
+    return float(snr), coverage(error, found), float(ratio), map_rank, gradient_rank
 
 
 def main() -> None:
@@ -41,7 +46,8 @@ def main() -> None:
     chosen = chosen_pictures(asked)
     model = BornModel(BornGeometry.paper(asked.size), device=asked.device)
     print(f"{len(chosen)} pictures of {asked.size} x {asked.size}, {asked.halves} halves of the views")
-    print(f"{'denoiser':9}{'input':>7}{'SNR':>8}{'|error| < 2 map':>26}{'map / error':>13}{'correlation':>13}")
+    columns = f"{'|error| < 2 map':>26}{'map / error':>13}{'ranks: map':>12}{'gradient':>10}"
+    print(f"{'denoiser':9}{'input':>7}{'SNR':>8}{columns}")
     for name in asked.denoisers:
         for level in (20.0, 30.0, 40.0):
             rows = []
@@ -49,10 +55,11 @@ def main() -> None:
                 truth = load_picture(path, asked.size).to(device=model.device, dtype=model.dtype)
                 data = add_noise(model.forward(truth).cpu(), level, seed=seed)
                 rows.append(judge(LeastSquares(model, data), name, truth, asked.halves))
-            snr, covered, ratio, together = np.array(rows).T
+            snr, covered, ratio, map_rank, gradient_rank = np.array(rows).T
             spread = f"{100 * covered.mean():.0f} % ({100 * covered.min():.0f} to {100 * covered.max():.0f})"
             print(
-                f"{name:9}{level:4.0f} dB{snr.mean():8.2f}{spread:>26}{ratio.mean():13.2f}{together.mean():13.2f}",
+                f"{name:9}{level:4.0f} dB{snr.mean():8.2f}{spread:>26}{ratio.mean():13.2f}{map_rank.mean():12.2f}"
+                f"{gradient_rank.mean():10.2f}",
                 flush=True,
             )
 

@@ -82,6 +82,24 @@ def test_lam_is_found_at_the_bottom_of_the_misfit(target, monkeypatch):
     assert len(set(ended)) == len(ended) <= 3 + 6
 
 
+@pytest.mark.parametrize("target", [-9.3, -2.2])
+def test_a_long_step_lowers_the_last_sigma_instead(target, monkeypatch):
+    """gamma L ends at 150 at most, and lam = sigma^2 / gamma is what was found."""
+    search = problem(0.3)[-1]
+    monkeypatch.setattr(FallingSearch, "_look", lambda self, side: (1 + (state.power - target) ** 2, None))
+    state = search.init()
+    while not state.ended:
+        state = search.step(state)
+    longest = 150 / search.fidelity.lipschitz_max
+    gamma = search.found_step(state)
+    assert gamma == pytest.approx(min(0.3 / 2**target, longest))
+    assert state.sigma**2 / gamma == pytest.approx(0.1**2 / 0.3 * 2**target)
+    algorithm, start = search.finish(state)
+    assert (algorithm.sigma, algorithm.step_size) == (state.sigma, gamma)
+    best = state.powers[int(np.argmin(state.misfits))]
+    assert torch.allclose(start.s, state.trunk.s * (gamma / min(0.3 / 2.0**best, longest)))
+
+
 def test_it_goes_on_from_the_best_run_with_its_dual_and_the_step_found():
     _, _, whole, search = problem(0.3)
     state = run(search)
@@ -118,7 +136,7 @@ def test_what_cannot_be_is_refused():
 
 
 def test_of_many_views_runs_use_some_and_the_step_is_for_all():
-    _, y, whole, search = problem(0.3, views=22)
+    _, _, whole, search = problem(0.3, views=22)
     few = replace(search, most=5, algorithm=replace(search.algorithm, sampler=All()))
     state = run(few)
     views = torch.tensor([0, 4, 8, 12, 16])

@@ -291,14 +291,20 @@ def test_the_commands_take_a_network_from_a_file(tmp_path: Path, capsys: pytest.
     module = {"conv.weight": torch.zeros(1, 1, 3, 3), "conv.bias": torch.full((1,), 0.5)}
     save_file(module, str(tmp_path / "net.safetensors"))
     torch.save(module, tmp_path / "net.pt")
+    torch.save({"state_dict": module, "by": Path("me")}, tmp_path / "more.pt")
     words = ["denoise", str(tmp_path / "z.npy"), str(tmp_path / "o.npy"), "--sigma", "2"]
     words += ["--denoiser", f"{tmp_path}/net.py:Net", "--condition", "scalar", "--weights"]
     assert main([*words, str(tmp_path / "net.safetensors")]) == 0
     np.testing.assert_allclose(np.load(tmp_path / "o.npy"), 2 * np.tanh(0.5), rtol=1e-6)
     (tmp_path / "o.npy").unlink()
-    assert main([*words, str(tmp_path / "net.pt")]) == 2
-    assert "can run any code" in capsys.readouterr().err
-    assert main([*words, str(tmp_path / "net.pt"), "--unpickle"]) == 0
+    assert main([*words, str(tmp_path / "net.pt")]) == 0  # tensors alone, which no code is run for
+    np.testing.assert_allclose(np.load(tmp_path / "o.npy"), 2 * np.tanh(0.5), rtol=1e-6)
+    (tmp_path / "o.npy").unlink()
+    assert main([*words, str(tmp_path / "more.pt")]) == 2
+    line = capsys.readouterr().err
+    assert "can run any code" in line
+    assert "--unpickle" in line
+    assert main([*words, str(tmp_path / "more.pt"), "--unpickle"]) == 0
 
 
 def test_a_guide_of_another_size_is_refused_before_anything_starts(

@@ -37,6 +37,23 @@ def test_python_gets_the_advice_of_the_command(changes: list[str], words: list[s
     assert ps.advise(scan, *changes) == advised_settings(draft, scan)
 
 
+@pytest.mark.parametrize(
+    ("changes", "damping"),
+    [
+        (["denoiser.name=unet", "algorithm.sigma=1%"], 0.3),
+        (["denoiser.name=unet", "denoiser.profile=free", "sampler.batch=7"], 0.3),
+        (["denoiser.name=mine.pt", "algorithm.sigma=1%"], 0.3),
+        (["denoiser.name=unet"], None),  # where sigma falls
+        (["denoiser.name=unet", "algorithm.sigma=1%", "denoiser.damping=none"], None),
+        (["denoiser.name=bm3d", "algorithm.sigma=1%"], None),
+    ],
+)
+def test_networks_are_damped_in_steps_of_one_sigma(changes: list[str], damping: float | None, place: Path) -> None:
+    settings, reasons = ps.advise(ps.open_scan(place), *changes)
+    assert settings.denoiser.damping == damping
+    assert any("--damping" in reason for reason in reasons) == (damping is not None)
+
+
 def test_a_file_says_everything(place: Path, tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text("[algorithm]\nsigma = 0.3\n")
     settings, reasons = ps.advise(ps.open_scan(place), file=tmp_path / "own.toml")

@@ -67,6 +67,24 @@ def test_a_run_that_is_stopped_goes_on_to_the_bit(scan, whole, tmp_path, stored)
         assert settings_of(out)["algorithm"] == settings_of(whole)["algorithm"]
 
 
+def test_many_good_views_have_a_lower_sigma_and_go_on_to_the_bit(tmp_path):
+    """Of 300 views runs use 256; the last sigma is lower than where the search began, and repeats with the step."""
+    words = ["--instrument", "ct", "--size", "16", "--views", "300", "--photons", "1e7"]
+    assert main(["simulate", str(tmp_path / "scan.zarr"), *words]) == 0
+    typed = ["--denoiser", "bm3d", "--fall", "3", "--iterations", "45", "--threads", "1", "--every", "9"]
+    for out, stop in (("whole", 99), ("part", 7)):
+        with pytest.MonkeyPatch.context() as patch:
+            due = commands.Requests.due
+            patch.setattr(commands.Requests, "due", lambda self, k, stop=stop, due=due: k >= stop or due(self, k))
+            main(["reconstruct", str(tmp_path / "scan.zarr"), "--out", str(tmp_path / out), *typed])
+    assert main(["resume", str(tmp_path / "part")]) == 0
+    assert (tmp_path / "part" / "result.npy").read_bytes() == (tmp_path / "whole" / "result.npy").read_bytes()
+    found, trials = settings_of(tmp_path / "whole")["algorithm"], replay(tmp_path / "part" / "events.jsonl").trials
+    assert trials[-1].ended
+    assert found["sigma"] == trials[-1].sigma < 0.9 * trials[0].sigma
+    assert found == settings_of(tmp_path / "part")["algorithm"]
+
+
 def test_a_run_that_has_found_its_step_can_take_more(whole, tmp_path):
     out = shutil.copytree(whole, tmp_path / "run")
     before = replay(out / "events.jsonl")
@@ -119,6 +137,7 @@ def test_it_is_the_default_where_the_denoiser_is_given_and_nothing_else(scan, wo
     ("words", "fall"),
     [
         (["--instrument", "ct", "--size", "24", "--views", "40"], 24),
+        (["--instrument", "ct", "--size", "24", "--views", "300"], 24),
         (["--instrument", "ct", "--size", "24", "--views", "20"], None),  # too few to hold some out
         (["--instrument", "ct", "--size", "24", "--views", "40", "--arc", "60"], None),  # angles are missing
         (["--instrument", "mri", "--size", "32", "--acceleration", "1"], 12),

@@ -17,8 +17,9 @@ from plugstream.base.arrays import Array
 from plugstream.base.errors import InputError
 from plugstream.base.schedules import Geometric
 
-# Sigma falls by this factor in a run, from less where the step would begin beyond this multiple of 1/L.
-_FALL, _LONGEST = 3.75, 500.0
+# Sigma falls by this factor in a run, from less where the step would begin beyond this multiple of 1/L; and it falls
+# further where the step would end beyond this one.
+_FALL, _LONGEST, _LONG = 3.75, 500.0, 150.0
 # Two neighbouring runs differ in lam = sigma^2 / gamma by this factor; the second run is at most so many factors away.
 _RATIO, _FARTHEST = 2.0, 6
 # The best lam over that of the noise, roughly.
@@ -54,22 +55,23 @@ class FallingSearch(SigmaRace):
         sigma_k from 3.75 sigma to sigma by equal factors,    gamma_k = sigma_k^2 / lam.
 
     So D_{sigma_k} stands for the same prior in all its steps, of weight lam, while the image is first moved far and
-    then finely. gamma stays below 500/L, beyond which a prox of few products is no prox: sigma_k starts lower if need
-    be. The scaled dual is that of gamma_k: s becomes s gamma_k / gamma_{k-1} before a step.
+    then finely. gamma begins below 500/L, beyond which a prox of few products is no prox, and ends below 150/L: sigma_k
+    starts lower if need be, and with good data, whose lam is small, it ends at sqrt(150 lam / L) in place of sigma. The
+    scaled dual is that of gamma_k: s becomes s gamma_k / gamma_{k-1} before a step.
 
     lam is found by e(x), the misfit of the last image of a run on data that no step uses (`SigmaRace`). The first run
     has the lam of the algorithm's own step and sigma. Its e is at least that of the noise, whose variance v per real
     number, with n views in d, would make lam = v / n the weight of a prior -log p. So the second run has the power of
     two times the first lam that is next to 0.64 times that, at least a factor of two away; the others are neighbours,
     until the best run has both its neighbours. lam is then at the bottom of the parabola through these three, and the
-    algorithm goes on from the last image of the best run, with sigma and gamma = sigma^2 / lam, which stay.
+    algorithm goes on from the last image of the best run, with its last sigma and gamma = sigma^2 / lam, which stay.
 
     Many views: where steps use all n of them, runs use m = `most` at most, evenly spaced, since m views say what v is
     as well as n do. lam = v / m of the runs is then v / n for all views, so gamma is n / m times as long at the end.
 
     Why runs from the start: an image that once followed noise keeps some of it with a denoiser like BM3D, which is no
-    convex prior. Why sigma stays and gamma is searched for: a denoiser works best on noise it can see, a few
-    hundredths of white, whatever the data; the step then says how far to trust them.
+    convex prior. Why the same sigma for most data: a denoiser works best on noise it can see, a few hundredths of
+    white; the step then says how far to trust them.
 
     Condition: e has one minimum over lam. The fixed points are those of ADMM at the end, P = D_sigma(I - gamma grad d).
 
@@ -120,7 +122,8 @@ class FallingSearch(SigmaRace):
         """
         gamma = self.found_step(state)
         final = replace(self.algorithm if algorithm is None else algorithm, sigma=state.sigma, step_size=gamma)
-        best = state.sigma**2 / self._weight(state.powers[_best(state)])
+        power = state.powers[_best(state)]
+        best = self._last(power) ** 2 / self._weight(power)
         return final, _with_dual(replace(state.trunk, k=state.k), gamma / best)
 
     def _end_run(self, state: FallingState, misfit: float) -> FallingState:
@@ -134,7 +137,8 @@ class FallingSearch(SigmaRace):
         power = self._next(state)
         if power is None:
             found = powers[best] + _bottom(*(_misfit_at(state, powers[best] + move) for move in (-1, 0, 1)))
-            return replace(state, image=trunk.image, side=trunk, place_found=found, ratio=_RATIO**0.25, ended=True)
+            ended = replace(state, image=trunk.image, side=trunk, place_found=found, ended=True)
+            return replace(ended, sigma=self._last(found), ratio=_RATIO**0.25)
         return replace(state, power=power, side=state.rival, place=0)  # whose image is shown after its first step
 
     def _next(self, state: FallingState) -> int | None:
@@ -154,6 +158,11 @@ class FallingSearch(SigmaRace):
         numbers: int = math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
         return 2 * misfit / numbers / self._count
 
+    def _last(self, power: float) -> float:
+        """The last sigma of a run."""
+        longest = math.sqrt(self._weight(power) * _LONG / self.algorithm.fidelity.lipschitz_max)
+        return min(self.algorithm.parameters(1)[1], longest)
+
     def _weight(self, power: float) -> float:
         """lam of a run."""
         gamma, sigma = self.algorithm.parameters(1)
@@ -163,7 +172,7 @@ class FallingSearch(SigmaRace):
         """The algorithm of the run, whose steps count from its start."""
         power = state.power if state.place_found is None else state.place_found
         if power not in self._runs:
-            lam, last = self._weight(power), state.sigma
+            lam, last = self._weight(power), self._last(power)
             first = min(_FALL * last, math.sqrt(lam * _LONGEST / self.algorithm.fidelity.lipschitz_max))
             sigma = Geometric(max(last, first), last, self.fall)
             views = {} if self._views is None else {"sampler": FixedViews(self._views)}

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
+import warnings
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -108,3 +111,31 @@ def _digest(about: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
         total.update(repr((name, value.dtype, tuple(value.shape))).encode())
         total.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()
+
+
+def read_state(path: Path, remedy: str = "") -> dict[str, Tensor]:
+    """The tensors of a state dictionary by name; what holds more than tensors and plain values is refused.
+
+    Arguments: path, .safetensors or what torch saved; remedy, words for the end of that refusal.
+    """
+    if path.suffix == ".safetensors":
+        try:
+            return load_tensors(path)[1]
+        except InputError as error:
+            raise InputError(f"{path} cannot be read as safetensors: {error}") from error
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of other versions of the format
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"{path} holds more than tensors, and can run any code when it is opened; save its state_dict() alone, as "
+            f"safetensors or by torch.save{remedy}"
+        ) from error
+    except (RuntimeError, OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} cannot be read as weights of torch: {str(error).splitlines()[0]}") from error
+    for key in ("state_dict", "params_ema", "params"):  # of Lightning and of BasicSR
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict) or not content or not all(isinstance(v, Tensor) for v in content.values()):
+        raise InputError(f"{path} holds no state dictionary, which is tensors by name")
+    return {str(key): value for key, value in content.items()}

@@ -75,7 +75,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise InputError(f"{settings.denoiser.name} is for volumes, and --images are pictures; leave --images out")
     pictures = _volumes(size) if denoiser.ndim == 3 else _pictures(parsed.images, size)
     images = {name: picture.to(device=device, dtype=dtype) for name, picture in pictures.items()}
-    folder = parsed.out or free_folder(f"certificate-{Path(settings.denoiser.name).name}")
+    folder = parsed.out or free_folder(f"certificate-{Path(settings.denoiser.name).name.replace(':', '-')}")
     with whole_folder(folder) as partial:
         certificate = certify(denoiser, float(sigma), images, products=parsed.products, seed=parsed.seed, tell=say)
         certificate = replace(certificate, denoiser=_title(settings))

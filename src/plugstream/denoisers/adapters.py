@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from plugstream.base.errors import InputError
-from plugstream.base.tensors import load_tensors
+from plugstream.base.tensors import read_state
 from plugstream.base.user_code import load_from_file
 from plugstream.denoisers.base import Denoiser, Sigma, levels, require_real
 from plugstream.denoisers.wrap import FromFunction, FromModule, as_denoiser
@@ -237,23 +237,15 @@ def _load_weights(module: nn.Module, file: Path, unpickle: bool) -> None:
     if not file.is_file():
         raise InputError(f"there are no weights at {file}")
     state: Any
-    if file.suffix == ".safetensors":
-        try:
-            _, state = load_tensors(file)
-        except InputError as error:
-            raise InputError(f"{file} cannot be read as safetensors: {error}") from error
-    elif unpickle:
+    if unpickle and file.suffix != ".safetensors":
         try:
             state = torch.load(file, map_location="cpu", weights_only=False)
         except Exception as error:
             raise InputError(f"{file} cannot be unpickled: {error}".splitlines()[0]) from error
+        if isinstance(state, dict) and "state_dict" in state:
+            state = state["state_dict"]
     else:
-        raise InputError(
-            f"{file} is a pickle, which can run any code when it is opened; convert it to .safetensors, or say "
-            "--unpickle (unpickle=True) if you trust its author"
-        )
-    if isinstance(state, dict) and "state_dict" in state:
-        state = state["state_dict"]
+        state = read_state(file, remedy=", or say --unpickle (unpickle=True) if you trust its author")
     try:
         module.load_state_dict(state)
     except (RuntimeError, AttributeError, TypeError) as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from plugstream.instruments.declarations import Advice
 
-# Views with which sigma and the step fall together: enough to hold some out, and few enough to use all in each step.
-_FEWEST, _MOST = 25, 256
+# Views with which sigma and the step fall together: enough to hold some out, and few enough to use all in the last
+# steps (docs/sigma-search.md has up to 1,500).
+_FEWEST, _MOST = 25, 2048
 
 
 def advise_momentum(limit: float, batch: int) -> tuple[Advice, ...]:
@@ -21,7 +22,8 @@ def advise_momentum(limit: float, batch: int) -> tuple[Advice, ...]:
 def advise_fall(n_views: int, steps: int) -> tuple[Advice, ...]:
     """Runs of so many steps in which sigma and the step fall together, where sigma is searched for.
 
-    For linear models of two-dimensional images. Each step uses all views, so there must not be too many.
+    For linear models of two-dimensional images. Each step after the search uses all views, so there must not be too
+    many.
     """
     if not _FEWEST <= n_views <= _MOST:
         return ()

@@ -85,6 +85,6 @@ def advise_limited(n_views: int, usual: Iterable[Advice]) -> tuple[Advice, ...]:
         *(advice for advice in usual if advice.sigma == "noise" and not advice.search),
         Advice("algorithm", "search", "none", search),
         Advice("sampler", "name", "all", f"each step uses all {n_views} views, as {why} (--sampler all)"),
-        Advice("momentum", "restart", "gradient", "momentum is forgotten where it leads away (--restart)"),
+        Advice("momentum", "restart", "gradient", "momentum restarts when it leads away (--restart)"),
         Advice("algorithm", "iterations", _STEPS, rest),
     )

@@ -313,7 +313,7 @@ class _Advisor:
         """Damp a network in steps of one sigma, which diverge with some."""
         settings, place = self.draft.settings, ("denoiser", "damping")
         name = settings.denoiser.name
-        theta = None if ":" in name else facts_of(find("denoiser", name)).damping
+        theta = facts_of(find("denoiser", name)).damping
         if theta is not None and place not in self.given and settings.algorithm.fall is None:
             self.notes.append(
                 f"{name} is damped by {theta:g}, without which steps of one sigma can diverge (--damping)"

@@ -116,6 +116,7 @@ class StoredScan:
         self._data = self._reader("data", layout)
         self._rows: dict[str, Rows] = {}
         self._columns: Columns = {}
+        self._room: dict[str, NDArray[Any]] = {}
         self._spoiled: dict[int, str] = {}
         self.n_views = 0
         self.complete = False
@@ -242,12 +243,22 @@ class StoredScan:
             else:
                 old = np.empty((0, *layout.row), dtype=layout.dtype) if before is None else before[:]
                 new = self._new_rows(self._reader(name, layout), np.arange(len(old), count), old, column)
-                rows[name] = np.concatenate([old, new])
+                rows[name] = self._append(name, old, new)
         columns = self._check_columns(rows, views)
         check_data_shape((views, *self._data.layout.row), self.instrument, views)
         self._rows, self._columns, self.n_views = rows, columns, views
         if isinstance(self._files, LocalFiles):
             self._files.direct = self.nbytes > _CACHED_PART * _memory() if self._direct is None else self._direct
+
+    def _append(self, name: str, old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+        """Both, in an array that has room for more, so that rows of a scan that grows are not copied each time."""
+        count, room = len(old) + len(new), self._room.get(name)
+        if room is None or len(room) < count or old.base is not room:
+            room = np.empty((count + (count // 4 if len(old) else 0), *old.shape[1:]), old.dtype)
+            room[: len(old)] = old
+            self._room[name] = room
+        room[len(old) : count] = new
+        return room[:count]
 
     def _check_columns(self, rows: dict[str, Rows], views: int) -> Columns:
         """As `check_columns`, of new views alone where the instrument says that each is checked by itself."""

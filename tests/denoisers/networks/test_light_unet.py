@@ -33,6 +33,19 @@ def test_the_gradient_is_that_of_the_potential(shape):
     torch.testing.assert_close(net(x.detach(), sigma), x.detach() - gradient)
 
 
+def test_turned_weights_follow_the_weights_and_no_call_changes_its_image():
+    net, x, sigma = network("safe"), image(1, 1, 16, 16), torch.tensor([0.1], dtype=torch.float64)
+    first, before = net.gradient(x, sigma), x.clone()
+    assert torch.equal(net.gradient(x, sigma), first)  # with the turned weights of the first call
+    assert torch.equal(x, before)
+    net.body[0].first.mul_(2)
+    net = net.float()
+    y = x.float().requires_grad_()
+    (gradient,) = torch.autograd.grad(net.potential(y, sigma.float()).sum(), y)
+    torch.testing.assert_close(net.gradient(x.float(), sigma.float()), gradient)
+    assert not torch.allclose(gradient.double(), first, rtol=1e-3)
+
+
 def test_the_safe_form_has_a_symmetric_jacobian_and_the_free_form_has_not():
     sigma, x = torch.tensor([0.1], dtype=torch.float64), image(1, 1, 9, 10)
     skew = {}

@@ -33,7 +33,7 @@ def test_a_matlab_file_becomes_a_scan_and_what_it_does_not_tell_is_said(tmp_path
     file = write(tmp_path / "smear.mat", theta=90.0, xint=1.0, yint=-0.5)
     assert main(["import", "fpm", str(file), str(tmp_path / "a.zarr")]) == 0
     said = capsys.readouterr().err
-    assert "assumed are, in metres: pixels 1.845e-06, aperture 0.1, pitch of the LEDs 0.004" in said
+    assert "assumed, in metres: pixels 1.845e-06, aperture 0.1, pitch of the LEDs 0.004" in said
     assert "9 LEDs in a square spiral" in said
     scan = open_scan(tmp_path / "a.zarr")
     assert np.array_equal(scan.read().numpy(), PICTURES)

@@ -143,7 +143,7 @@ def test_what_was_made_of_axes_and_phase_is_said(tmp_path):
     target, found = import_file("mri", tmp_path / "k.npy", tmp_path / "a.zarr", small)
     said = " ".join(found.remarks)
     assert f"taken for {len(grid)} coils of a grid of 32 x 28" in said
-    assert "smooth phase went into the coil maps" in said
+    assert "smooth phase is in the coil maps" in said
     assert open_scan(target).provenance["steps"]["smooth phase"] == "in the coil maps"
     for more in ({"keep_phase": True}, {"maps": "adaptive"}):
         target, found = import_file(

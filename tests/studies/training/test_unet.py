@@ -17,7 +17,7 @@ from plugstream.denoisers.networks.unet import UNet, load_unet, save_unet
 from plugstream.studies.training.patches import Patches
 from plugstream.studies.training.quality import mean_psnr
 from plugstream.studies.training.spectral import jacobian_norm
-from plugstream.studies.training.unet import AveragedTraining, _Loss, train_unet, typical_error
+from plugstream.studies.training.unet import HIGHEST, AveragedTraining, _Loss, train_unet, typical_error
 
 SMALL = {"channels": (4, 6), "blocks": (1, 1), "batch": 4, "rate": 3e-3}
 
@@ -126,16 +126,16 @@ def test_the_penalty_is_what_exceeds_the_limit(form, limit):
     network = LightUNet((4, 6), (1, 1), form)
     network.tail.data *= 100  # so that its Jacobian is far from the identity
     clean, (noise, place) = patches().draw(0, 5), patches().noise(0, 5)
-    plain, more = (_Loss(network, penalty, limit, False)(clean, noise, 0.2 * place, True) for penalty in (0.0, 2.0))
-    noisy = (clean + 3 * 0.2 * place[:, None, None] * noise)[
-        :1, None
-    ]  # a quarter of the patches, the first the noisiest
+    loss = _Loss(network, 2.0, limit, False)
+    plain, more = (loss(clean, noise, 0.2 * place, True, penalised) for penalised in (False, True))
+    spread = (3 * 0.2 * place).clamp(max=HIGHEST)[:, None, None]
+    noisy = (clean + spread * noise)[:1, None]  # a quarter of the patches, the first the noisiest
     a, b, most = (1.0, -1.0, limit) if form == "safe" else (limit, 1 - limit, 1.0)
     norm = jacobian_norm(
         lambda z: network(z, 0.2 * place[:1]), noisy, noise[:1, None], identity=a, jacobian=b, symmetric=form == "safe"
     )
     assert norm.item() > most
-    assert (more - plain).item() == pytest.approx(2 * np.log(norm.item() / most), rel=1e-4)
+    assert (more - plain).item() == pytest.approx(4 * 2 * np.log(norm.item() / most), rel=1e-4)  # of four steps
 
 
 def test_each_level_counts_by_its_psnr():

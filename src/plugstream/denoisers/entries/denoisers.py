@@ -19,6 +19,7 @@ _FILE: dict[str, Any] = {"file": True}
 _OURS: dict[str, Any] = {"licence": "Apache-2.0"}
 _FAST: dict[str, Any] = {**_OURS, "cpu": "native", "cuda": "Triton"}
 _COMPILED: dict[str, Any] = {**_FAST, "cuda": "CUDA C++"}
+_NETWORK: dict[str, Any] = {"damping": 0.3}
 
 
 class SolverOptions(Options):
@@ -223,7 +224,7 @@ def build_ridge(options: RidgeOptions) -> Denoiser:
     object="UNet()",
     why="not averaged; safe, it is a gradient step of a potential, by construction",
     files="networks/weights/unet-*.safetensors",
-    damping=0.3,
+    **_NETWORK,
     **_OURS,
 )
 def build_unet(options: UNetOptions) -> Denoiser:
@@ -302,6 +303,7 @@ _declare_skimage("bilateral", "smooth with edges", sigma="range", noise=lambda n
     needs=("deepinv",),
     object="from_deepinv(...)",
     licence="BSD-3-Clause; its weights as they say",
+    **_NETWORK,
 )
 def build_deepinv(options: DeepinvOptions, *, name: str) -> Denoiser:
     from plugstream.denoisers.adapters import deepinv_by_name
@@ -317,6 +319,7 @@ def build_deepinv(options: DeepinvOptions, *, name: str) -> Denoiser:
     options=WeightsOptions,
     licence="as its weights say",
     object="from_weights(...)",
+    **_NETWORK,
 )
 def build_from_weights(options: WeightsOptions, *, name: str) -> Denoiser:
     from plugstream.denoisers.networks.published import from_weights
@@ -333,6 +336,7 @@ def build_from_weights(options: WeightsOptions, *, name: str) -> Denoiser:
     cpu="yours",
     cuda="yours",
     object="from_file(...)",
+    **_NETWORK,
 )
 def build_from_file(options: FileOptions, *, name: str) -> Denoiser:
     from plugstream.denoisers.adapters import from_file

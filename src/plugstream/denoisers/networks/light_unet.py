@@ -27,15 +27,16 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor, tape: list[Tensor] | None = None) -> Tensor:
         h = F.conv2d(x, self.first, padding=1)
+        f = F.celu(h, _BEND, inplace=not h.requires_grad) if self.smooth else F.relu(h, inplace=not h.requires_grad)
         if tape is not None:
-            tape.append(h)
-        return x + F.conv2d(F.celu(h, _BEND) if self.smooth else F.relu(h), self.second, padding=1)
+            tape.append(f)
+        return _add(F.conv2d(f, self.second, padding=1), x)
 
     def transpose(self, g: Tensor, tape: list[Tensor]) -> Tensor:
-        """J^T g, at the point of the last `forward` on the tape."""
-        h = tape.pop()
-        slope = (torch.exp(h.clamp(max=0) / _BEND) if self.smooth else h > 0).to(h.dtype)
-        return g + _turned(slope * _turned(g, self.second), self.first)
+        """J^T g, at the point of the last `forward` on the tape, which has f: its slope is f / bend + 1 below zero."""
+        f, h = tape.pop(), _turned(g, self.second)
+        h = torch.ops.aten.elu_backward(h, _BEND, 1.0, 1 / _BEND, True, f) if self.smooth else h * (f > 0)
+        return _add(_turned(h, self.first), g)
 
 
 class LightUNet(nn.Module):
@@ -153,9 +154,27 @@ def _apply_back(blocks: nn.Module, g: Tensor, tape: list[Tensor]) -> Tensor:
 
 
 def _turned(g: Tensor, weight: Tensor) -> Tensor:
-    """The transpose of a 3 x 3 convolution, as one with turned weights, which CPUs have a faster form for."""
+    """The transpose of a 3 x 3 convolution, as one with turned weights, which CPUs have a faster form for.
+
+    Turned weights that are not trained stay with the weights, for the next call.
+    """
+    known: tuple[object, Tensor] | None = None if weight.requires_grad else getattr(weight, "_turned", None)
+    if known is not None and known[0] == _version(weight):
+        return F.conv2d(g, known[1], padding=1)
     turned = weight.transpose(0, 1).flip(2, 3).contiguous(memory_format=torch.channels_last)
+    if not weight.requires_grad:
+        weight._turned = (_version(weight), turned)  # type: ignore[attr-defined]
     return F.conv2d(g, turned, padding=1)
+
+
+def _version(weight: Tensor) -> object:
+    """What changes with the weights' values."""
+    return weight.data_ptr(), weight._version, weight.dtype, weight.device
+
+
+def _add(x: Tensor, y: Tensor) -> Tensor:
+    """x + y, in the place of x where no gradient needs it."""
+    return x + y if x.requires_grad else x.add_(y)
 
 
 def _weight(out: int, into: int, size: int, gain: float = 1.0) -> nn.Parameter:

@@ -6,10 +6,7 @@ alone (`weights_only`), so that no file runs code. Numbers of channels, blocks a
 
 from __future__ import annotations
 
-import pickle
 import re
-import warnings
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from plugstream.base.errors import InputError
-from plugstream.base.tensors import load_tensors
+from plugstream.base.tensors import read_state
 from plugstream.denoisers.base import Denoiser
 from plugstream.denoisers.networks.trained import TrainedNetwork
 from plugstream.denoisers.networks.unet import UNet
@@ -241,31 +238,6 @@ def from_weights(file: str | Path, architecture: str | None = None, *, white: fl
         raise InputError(
             f"{file} does not say which network it is for; give --architecture {', '.join(ARCHITECTURES)}"
         ) from error
-
-
-def read_state(path: Path) -> dict[str, Tensor]:
-    """The tensors of a state dictionary by name; what holds more than tensors and plain values is refused."""
-    if path.suffix == ".safetensors":
-        try:
-            return load_tensors(path)[1]
-        except InputError as error:
-            raise InputError(f"{path} cannot be read as safetensors: {error}") from error
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of other versions of the format
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise InputError(
-            f"{path} holds more than tensors, and opening it could run code; save its state_dict() alone, as "
-            "safetensors or by torch.save"
-        ) from error
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read as weights of torch: {str(error).splitlines()[0]}") from error
-    for key in ("state_dict", "params_ema", "params"):  # of Lightning and of BasicSR
-        if isinstance(content, dict) and isinstance(content.get(key), dict):
-            content = content[key]
-    if not isinstance(content, dict) or not content or not all(isinstance(v, Tensor) for v in content.values()):
-        raise InputError(f"{path} holds no state dictionary, which is tensors by name")
-    return {str(key): value for key, value in content.items()}
 
 
 def _bare(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -140,8 +140,8 @@ class Preparation:
             self._hardening = hardening
             self._note("hardening", a=hardening.a, b=hardening.b, c=hardening.c)
             self.remarks.append(
-                f"long ways through the material show {hardening.part:.0%} less than short ones, as the beam hardens, "
-                "which is taken out (--hardening none)"
+                f"the beam hardens: long paths through the material show {hardening.part:.0%} less than short ones, "
+                "which is corrected (not with --hardening none)"
             )
 
     def keep_counts(self) -> str:
@@ -261,7 +261,9 @@ class Preparation:
         if self._margin and (options.air != "auto" or float(np.abs(air).mean()) < _AIR_PART * largest):
             self._air = air
             self._note("air", columns=self._margin, mean=round(float(air.mean()), 6))
-            self.remarks.append(f"{air.mean():.4g} on average is what {self._margin} columns of air a side show")
+            self.remarks.append(
+                f"{self._margin} columns a side are air: their mean, {air.mean():.4g}, is subtracted from each view"
+            )
         if options.stripes:
             self._stripes = stripe_pattern(mean, options.stripes)
             self._note("stripes", width=options.stripes, largest=round(float(np.abs(self._stripes).max()), 6))

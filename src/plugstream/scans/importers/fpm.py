@@ -228,7 +228,7 @@ def _arrange(frames: Frames, options: FPMImport) -> tuple[NDArray[np.float64], d
             values[name] = value
             assumed.append(f"{word} {value:g}")
     if assumed:
-        remarks.append(f"the file does not have everything; assumed are, in metres: {', '.join(assumed)}")
+        remarks.append(f"the file does not say everything; assumed, in metres: {', '.join(assumed)}")
     if places is None:
         places = spiral(frames.views).astype(np.float64) * values["pitch"]
         remarks.append(f"{frames.views} LEDs in a square spiral from the middle, {values['pitch']:g} m apart")

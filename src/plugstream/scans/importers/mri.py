@@ -101,8 +101,8 @@ def build(options: MRIImport, file: Path, out: Path) -> ImportResult:
         if options.maps == "espirit" and not options.keep_phase:
             steps["smooth phase"] = "in the coil maps"
             remarks.append(
-                "the image's smooth phase went into the coil maps, so that the image is nearly real and its phase is "
-                "only what is left; --keep-phase keeps it in the image"
+                "the image's smooth phase is in the coil maps, which leaves the image nearly real; --keep-phase "
+                "keeps it in the image"
             )
     largest, explained = first_image(samples, voxels, maps)
     scale = 1.0
@@ -111,7 +111,7 @@ def build(options: MRIImport, file: Path, out: Path) -> ImportResult:
             raise InputError("k-space is all zero")
         scale = 1 / largest
         steps["scale"] = scale
-        remarks.append(f"data was multiplied by {scale:.4g}, which makes the image about 1")
+        remarks.append(f"data was multiplied by {scale:.4g}, so that the image is about 1")
     steps["explained by the first image"] = explained
     samples = held_out if options.held_out else samples
     instrument = MRI(voxels, coils, samples.data.shape[-1], samples.data.ndim == 4, maps)
@@ -168,7 +168,7 @@ def _voxels(recording: Recording, options: MRIImport, remarks: list[str]) -> Vox
     spacing = recording.spacing if options.pixel is None else (options.pixel,)
     if spacing is None:
         spacing = (1e-3,)
-        remarks.append("the size of a pixel is not known: 1 mm is taken; --pixel says it")
+        remarks.append("the size of a pixel is not known: 1 mm is assumed (--pixel)")
     if len(spacing) == 1:
         spacing = spacing * len(shape)
     return centered_voxels(shape, spacing)

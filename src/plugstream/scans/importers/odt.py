@@ -277,5 +277,5 @@ def _values(recording: Recording, options: ODTImport) -> tuple[dict[str, Any], l
             raise InputError(f"it has no {name}; give --{name}{'' if name == 'medium' else ', in metres'}")
     if "aperture" not in values:
         values["aperture"] = _APERTURE * values["medium"]
-        remarks.append(f"the aperture is not known: waves up to {values['aperture']:.3g} are used; --aperture says it")
+        remarks.append(f"the aperture is not known: waves up to {values['aperture']:.3g} are used (--aperture)")
     return values, remarks

@@ -115,7 +115,8 @@ class Certificate:
         lines = []
         lipschitz, theta = self.lipschitz.lipschitz, self.theta.theta
         if self.nonexpansive_status == "refuted":
-            lines.append(f"not nonexpansive: the distance of two images grows by the factor {lipschitz:.4g}")
+            digits = 4 if lipschitz > 1.001 else 6
+            lines.append(f"not nonexpansive: the distance of two images grows by the factor {lipschitz:.{digits}g}")
         if self.jumps:
             lines.append("apparently not continuous: the factor keeps growing as their distance is halved")
         if self.descent is not None and self.descent.rate > 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from plugstream.studies.training.spectral import jacobian_norm
 
 HIGHEST = 55 / 255
 """The largest noise level that is drawn, with values from 0 to 1."""
+_EVERY = 4  # one step of so many has the penalty, which takes longer than a step, with so many times its weight
 _MOST_NOISE = 3.0  # of the patches whose slopes are penalised, in units of the noise that the network is told of
 _CORNER = 64  # pixels a side of them, which take half the time of whole patches
 _ABSOLUTE = 0.8  # part of the steps with the mean absolute error, which gets further before the squared one takes over
@@ -95,7 +97,7 @@ def train_unet(
         free:  k I + (1 - k) J with k = limit, over 1: D is k-strictly pseudo-contractive if it is never larger.
 
     It is measured at patches with 0 to 3 times the noise that the network is told of, as the images of a loop may have
-    it, and only penalised, so `certify` has to say what holds elsewhere. On CUDA the network
+    it, but at most `HIGHEST`, and only penalised, so `certify` has to say what holds elsewhere. On CUDA the network
     computes in bfloat16, and a step is one CUDA graph. All that is random is a function of the seed and the step.
 
     Arguments:
@@ -126,11 +128,15 @@ def train_unet(
     )
     loss = _Loss(network, penalty, limit, compiled)
     leaves = list(training.parameters.values())
-    kinds = {kind: GraphedStep(_gradients_of(loss, leaves, kind), leaves) for kind in (False, True)}
+    kinds = {
+        kind: GraphedStep(_gradients_of(loss, leaves, *kind), leaves)
+        for kind in itertools.product((False, True), (False, True))
+    }
 
     def gradients(step: int) -> Tensor:
         noise, place = patches.noise(step, batch)
-        return kinds[step < _ABSOLUTE * steps](patches.draw(step, batch), noise, high * place)
+        call = kinds[step < _ABSOLUTE * steps, penalty > 0 and step % _EVERY == 0]
+        return call(patches.draw(step, batch), noise, high * place)
 
     with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
         fit(training, gradients, steps=steps, rate=rate, checkpoint=checkpoint, every=every, progress=progress)
@@ -139,10 +145,10 @@ def train_unet(
 
 
 def _gradients_of(
-    loss: _Loss, leaves: list[Tensor], absolute: bool
+    loss: _Loss, leaves: list[Tensor], absolute: bool, penalised: bool
 ) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, tuple[Tensor, ...]]]:
     def compute(clean: Tensor, noise: Tensor, sigma: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        value = loss(clean, noise, sigma, absolute)
+        value = loss(clean, noise, sigma, absolute, penalised)
         return value.detach(), torch.autograd.grad(value, leaves)
 
     return compute
@@ -155,24 +161,25 @@ class _Loss:
         self.network, self.penalty, self.limit = network, penalty, limit
         self.call: Any = torch.compile(network) if compiled else network
 
-    def __call__(self, clean: Tensor, noise: Tensor, sigma: Tensor, absolute: bool) -> Tensor:
+    def __call__(self, clean: Tensor, noise: Tensor, sigma: Tensor, absolute: bool, penalised: bool) -> Tensor:
         x, n, level = clean[:, None], noise[:, None], sigma.reshape(-1, 1, 1, 1)
         noisy = x + level * n
         with torch.autocast(clean.device.type, torch.bfloat16, enabled=clean.is_cuda):
             out = self.call(noisy, sigma)
         error = (out - x) / typical_error(level)
         loss: Tensor = error.abs().mean() if absolute else error.square().mean()
-        return loss if self.penalty == 0 else loss + self.penalty * self._excess(x, n, sigma)
+        return loss + _EVERY * self.penalty * self._excess(x, n, sigma) if penalised else loss
 
     def _excess(self, clean: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
         count, corner = max(1, len(clean) // 4), slice(0, _CORNER)
         x, n, level = (value[:count, :, corner, corner] for value in (clean, noise, sigma.reshape(-1, 1, 1, 1)))
         times = torch.linspace(_MOST_NOISE, 0, count, device=clean.device).reshape(-1, 1, 1, 1)
+        spread = (times * level).clamp(max=HIGHEST)
         safe = self.network.form == "safe"
         with torch.autocast(clean.device.type, torch.bfloat16, enabled=clean.is_cuda):
             norm = jacobian_norm(
                 lambda z: self.network(z, sigma[:count]),
-                x + times * level * n,
+                x + spread * n,
                 n,
                 identity=1.0 if safe else self.limit,
                 jacobian=-1.0 if safe else 1 - self.limit,
