@@ -62,7 +62,7 @@ def solve(pictures: list[Path], iterations: int, flags: list[str], seed: int) ->
         with contextlib.redirect_stderr(errors):
             codes = [command([str(word) for word in words]) for words in (simulate, run)]
         if codes[0] != 0 or codes[1] not in (0, 3):
-            raise SystemExit(f"problem {problem}: {errors.getvalue().strip().splitlines()[-1]}")
+            return problem | {"error": errors.getvalue().strip().splitlines()[-1]}
         distances = [m.values["distance"] for m in replay(out / "events.jsonl").measured if "distance" in m.values]
     return problem | {"first": distances[0], "last": distances[-1], "ratio": distances[-1] / distances[0]}
 
@@ -85,6 +85,9 @@ def main() -> None:
         for future in as_completed([pool.submit(work, seed) for seed in seeds]):
             results.append(future.result())
             line = json.dumps(results[-1])
+            if "error" in results[-1]:
+                pool.shutdown(cancel_futures=True)
+                raise SystemExit(line)
             print(line, flush=True)
             if arguments.results is not None:
                 with arguments.results.open("a") as file:
