@@ -54,16 +54,17 @@ def solve(pictures: list[Path], iterations: int, flags: list[str], seed: int) ->
     problem = {"seed": seed, "instrument": instrument, "noise": level, "sigma": sigma, "few": few}
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         scan, out, errors = Path(folder) / "scan.zarr", Path(folder) / "run", io.StringIO()
-        simulate = ["simulate", scan, "--instrument", instrument, *words.split(), noise, level, "--noise-seed", seed]
-        simulate += [] if instrument == "odt-3d" else ["--picture", picture]
-        run = ["reconstruct", scan, "--out", out, "--sigma", f"{sigma:.3g}%", "--momentum", "none", "--threads", 1]
-        run += ["--iterations", iterations, "--checkpoint", 0, "--report-format", "none", *flags]
+        simulate: list[Any] = ["simulate", scan, "--instrument", instrument, *words.split(), noise, level]
+        simulate += ["--noise-seed", seed, *([] if instrument == "odt-3d" else ["--picture", picture])]
+        run: list[Any] = ["reconstruct", scan, "--out", out, "--sigma", f"{sigma:.3g}%", "--momentum", "none"]
+        run += ["--threads", 1, "--iterations", iterations, "--checkpoint", 0, "--report-format", "none", *flags]
         run += [] if few else ["--sampler", "all"]
         with contextlib.redirect_stderr(errors):
-            codes = [command([str(word) for word in words]) for words in (simulate, run)]
+            codes = [command([str(word) for word in typed]) for typed in (simulate, run)]
         if codes[0] != 0 or codes[1] not in (0, 3):
             return problem | {"error": errors.getvalue().strip().splitlines()[-1]}
-        distances = [m.values["distance"] for m in replay(out / "events.jsonl").measured if "distance" in m.values]
+        measured = [m.values["distance"] for m in replay(out / "events.jsonl").measured if "distance" in m.values]
+    distances = [float("inf") if value is None else value for value in measured]
     return problem | {"first": distances[0], "last": distances[-1], "ratio": distances[-1] / distances[0]}
 
 
