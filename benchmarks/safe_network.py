@@ -1,11 +1,11 @@
 """Whether the paper's iteration converges with a denoiser that is called safe: random problems of all instruments.
 
     python benchmarks/safe_network.py ../shared/data/images/BSD68 --problems 100 --processes 2
-    python benchmarks/safe_network.py ../shared/data/images/BSD68 --denoiser --denoiser bm3d
+    python benchmarks/safe_network.py ../shared/data/images/BSD68 --flags --denoiser bm3d
 
 The seed of a problem draws an instrument, a picture, a level of noise, a constant sigma of 0.5 to 10 % of the image's
 range, and whether a step uses all views or few. `plugstream reconstruct` then goes so many steps without momentum, as
-it does by default or with the flags that follow --denoiser. Counts the runs that diverge, whose distance to a fixed
+it does by default or with the flags that are given last. Counts the runs that diverge, whose distance to a fixed
 point ||x - P(x)||^2 ends above a tenth of its start, and prints to which part of it the distance falls, for the median
 and the worst problem: with all views, and with few, whose gradients have a variance that keeps it from zero.
 """
@@ -76,10 +76,10 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=500)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--results", type=Path, help="file to add each problem's result to, as a line of JSON")
-    parser.add_argument("--denoiser", nargs=argparse.REMAINDER, default=["--denoiser", "unet"], metavar="FLAG")
+    parser.add_argument("--flags", nargs=argparse.REMAINDER, default=["--denoiser", "unet"], metavar="FLAG")
     arguments = parser.parse_args()
     pictures = sorted(arguments.pictures.glob("*.png"))
-    work = partial(solve, pictures, arguments.iterations, arguments.denoiser)
+    work = partial(solve, pictures, arguments.iterations, arguments.flags)
     results = []
     with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
         seeds = range(arguments.first, arguments.first + arguments.problems)
