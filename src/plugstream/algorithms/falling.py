@@ -117,7 +117,7 @@ class FallingSearch(SigmaRace):
     def found_step(self, state: Any) -> float:
         """gamma of a search that has ended, for all views."""
         gamma = float(state.sigma**2 / self._weight(state.place_found))
-        gamma = max(gamma, min(_ARRIVED * gamma, _LONG / self.algorithm.fidelity.lipschitz_max))
+        gamma = max(gamma, min(_ARRIVED * gamma, _LONG / float(self.algorithm.fidelity.lipschitz_max)))
         return gamma * (len(self.fidelity.available) / self._count)
 
     def finish(self, state: Any, algorithm: Any | None = None) -> tuple[Any, Any]:
@@ -166,7 +166,7 @@ class FallingSearch(SigmaRace):
     def _last(self, power: float) -> float:
         """The last sigma of a run."""
         longest = math.sqrt(self._weight(power) * _LONG / self.algorithm.fidelity.lipschitz_max)
-        return min(self.algorithm.parameters(1)[1], longest)
+        return min(float(self.algorithm.parameters(1)[1]), longest)
 
     def _weight(self, power: float) -> float:
         """lam of a run."""
