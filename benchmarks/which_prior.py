@@ -219,6 +219,19 @@ def show_tables(rows: list[dict[str, Any]]) -> None:
             print(f"| {', '.join(place)} | {' | '.join(cells)} |")
 
 
+def show_choice(rows: list[dict[str, Any]]) -> None:
+    """How far, in dB, the image that leaves least of the judging views is below the best, of scans with a truth."""
+    lost, rank = [], []
+    for place in dict.fromkeys((row["image"], row["scan"]) for row in rows if "snr" in row and "left" in row):
+        found = [row for row in rows if (row["image"], row["scan"]) == place and "snr" in row]
+        best, liked = max(found, key=lambda row: row["snr"]), min(found, key=lambda row: row["left"])
+        lost.append(best["snr"] - liked["snr"])
+        order = [np.argsort(np.argsort([sign * row[key] for row in found])) for sign, key in ((1, "left"), (-1, "snr"))]
+        rank.append(float(np.corrcoef(order[0], order[1])[0, 1]))
+        print(f"{', '.join(place)}: best {best['prior']}, least residual {liked['prior']}, {lost[-1]:.2f} dB below it")
+    print(f"mean loss {np.mean(lost):.2f} dB, worst {max(lost):.2f}; mean rank correlation {np.mean(rank):.2f}")
+
+
 def draw_images(
     folder: Path, name: str, what: str, part: tuple[slice, slice], rows: list[dict[str, Any]], file: Path
 ) -> None:
@@ -274,6 +287,7 @@ def main() -> None:
         rows = [json.loads(line) for line in (asked.folder / "results.jsonl").read_text().splitlines()]
         if asked.tables:
             show_tables(rows)
+            show_choice(rows)
         if asked.pictures:
             for (name, what), part in PICTURES.items():
                 file = asked.pictures / f"which-{name}.png"
