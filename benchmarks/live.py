@@ -8,7 +8,7 @@ An instrument in another process hands views to `plugstream acquire` over ZeroMQ
 browser does, and unpacks it. The time of a view is that from its `append` at the instrument to the first picture of a
 step that could draw it, by the run's own log; views count once the page has its first picture. Drawing on the screen is
 not counted. 2d: 1024 x 1024 pixels; 3d: 256^3 voxels, of which three slices are shown. Views are those of 200 golden
-angles over and over, as of a sample that turns.
+angles, 40 of the volume, over and over, as of a sample that turns.
 
 --long sends so many small views as fast as they are taken, with a page open, and prints the memory of all processes
 over time: what grows shows in the last column. `views` must equal what was sent: pictures are dropped, views never.
@@ -40,7 +40,7 @@ from plugstream.runs.replay import replay
 from plugstream.scans import open_scan
 
 PLUGSTREAM = [sys.executable, "-m", "plugstream"]
-ANGLES, FIRST = 200, 20
+FIRST = 20
 PARTS = ("to the run", "to the picture", "to the page")
 _STAMP = re.compile(r'"preview": "([0-9a-f-]+)"')
 
@@ -50,11 +50,12 @@ class Case(NamedTuple):
 
     simulate: str
     reconstruct: str
+    angles: int = 200
 
 
 CASES = {
     "2d": Case("--size 1024", "--sigma 0.5 --batch 10"),
-    "3d": Case("--size 256 --slices 256", "--sigma 0.5 --batch 4"),
+    "3d": Case("--size 256 --slices 256", "--sigma 0.5 --batch 4", 40),
     "small": Case("--size 64", "--sigma 0.5 --batch 4"),
 }
 
@@ -258,7 +259,7 @@ def main() -> None:
         for name in ["small"] if parsed.long else parsed.case:
             source = folder / f"{name}.zarr"
             if not source.exists():
-                words = ["simulate", str(source), "--instrument", "ct", "--order", "golden", "--views", str(ANGLES)]
+                words = ["simulate", str(source), "--instrument", "ct", "--order", "golden", "--views", str(CASES[name].angles)]
                 words += CASES[name].simulate.split()
                 subprocess.run([*PLUGSTREAM, *words], check=True, capture_output=True)
             if parsed.long:

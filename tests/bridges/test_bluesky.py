@@ -221,6 +221,22 @@ def test_a_result_is_written_back_with_what_it_was_made_from(tmp_path, capsys) -
             assert "4 of 4" in about["run"]["steps"]
             assert main(["publish", str(tmp_path / "run"), address]) == 2
             assert "has a run already" in capsys.readouterr().err
+            # A server that fails, or dies, between the container and its array: nothing stays, or the next removes it.
+            patch.setattr("tiled.client.container.Container.write_array", lambda *_, **__: 1 / 0)
+            words = ["publish", str(tmp_path / "run"), address, "--key", "half"]
+            assert main(words) == 2
+            assert "cannot write half" in capsys.readouterr().err
+            assert "half" not in from_uri(server.uri)
+            patch.setattr("plugstream.runs.tiled._remove", lambda *_: 1 / 0)
+            assert main(words) == 2
+            assert from_uri(server.uri)["half"].metadata["complete"] is False
+            patch.undo()
+            patch.setenv("TILED_API_KEY", server.api_key)
+            assert main(words) == 0, capsys.readouterr().err
+            half = from_uri(server.uri)["half"]
+            assert half.metadata["complete"] is True
+            assert np.array_equal(half["image"].read(), np.load(tmp_path / "run" / "result.npy"))
+            capsys.readouterr()
             assert main(["publish", str(tmp_path / "run"), f"{address}/metadata/nowhere"]) == 2
             assert "there is nothing there" in capsys.readouterr().err
             patch.setenv("TILED_API_KEY", "wrong")

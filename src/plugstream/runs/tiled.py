@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +25,8 @@ def publish_run(folder: str | Path, address: str, key: str | None = None) -> str
 
     The container `key` gets the array `image`, in the blocks that Tiled's client makes of it, and as its metadata what
     `plugstream info` says of the run, its settings, and the provenance of its scan: the address and the uid of the run
-    that was measured, if it was one. One that exists is refused.
+    that was measured, if it was one. One that exists is refused, unless it says `"complete": false`: what an earlier
+    attempt left whose server died is removed, and written again.
 
     Arguments: folder of a run that has a result; address of a container that may be written to; key, by default the
     name of the folder. The server's key is in TILED_API_KEY.
@@ -44,11 +47,24 @@ def publish_run(folder: str | Path, address: str, key: str | None = None) -> str
     name = path.resolve().name if key is None else key
     try:
         if name in node:
-            raise InputError(f"{place} has a {name} already; choose another with --key")
-        made = node.create_container(name, metadata=about)
-        made.write_array(image, key="image")
+            if node[name].metadata.get("complete") is not False:
+                raise InputError(f"{place} has a {name} already; choose another with --key")
+            _remove(node, name)
+        made = node.create_container(name, metadata={**about, "complete": False})
+        try:
+            made.write_array(image, key="image")
+            made.update_metadata({"complete": True})
+        except BaseException:
+            with contextlib.suppress(Exception):  # a server that is gone: the next attempt removes it
+                _remove(node, name)
+            raise
     except InputError:
         raise
     except Exception as error:  # of the network, or of a server that refuses
         raise StorageError(f"cannot write {name} to {place}: {first_line(error)}") from error
     return str(made.uri).replace("metadata//", "metadata/")  # of a container at the root
+
+
+def _remove(node: Any, name: str) -> None:
+    """Remove a container, and the array in it if there is one."""
+    node.delete_contents(name, recursive=True, external_only=False)

@@ -15,6 +15,7 @@ from plugstream.fidelity.abilities import as_fidelity
 from plugstream.models.base import Model
 from plugstream.models.suspects import Suspect
 from plugstream.models.views import spread_views
+from plugstream.solver.verdict.change import change_evidence
 from plugstream.solver.verdict.noise import Noise, band_noise, difference_noise, photon_noise
 from plugstream.solver.verdict.trials import left_over, refit, try_suspects
 
@@ -112,7 +113,8 @@ def explain(
     bounds; and after fits from the start to a few views with each suspect of the scan in turn (`try_suspects`).
 
     A run is flagged if a cause is clear (a factor of 1.6, or of 1.2 down to the noise; 6 for the prior, 2.5 for a
-    bound), or if 30 % or more of the data are unexplained. Model errors of good measurements, which no suspect
+    bound), if the sample changed while it was scanned (`change_evidence`, whatever the misfit), or if 30 % or more of
+    the data are unexplained. Model errors of good measurements, which no suspect
     explains, are not flagged below that.
 
     Arguments: fidelity, at the parameters that a run refined; image (*image_shape); suspects, a function that gives
@@ -128,12 +130,14 @@ def explain(
     misfit = float(rest.abs().double().square().sum()) / energy
     noise = _estimate(model, data, compared)
     enough = 0.0 if noise is None else noise.fraction
+    factor = None if early else change_evidence(model, rest, views)
+    changes = [] if factor is None else [Cause(_CHANGED, factor, _CHANGED_ADVICE)]
     if misfit <= max(_FACTOR * enough, _SMALL if noise is None else 0.0):
-        return Explanation(misfit, noise, True, (), len(views))
+        return Explanation(misfit, noise, not changes, tuple(changes), len(views))
     if early:
         missing = Cause("steps that are missing", 1.0, "take more of them")
         return Explanation(misfit, noise, False, (missing,), len(views))
-    causes = _outliers(rest, compared, enough)
+    causes = changes + _outliers(rest, compared, enough)
     dear = not (model.linear or model.intensities)
     if dear and misfit < _DEAR:
         return Explanation(misfit, noise, not causes, tuple(causes), len(views))
@@ -153,6 +157,8 @@ def explain(
     return Explanation(misfit, noise, not flagged, tuple(causes), len(views))
 
 
+_CHANGED = "a sample, or a beam, that changed during the scan"
+_CHANGED_ADVICE = "the image is a mean over time; --window N takes the last N views of a scan that is followed"
 _LIFT = "lift the bound (--low none), or leave the metal's data out"
 _CONTRAST = "an object that the model cannot have: metal, or contrast beyond its bounds and approximations"
 _CONTRAST_ADVICE = "use a model with multiple scattering, lift the bounds, or leave the metal's data out"
