@@ -259,7 +259,16 @@ def main() -> None:
         for name in ["small"] if parsed.long else parsed.case:
             source = folder / f"{name}.zarr"
             if not source.exists():
-                words = ["simulate", str(source), "--instrument", "ct", "--order", "golden", "--views", str(CASES[name].angles)]
+                words = [
+                    "simulate",
+                    str(source),
+                    "--instrument",
+                    "ct",
+                    "--order",
+                    "golden",
+                    "--views",
+                    str(CASES[name].angles),
+                ]
                 words += CASES[name].simulate.split()
                 subprocess.run([*PLUGSTREAM, *words], check=True, capture_output=True)
             if parsed.long:
