@@ -3,6 +3,7 @@
     python benchmarks/falling.py ../shared/data/paper-images --count 3 --size 128
     python benchmarks/falling.py ../shared/data/images/BSD68 --first 4 --every 17 --size 128
     python benchmarks/falling.py ../shared/data/paper-images --count 2 --instrument ct mri
+    python benchmarks/falling.py ../shared/data/paper-images --count 2 --instrument ct --views 600 --levels 200 2000
 
 Of each picture scans are made at three levels of noise, with noise of its own, and reconstructed as `plugstream
 reconstruct scan.zarr --denoiser bm3d` does, until the image has arrived. Prints SNR, denoiser calls and seconds of both
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import math
 import tempfile
 import time
 import warnings
@@ -29,10 +31,14 @@ GAIN, CALLS = 0.5, 0.5
 FALLS = {"born-2d": "12", "ct": "24", "mri": "12"}  # as runs have it by themselves
 
 
-def simulate(scan: Path, name: str, picture: Path, size: int, level: float, seed: int) -> None:
+def simulate(
+    scan: Path, name: str, picture: Path, size: int, level: float, seed: int, views: int | None = None
+) -> None:
     """Write a scan of a picture."""
     words, flag, _ = OTHERS[name]
     given = dict(zip(words[::2], words[1::2], strict=True)) | {"--size": size}
+    if views is not None:
+        given |= {"--acceleration": math.pi / 2 * size / views} if name == "mri" else {"--views": views}
     if name == "born-2d":
         given["--width"] = f"{size / 6 * WAVELENGTH:.9g}"
     typed = ["simulate", scan, "--instrument", name, "--picture", picture, flag, f"{level:g}", "--noise-seed", seed]
@@ -41,14 +47,14 @@ def simulate(scan: Path, name: str, picture: Path, size: int, level: float, seed
             raise SystemExit(f"cannot simulate {name}")
 
 
-def compare(name: str, pictures: list[Path], size: int, denoiser: str) -> None:
+def compare(name: str, pictures: list[Path], asked: argparse.Namespace) -> None:
     """Print the rows of an instrument and their means."""
-    rows = []
+    rows, denoiser = [], asked.denoiser
     for seed, picture in enumerate(pictures):
-        for level in OTHERS[name][2]:
+        for level in asked.levels or OTHERS[name][2]:
             with tempfile.TemporaryDirectory() as made:
                 scan, row = Path(made) / "scan.zarr", []
-                simulate(scan, name, picture, size, level, seed)
+                simulate(scan, name, picture, asked.size, level, seed, asked.views)
                 for way in ("none", FALLS[name]):
                     begun = time.perf_counter()
                     found = reconstruct(scan, ["--denoiser", denoiser, "--fall", way])
@@ -74,11 +80,13 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=64, help="pixels a side")
     parser.add_argument("--instrument", nargs="+", choices=("born-2d", "ct", "mri"), default=["born-2d"])
     parser.add_argument("--denoiser", default="bm3d")
+    parser.add_argument("--views", type=int, help="views of a scan, 60 or 25 spokes if not given")
+    parser.add_argument("--levels", type=float, nargs="+", help="photons or input SNRs, three usual ones if not given")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     pictures = sorted(asked.pictures.glob("*.png"))[asked.first :: asked.every][: asked.count]
     for name in asked.instrument:
-        compare(name, pictures, asked.size, asked.denoiser)
+        compare(name, pictures, asked)
 
 
 if __name__ == "__main__":

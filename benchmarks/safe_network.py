@@ -1,11 +1,11 @@
 """Whether the paper's iteration converges with a denoiser that is called safe: random problems of all instruments.
 
     python benchmarks/safe_network.py ../shared/data/images/BSD68 --problems 100 --processes 2
-    python benchmarks/safe_network.py ../shared/data/images/BSD68 --denoiser --denoiser bm3d
+    python benchmarks/safe_network.py ../shared/data/images/BSD68 --flags --denoiser bm3d
 
 The seed of a problem draws an instrument, a picture, a level of noise, a constant sigma of 0.5 to 10 % of the image's
 range, and whether a step uses all views or few. `plugstream reconstruct` then goes so many steps without momentum, as
-it does by default or with the flags that follow --denoiser. Counts the runs that diverge, whose distance to a fixed
+it does by default or with the flags that are given last. Counts the runs that diverge, whose distance to a fixed
 point ||x - P(x)||^2 ends above a tenth of its start, and prints to which part of it the distance falls, for the median
 and the worst problem: with all views, and with few, whose gradients have a variance that keeps it from zero.
 """
@@ -54,16 +54,17 @@ def solve(pictures: list[Path], iterations: int, flags: list[str], seed: int) ->
     problem = {"seed": seed, "instrument": instrument, "noise": level, "sigma": sigma, "few": few}
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         scan, out, errors = Path(folder) / "scan.zarr", Path(folder) / "run", io.StringIO()
-        simulate = ["simulate", scan, "--instrument", instrument, *words.split(), noise, level, "--noise-seed", seed]
-        simulate += [] if instrument == "odt-3d" else ["--picture", picture]
-        run = ["reconstruct", scan, "--out", out, "--sigma", f"{sigma:.3g}%", "--momentum", "none", "--threads", 1]
-        run += ["--iterations", iterations, "--checkpoint", 0, "--report-format", "none", *flags]
+        simulate: list[Any] = ["simulate", scan, "--instrument", instrument, *words.split(), noise, level]
+        simulate += ["--noise-seed", seed, *([] if instrument == "odt-3d" else ["--picture", picture])]
+        run: list[Any] = ["reconstruct", scan, "--out", out, "--sigma", f"{sigma:.3g}%", "--momentum", "none"]
+        run += ["--threads", 1, "--iterations", iterations, "--checkpoint", 0, "--report-format", "none", *flags]
         run += [] if few else ["--sampler", "all"]
         with contextlib.redirect_stderr(errors):
-            codes = [command([str(word) for word in words]) for words in (simulate, run)]
+            codes = [command([str(word) for word in typed]) for typed in (simulate, run)]
         if codes[0] != 0 or codes[1] not in (0, 3):
-            raise SystemExit(f"problem {problem}: {errors.getvalue().strip().splitlines()[-1]}")
-        distances = [m.values["distance"] for m in replay(out / "events.jsonl").measured if "distance" in m.values]
+            return problem | {"error": errors.getvalue().strip().splitlines()[-1]}
+        measured = [m.values["distance"] for m in replay(out / "events.jsonl").measured if "distance" in m.values]
+    distances = [float("inf") if value is None else value for value in measured]
     return problem | {"first": distances[0], "last": distances[-1], "ratio": distances[-1] / distances[0]}
 
 
@@ -75,16 +76,19 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=500)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--results", type=Path, help="file to add each problem's result to, as a line of JSON")
-    parser.add_argument("--denoiser", nargs=argparse.REMAINDER, default=["--denoiser", "unet"], metavar="FLAG")
+    parser.add_argument("--flags", nargs=argparse.REMAINDER, default=["--denoiser", "unet"], metavar="FLAG")
     arguments = parser.parse_args()
     pictures = sorted(arguments.pictures.glob("*.png"))
-    work = partial(solve, pictures, arguments.iterations, arguments.denoiser)
+    work = partial(solve, pictures, arguments.iterations, arguments.flags)
     results = []
     with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
         seeds = range(arguments.first, arguments.first + arguments.problems)
         for future in as_completed([pool.submit(work, seed) for seed in seeds]):
             results.append(future.result())
             line = json.dumps(results[-1])
+            if "error" in results[-1]:
+                pool.shutdown(cancel_futures=True)
+                raise SystemExit(line)
             print(line, flush=True)
             if arguments.results is not None:
                 with arguments.results.open("a") as file:

@@ -29,7 +29,7 @@ class Solver(BaseSolver):  # type: ignore[misc]
     requirements = ("pip:plugstream",)
     sampling_strategy = "run_once"
     parameters = {"denoiser": ["BM3D", "TV"], "iterations": [60]}  # noqa: RUF012  # as benchopt wants it
-    sigmas = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+    sigmas = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 
     def set_objective(self, train_dataset: Any, physics: Any, image_size: Any = None) -> None:
         """What the benchmark hands over."""

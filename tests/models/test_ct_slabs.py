@@ -37,7 +37,7 @@ def slabbed(model: CTModel, slices: int, device: str = "cpu") -> SlabbedCT:
 def test_products_are_those_of_the_whole_volume(name, device):
     model = CTModel(BEAMS[name], VOXELS)
     image = torch.rand(VOXELS.shape, generator=torch.Generator().manual_seed(0))
-    for slices in (1, 4):
+    for slices in (1, 4) if name == "cone" else (4,):
         by_slabs = slabbed(model, slices, device)
         for views in (None, torch.tensor([5, 0, 3])):
             data = model.forward(image, views)

@@ -138,7 +138,9 @@ def test_it_is_the_default_where_the_denoiser_is_given_and_nothing_else(scan, wo
     [
         (["--instrument", "ct", "--size", "24", "--views", "40"], 24),
         (["--instrument", "ct", "--size", "24", "--views", "300"], 24),
-        (["--instrument", "ct", "--size", "24", "--views", "20"], None),  # too few to hold some out
+        (["--instrument", "ct", "--size", "24", "--views", "12"], 24),  # judged by a part of each view's data
+        (["--instrument", "born-2d", "--size", "24", "--views", "4"], 12),
+        (["--instrument", "ct", "--size", "24", "--views", "2"], None),
         (["--instrument", "ct", "--size", "24", "--views", "40", "--arc", "60"], None),  # angles are missing
         (["--instrument", "mri", "--size", "32", "--acceleration", "1"], 12),
     ],

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from plugstream.denoisers import TV
 from plugstream.denoisers.tiles import Tiles
 from plugstream.models.ct_slabs import SlabbedCT
 from plugstream.runs import slabs
@@ -19,7 +20,7 @@ from plugstream.settings import resolve
 from small_run import main
 
 RUN = ["--sigma", "0.05", "--sampler", "epochs", "--batch", "4", "--iterations", "6", "--every", "3", "--threads", "1"]
-RUN += ["--tile", "5", "--halo", "3"]
+RUN += ["--tile", "5", "--halo", "1"]
 SHAPE = (14, 16, 16)
 
 
@@ -32,24 +33,18 @@ def scan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def small_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device, here the CPU, that has room for a few slices."""
+def small_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A device, here the CPU, that has room for a few slices; the words that say so."""
     monkeypatch.setattr(slabs, "is_gpu", lambda device: True)
     monkeypatch.setattr("plugstream.runs.footprint.process_memory", lambda device: 0.0)
     monkeypatch.setattr("plugstream.models.ct_slabs.slices_at_once", lambda *_: 5)
-
-    def room(device: torch.device) -> float:
-        from plugstream.denoisers import TV
-
-        part = Footprint.of(TV(ndim=3), SHAPE, torch.float32, 0.0, in_memory=False, device=torch.device("cuda"))
-        return (part.fixed + 18 * (slabs.ON_GPU + 9) * part.slice) / slabs.SHARE
-
-    monkeypatch.setattr(slabs, "gpu_memory", room)
+    part = Footprint.of(TV(ndim=3), SHAPE, torch.float32, 0.0, in_memory=False, device=torch.device("cuda"))
+    return ["--memory", f"{(part.fixed + 18 * (slabs.ON_GPU + 9) * part.slice) / 1e3:.3f}kB"]
 
 
 @pytest.mark.parametrize("words", [[], ["--along", "z"]])
 def test_the_image_is_that_of_a_run_on_all_of_it(scan, tmp_path, small_gpu, monkeypatch, capsys, words):
-    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "slabs"), *RUN, *words]) == 0
+    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "slabs"), *RUN, *small_gpu, *words]) == 0
     assert "stays in the CPU's memory" in capsys.readouterr().err
     monkeypatch.setattr(slabs, "is_gpu", lambda device: False)
     assert main(["reconstruct", str(scan), "--out", str(tmp_path / "whole"), *RUN, *words]) == 0
@@ -58,8 +53,8 @@ def test_the_image_is_that_of_a_run_on_all_of_it(scan, tmp_path, small_gpu, monk
 
 
 def test_a_run_that_goes_on_has_the_same_bits(scan, tmp_path, small_gpu):
-    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "whole"), *RUN]) == 0
-    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "part"), *RUN, "--iterations", "3"]) == 0
+    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "whole"), *RUN, *small_gpu]) == 0
+    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "part"), *RUN, *small_gpu, "--iterations", "3"]) == 0
     assert main(["resume", str(tmp_path / "part"), "--iterations", "6"]) == 0
     got, want = (np.load(tmp_path / name / "result.npy") for name in ("part", "whole"))
     assert np.array_equal(got, want)
@@ -70,8 +65,9 @@ def test_the_plan_has_a_model_and_a_denoiser_by_slabs(scan, small_gpu):
         ("algorithm", "sigma", 0.05),
         ("algorithm", "iterations", 2),
         ("compute", "tile", 9),
-        ("compute", "halo", 3),
+        ("compute", "halo", 1),
     ]
+    asked.append(("compute", "memory", small_gpu[1]))
     settings = resolve(None, asked, instrument="ct")
     stored = open_scan(scan)
     made = plan(prepare(settings), stored)
@@ -84,5 +80,5 @@ def test_the_plan_has_a_model_and_a_denoiser_by_slabs(scan, small_gpu):
 
 def test_too_little_memory_of_the_cpu_is_said(scan, small_gpu, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(slabs, "free_memory", lambda: 1e6)
-    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), *RUN]) == 2
+    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), *RUN, *small_gpu]) == 2
     assert "of the CPU's, and" in capsys.readouterr().err

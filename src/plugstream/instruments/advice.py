@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from plugstream.instruments.declarations import Advice
 
-# Views with which sigma and the step fall together: enough to hold some out, and few enough to use all in the last
-# steps (docs/sigma-search.md has up to 1,500).
-_FEWEST, _MOST = 25, 2048
+# Views with which sigma and the step fall together: few enough to use all in the last steps (docs/sigma-search.md has 3
+# to 1,500).
+_FEWEST, _MOST = 3, 2048
 
 
 def advise_momentum(limit: float, batch: int) -> tuple[Advice, ...]:

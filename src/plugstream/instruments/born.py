@@ -216,8 +216,10 @@ class Born2D(Instrument):
         The choice needs views to judge by and the usual number of steps: earlier, a denoiser whose sigma is a level of
         noise does not show what it leaves in the image.
         """
-        if min(self.grid.shape) < _LEAST_SIDE or n_views < _MANY:
+        if min(self.grid.shape) < _LEAST_SIDE:
             return ()
+        if n_views < _MANY:
+            return advise_fall(n_views, 12)
         why = "no denoiser is given, so that it is tnrd unless held-out views ask for another (--denoiser, --rivals)"
         name, short = ("denoiser", "name"), (("algorithm", "iterations"), ("algorithm", "search"))
         return (

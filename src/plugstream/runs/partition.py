@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _FILE = "blocks.json"
 # Of what the model, which was measured on CPUs, says, this part a run takes at least.
-_SURE = {"cpu": 0.75, "cuda": 0.5}
+SURE = {"cpu": 0.75, "cuda": 0.5}
 
 
 class Planned(Protocol):
@@ -77,7 +77,7 @@ def choose_partition(plan: Planned, scan: Scan) -> Partition | None:
     if volume.bytes(depth) <= limit:
         return None
     if (obstacle := find_obstacle(plan, scan)) is not None:
-        least = _SURE[device.type] * volume.bytes(depth)
+        least = SURE[device.type] * volume.bytes(depth)
         if settings.compute.memory is not None or least > volume.process + free_on_device(device):
             shape = " x ".join(map(str, space.shape))
             raise InputError(

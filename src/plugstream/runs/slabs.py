@@ -10,7 +10,7 @@ import torch
 from plugstream.base.capacity import format_size, free_memory, parse_size
 from plugstream.base.errors import InputError
 from plugstream.runs.footprint import ON_GPU, SHARE, Footprint, Worker, warm_fields
-from plugstream.runs.partition import Planned, find_obstacle
+from plugstream.runs.partition import SURE, Planned, find_obstacle
 
 if TYPE_CHECKING:
     from plugstream.denoisers.base import Denoiser
@@ -32,8 +32,9 @@ def choose_worker(plan: Planned, scan: Scan) -> Worker | None:
     data = scan.n_views * math.prod(plan.instrument.data_shape) * dtype.itemsize
     in_memory = data <= settings.scan.in_memory * 1e6
     needed = Footprint.of(plan.denoiser, shape, dtype, data / depth, in_memory=in_memory, device=device).bytes(depth)
-    limit = SHARE * gpu_memory(device) if settings.compute.memory is None else parse_size(settings.compute.memory)
-    if needed <= limit or find_obstacle(plan, scan) is None:
+    memory = settings.compute.memory
+    limit, sure = (SHARE * gpu_memory(device), SURE["cuda"]) if memory is None else (parse_size(memory), 1.0)
+    if sure * needed <= limit or find_obstacle(plan, scan) is None:
         return None
     tile = _slices_at_once(plan.denoiser, shape, dtype, limit, settings.compute.halo)
     if tile is None or tile < 1:

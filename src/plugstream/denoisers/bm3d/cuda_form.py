@@ -23,8 +23,8 @@ from plugstream.denoisers.bm3d.reference import group_size
 from plugstream.denoisers.bm3d.transforms import correlations, transform
 
 AT_ONCE = 1 << 19  # pixels of the images that are denoised at a time, which is enough to fill a GPU
-NUMBERS = 464  # in memory for each of these pixels: spectra, keys, filtered blocks and lists
-_BANDS = 2  # in a graph; measured on an H200
+NUMBERS = 440  # in memory for each of these pixels: spectra, keys or filtered blocks, and lists
+_BANDS = 3  # in a graph; measured on an H200
 
 
 def serves(images: Tensor) -> bool:
@@ -95,7 +95,7 @@ def _stage(launches: Launches, basic: Tensor | None, spectra: Tensor, largest: T
     analysis, synthesis, window = matrices(name, profile.kaiser)
     common, factor = common_table(name, images.device), float(profile.threshold if first else profile.wiener)
     size = group_size((launches.height, launches.width), profile.radius, profile.group1 if first else profile.group2)
-    matches, filtered = launches.prepare(size)
+    matches, filtered = launches.prepare(size, apart=branches.parallel)
     with branches[0]:
         guide = None if first else launches.transform(guides, analysis)
     for k, band in enumerate(launches.bands(_BANDS if branches.parallel else 1), start=1):

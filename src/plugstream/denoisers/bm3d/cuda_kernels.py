@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from plugstream.denoisers.bm3d.reference import group_size
 
 _STRIP, _TALL, _TILE = 32, 4, 57  # columns and rows of a block of `transform`, columns of one of `gather`
 _THREADS = 256
-_LISTED = 64  # blocks of a position that are not in its chain, sixteens of them
+_LISTED = 32  # blocks of a position that are not in its chain, sixteens of them
 # Measured on an H200 at 256 x 256 and 512 x 512.
 _REFERENCES = 5  # references below each other in one block of the matching,
 _SIDE = 3  # as many side by side, and
@@ -144,17 +145,24 @@ class Launches:
         self._launch("transform", across, down, matrix=analysis, images=images, spectra=out)
         return out
 
-    def prepare(self, size: int) -> tuple[Matches, Filtered]:
-        """Memory for what `measure`, `choose` and `filter` find, for groups of so many blocks."""
+    def prepare(self, size: int, *, apart: bool = True) -> tuple[Matches, Filtered]:
+        """Memory for what `measure`, `choose`, `filter` and `gather` find, for groups of so many blocks.
+
+        Unless `apart`, blocks are where the keys were: all groups are to be chosen before the first is filtered.
+        """
         references, positions = self.rows * self.columns, self.down * self.across
         options: dict[str, Any] = {"dtype": torch.int32, "device": self.images.device}
-        keys = torch.empty((self.count, references, _DOWN, count_lanes(self.profile.radius)), **options)
+        keys = (self.count, references, _DOWN, count_lanes(self.profile.radius))
+        blocks = (self.count, references, size, 64)
+        first, last = math.prod(keys), math.prod(blocks)
+        memory = torch.empty(first + last if apart else max(first, last), **options)
         groups, following = torch.empty((2, self.count, references, size), **options)
         heads = torch.zeros((self.count, positions, 2), **options)
-        matches = Matches(keys, groups, heads, torch.empty((self.count, positions, _LISTED), **options), following)
+        lists = torch.empty((self.count, positions, _LISTED), **options)
+        matches = Matches(memory[:first].view(keys), groups, heads, lists, following)
         rows = (self.count, self.down, self.width)
-        shapes = (self.count, references, size, 64), (self.count, references), (*rows, BLOCK), rows
-        return matches, Filtered(*(torch.empty(shape, device=self.images.device) for shape in shapes))
+        others = (torch.empty(shape, device=heads.device) for shape in ((self.count, references), (*rows, BLOCK), rows))
+        return matches, Filtered(memory[-last:].view(torch.float32).view(blocks), *others)
 
     def measure(self, guides: Tensor, matches: Matches, band: Band) -> None:
         """Find the keys of the candidates of a band's references."""
