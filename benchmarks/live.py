@@ -259,8 +259,8 @@ def main() -> None:
         for name in ["small"] if parsed.long else parsed.case:
             source = folder / f"{name}.zarr"
             if not source.exists():
-                words = ["simulate", str(source), "--instrument", "ct", "--order", "golden", "--views", str(CASES[name].angles)]
-                words += CASES[name].simulate.split()
+                words = ["simulate", str(source), "--instrument", "ct", "--order", "golden"]
+                words += ["--views", str(CASES[name].angles), *CASES[name].simulate.split()]
                 subprocess.run([*PLUGSTREAM, *words], check=True, capture_output=True)
             if parsed.long:
                 run_long(parsed.long, source, parsed.more)

@@ -48,12 +48,7 @@ VOLUME_PRIORS = {
     "free": ["--denoiser", "unet", "--profile", "free"],
 }
 VOLUMES = ("ellipsoids-parallel", "foam-cone")  # of volume_priors
-# What is drawn, and which part of it.
-PICTURES = {
-    ("chart", "few views"): np.s_[30:126, 20:116],
-    ("cells", "low dose"): np.s_[60:156, 40:136],
-    ("tooth", "30 views"): np.s_[100:260, 100:260],
-}
+PICTURES = (("chart", "low dose"), ("cells", "low dose"), ("tooth", "30 views"))  # those that are there are drawn
 Image = NDArray[Any]
 
 
@@ -219,10 +214,21 @@ def show_tables(rows: list[dict[str, Any]]) -> None:
             print(f"| {', '.join(place)} | {' | '.join(cells)} |")
 
 
-def draw_images(
-    folder: Path, name: str, what: str, part: tuple[slice, slice], rows: list[dict[str, Any]], file: Path
-) -> None:
-    """A part of the truth (or of the reference) and of each image, and below the errors, grey where there is none."""
+def show_choice(rows: list[dict[str, Any]]) -> None:
+    """How far, in dB, the image that leaves least of the judging views is below the best, of scans with a truth."""
+    lost, rank = [], []
+    for place in dict.fromkeys((row["image"], row["scan"]) for row in rows if "snr" in row and "left" in row):
+        found = [row for row in rows if (row["image"], row["scan"]) == place and "snr" in row]
+        best, liked = max(found, key=lambda row: row["snr"]), min(found, key=lambda row: row["left"])
+        lost.append(best["snr"] - liked["snr"])
+        order = [np.argsort(np.argsort([sign * row[key] for row in found])) for sign, key in ((1, "left"), (-1, "snr"))]
+        rank.append(float(np.corrcoef(order[0], order[1])[0, 1]))
+        print(f"{', '.join(place)}: best {best['prior']}, least residual {liked['prior']}, {lost[-1]:.2f} dB below it")
+    print(f"mean loss {np.mean(lost):.2f} dB, worst {max(lost):.2f}; mean rank correlation {np.mean(rank):.2f}")
+
+
+def draw_images(folder: Path, name: str, what: str, rows: list[dict[str, Any]], file: Path) -> None:
+    """The middle of the truth, or of the reference, and of each image; below, its errors, grey where there is none."""
     from matplotlib.figure import Figure
     from PIL import Image as Pictures
 
@@ -235,6 +241,7 @@ def draw_images(
     names = [prior for prior in PRIORS if prior in found]
     figure = Figure(figsize=(1.55 * (len(names) + 1), 3.35), layout="constrained")
     axes = figure.subplots(2, len(names) + 1)
+    part = tuple(slice(size // 6, size - size // 6) for size in truth.shape)
     low, high = (float(np.percentile(truth, share)) for share in (0.5, 99.5))
     for column, prior in enumerate(["", *names]):
         image = truth if not prior else np.abs(np.load(folder / f"{name}, {what}, {prior}" / "result.npy"))
@@ -274,10 +281,11 @@ def main() -> None:
         rows = [json.loads(line) for line in (asked.folder / "results.jsonl").read_text().splitlines()]
         if asked.tables:
             show_tables(rows)
+            show_choice(rows)
         if asked.pictures:
-            for (name, what), part in PICTURES.items():
-                file = asked.pictures / f"which-{name}.png"
-                draw_images(asked.folder, name, what, part, rows, file)
+            for name, what in PICTURES:
+                if any((row["image"], row["scan"]) == (name, what) for row in rows):
+                    draw_images(asked.folder, name, what, rows, asked.pictures / f"which-{name}.png")
     elif not asked.scans:
         reconstruct_all(asked.folder, asked)
 

@@ -77,7 +77,8 @@ def test_lam_is_found_at_the_bottom_of_the_misfit(target, monkeypatch):
     while not state.ended:
         state = search.step(state)
     assert state.place_found == pytest.approx(target)
-    assert search.found_step(state) == pytest.approx(0.3 / 2**target)
+    longest = 150 / search.fidelity.lipschitz_max
+    assert search.found_step(state) == pytest.approx(max(0.3 / 2**target, min(0.3 / 2 ** (target - 0.5), longest)))
     assert list(state.powers) == ended
     assert len(set(ended)) == len(ended) <= 3 + 6
 
@@ -92,8 +93,8 @@ def test_a_long_step_lowers_the_last_sigma_instead(target, monkeypatch):
         state = search.step(state)
     longest = 150 / search.fidelity.lipschitz_max
     gamma = search.found_step(state)
-    assert gamma == pytest.approx(min(0.3 / 2**target, longest))
-    assert state.sigma**2 / gamma == pytest.approx(0.1**2 / 0.3 * 2**target)
+    assert gamma == pytest.approx(min(0.3 / 2 ** (target - 0.5), longest))  # sqrt(2) longer, if not the longest
+    assert state.sigma == pytest.approx(min(0.1, math.sqrt(0.1**2 / 0.3 * 2**target * longest)))
     algorithm, start = search.finish(state)
     assert (algorithm.sigma, algorithm.step_size) == (state.sigma, gamma)
     best = state.powers[int(np.argmin(state.misfits))]

@@ -113,7 +113,7 @@ def test_a_run_makes_its_map_and_goes_on_with_one_that_was_interrupted(tmp_path,
     assert found.shape == (24, 24)
     assert (found >= 0).all()
     texts = [note.text for note in replay(tmp_path / "whole" / "events.jsonl").notes]
-    assert any("within twice its map at" in text for text in texts)
+    assert any("within twice that at" in text for text in texts)
 
     keep = error_maps.ErrorMap._save
 

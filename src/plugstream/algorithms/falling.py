@@ -24,6 +24,9 @@ _FALL, _LONGEST, _LONG = 3.75, 500.0, 150.0
 _RATIO, _FARTHEST = 2.0, 6
 # The best lam over that of the noise, roughly.
 _NOISE = 0.64
+# How much longer the last step is than that of the best run, up to the longest: a run ends before it has arrived, and
+# until it has the prior goes on smoothing.
+_ARRIVED = math.sqrt(2.0)
 # The most runs.
 _RUNS = 12
 
@@ -64,7 +67,8 @@ class FallingSearch(SigmaRace):
     number, with n views in d, would make lam = v / n the weight of a prior -log p. So the second run has the power of
     two times the first lam that is next to 0.64 times that, at least a factor of two away; the others are neighbours,
     until the best run has both its neighbours. lam is then at the bottom of the parabola through these three, and the
-    algorithm goes on from the last image of the best run, with its last sigma and gamma = sigma^2 / lam, which stay.
+    algorithm goes on from the last image of the best run, with its last sigma and gamma = sqrt(2) sigma^2 / lam, 150/L
+    at most, which stay: until ADMM has arrived, the prior smooths more than in so few steps.
 
     Many views: where steps use all n of them, runs use m = `most` at most, evenly spaced, since m views say what v is
     as well as n do. lam = v / m of the runs is then v / n for all views, so gamma is n / m times as long at the end.
@@ -112,8 +116,9 @@ class FallingSearch(SigmaRace):
 
     def found_step(self, state: Any) -> float:
         """gamma of a search that has ended, for all views."""
-        longer = len(self.fidelity.available) / self._count
-        return float(state.sigma**2 / self._weight(state.place_found)) * longer
+        gamma = float(state.sigma**2 / self._weight(state.place_found))
+        gamma = max(gamma, min(_ARRIVED * gamma, _LONG / float(self.algorithm.fidelity.lipschitz_max)))
+        return gamma * (len(self.fidelity.available) / self._count)
 
     def finish(self, state: Any, algorithm: Any | None = None) -> tuple[Any, Any]:
         """The algorithm with the step found, and the state from which it continues, with its dual.
@@ -161,7 +166,7 @@ class FallingSearch(SigmaRace):
     def _last(self, power: float) -> float:
         """The last sigma of a run."""
         longest = math.sqrt(self._weight(power) * _LONG / self.algorithm.fidelity.lipschitz_max)
-        return min(self.algorithm.parameters(1)[1], longest)
+        return min(float(self.algorithm.parameters(1)[1]), longest)
 
     def _weight(self, power: float) -> float:
         """lam of a run."""

@@ -128,10 +128,10 @@ def with_error(rows: Rows, error: NDArray[Any], space: ImageSpace) -> list[list[
 
 
 def with_uncertainty(rows: Rows, errors: NDArray[Any], space: ImageSpace) -> list[list[Panel]]:
-    """Rows of `arrange_panels` with those of a map of the expected error, which is real, on its own scale."""
+    """Rows of `arrange_panels` with those of an error map, which is real, on its own scale."""
     finite = errors[np.isfinite(errors)]
     most = float(np.quantile(finite, 0.999)) if finite.size and finite.max() > 0 else 1.0
-    return _with_map(rows, "expected error", errors, Shades(0.0, most, "expected error"), space)
+    return _with_map(rows, "error from noise and views", errors, Shades(0.0, most, "error"), space)
 
 
 def _with_map(rows: Rows, name: str, values: NDArray[Any], shades: Shades, space: ImageSpace) -> list[list[Panel]]:

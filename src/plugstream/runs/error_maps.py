@@ -35,7 +35,7 @@ def check_error_map(halves: int | None, n_views: int, *, blocks: bool) -> None:
 
 def map_space(space: ImageSpace) -> ImageSpace:
     """The space of the map of an image's errors: as that of the image, with real values."""
-    return replace(space, is_complex=False, quantity=f"expected error of {space.quantity}")
+    return replace(space, is_complex=False, quantity=f"error of {space.quantity}, from noise and views")
 
 
 class ErrorMap:
@@ -67,12 +67,12 @@ class ErrorMap:
         space = self.space
         save_image(errors.float(), self.folder / "uncertainty", map_space(space))
         size = f"{float(errors.square().mean().sqrt()):.3g}"
-        text = f"expected error {size} (root mean square over the image)"
+        text = f"noise and the choice of views move the image by {size} (root mean square)"
         if truth is not None:
             truth = truth.to(errors.device)
             turned = align_phase(image, truth, space.ndim) if space.free_phase else image
             part = coverage((turned - truth).to(errors.device), errors)
-            text += f"; the true one is within twice its map at {100 * part:.0f} % of the pixels"
+            text += f"; the true error is within twice that at {100 * part:.0f} % of the pixels"
         return text
 
     def _begun(self, state: Any) -> ErrorSum | None:

@@ -1,4 +1,4 @@
-"""How sure an image is: a map of the expected error, from images of halves of the views."""
+"""How sure an image is: how far noise and the choice of views move each pixel, from images of halves of the views."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def error_sums(
 def error_map(
     algorithm: Any, state: Any, *, halves: int = 16, steps: int = 40, seed: int = 0, phase: Phase = "free"
 ) -> Tensor:
-    r"""The error to expect at each pixel of an image, as far as the data show it.
+    r"""The error at each pixel of an image that comes from noise and from the choice of views.
 
     From the image of all n views the algorithm continues with n/2 of them, drawn at random, to an image x_r; likewise
     for other halves. Then

@@ -9,7 +9,7 @@
     filtered: "filtered back-projection",
     gridding: "gridding",
     backprojection: "first back-projection",
-    uncertainty: "expected error",
+    uncertainty: "error from noise and views",
     start: "start",
     truth: "truth",
   };
