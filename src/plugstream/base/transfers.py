@@ -91,7 +91,7 @@ def _locked(size: int = _PIECE) -> Iterator[Tensor]:
     except IndexError:
         found = torch.empty((2, 0), dtype=torch.uint8)
     if found.shape[1] < size:
-        found = torch.empty((2, -(-size // 16) * 16), dtype=torch.uint8, pin_memory=True)  # whole numbers of any kind
+        found = torch.empty((2, size), dtype=torch.uint8, pin_memory=True)
     try:
         yield found
     finally:
