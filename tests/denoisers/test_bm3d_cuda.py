@@ -5,7 +5,6 @@ Without a GPU the kernels run on the CPU, thread by thread.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,16 +88,12 @@ def test_bands_have_every_reference_once(height, step):
     for parts in (1, 2, 3, 7):
         bands = launches.bands(parts)
         assert [k for band in bands for k in band.references] == list(range(launches.rows * launches.columns))
-        assert [y for band in bands for y in band.complete] == list(range(launches.down))
-        for band, later in itertools.pairwise(bands):  # which do not reach what is complete
-            top = reference.reference_positions(height, step)[later.references[0] // launches.columns]
-            assert not len(band.complete) or band.complete[-1] < top - 4
         for band in bands:  # the groups of rows that are measured have its references
             regular = (height - 8) // step // cuda_kernels._REFERENCES + 1
             rows = {
                 row
                 for group in band.rows
-                for row in (range(launches.rows)[5 * group : 5 * group + 5] if group < regular else [launches.rows - 1])
+                for row in (range(launches.rows)[4 * group : 4 * group + 4] if group < regular else [launches.rows - 1])
             }
             if (height - 8) % step and regular not in band.rows:
                 rows.discard(launches.rows - 1)
@@ -152,9 +147,7 @@ def test_blocks_become_the_image_of_the_torch_form(kernels):
     analysis, synthesis, window = cuda_form.matrices("dct", PROFILE.kaiser)
     filtered.blocks.copy_(blocks)
     filtered.shares.copy_(shares)
-    for rows in (range(5), range(5, launches.down)):
-        launches.gather(chains, filtered, torch.ones(2), synthesis, window, rows)
-    got = launches.fold(filtered, synthesis, window)
+    got = launches.assemble(chains, filtered, torch.ones(2), synthesis, window)
     total = torch.zeros(positions, 64).index_add_(0, groups[0].flatten(), blocks[0].flatten(0, 1))
     weight = torch.zeros(positions).index_add_(0, groups[0].flatten(), shares[0].repeat_interleave(size))
     want = reference._put_together(total, weight, torch.tensor(list(analysis)).view(8, 8), z[0].shape, PROFILE)
@@ -201,7 +194,7 @@ def test_filtered_groups_are_those_of_the_torch_form(tmp_path, size, first):
     for band in launches.bands(2):
         common, factor = cuda_form.common_table(name, z.device), 2.7 if first else 0.65
         launches.filter(groups.int(), noisy_spectra, None if first else guides, common, factor, filtered, band)
-    blocks, shares = filtered.blocks, filtered.shares
+    blocks, shares = filtered
     along = torch.from_numpy(haar(size)).float()
     white = correlations(name)
     table = torch.from_numpy(np.concatenate([white[:, :0:-1], white], axis=1)).float()

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from plugstream.base.cuda_graphs import Branches, GraphCall
 from plugstream.base.cuda_source import has_compiler
-from plugstream.denoisers.bm3d.cuda_kernels import Launches
+from plugstream.denoisers.bm3d.cuda_kernels import Filtered, Launches, Matches
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size
 from plugstream.denoisers.bm3d.transforms import correlations, transform
 
 AT_ONCE = 1 << 19  # pixels of the images that are denoised at a time, which is enough to fill a GPU
-NUMBERS = 440  # in memory for each of these pixels: spectra, keys or filtered blocks, and lists
-_BANDS = 3  # in a graph; measured on an H200
+NUMBERS = 464  # in memory for each of these pixels: spectra, keys, filtered blocks and lists
+_BANDS = 2  # in a graph; measured on an H200
 
 
 def serves(images: Tensor) -> bool:
@@ -62,12 +62,15 @@ def _graph_call(profile: Profile, stages: int) -> GraphCall:
         with branches[0]:
             spectra = launches.transform(images, matrices("bior15", profile.kaiser)[0])
             largest = torch.linalg.vector_norm(images, math.inf, dim=(1, 2))
-        basic = _stage(launches, None, spectra, largest, branches)
+        blocks = _filter(launches, None, spectra, branches)
+        if stages == 2:
+            with branches[0]:
+                spectra = launches.transform(images, matrices("dct", profile.kaiser)[0])
+        basic = launches.assemble(*blocks, largest, *matrices("bior15", profile.kaiser)[1:])
         if stages == 1:
             return basic
-        with branches[0]:
-            spectra = launches.transform(images, matrices("dct", profile.kaiser)[0])
-        return _stage(launches, basic, spectra, largest, branches)
+        blocks = _filter(launches, basic, spectra, branches)
+        return launches.assemble(*blocks, largest, *matrices("dct", profile.kaiser)[1:])
 
     return GraphCall(denoise, steady=(1,), in_place=True)
 
@@ -83,31 +86,28 @@ def match(guide: Tensor, profile: Profile, most: int) -> Tensor:
     return matches.groups.long().reshape(*guide.shape[:-2], *matches.groups.shape[1:])
 
 
-def _stage(launches: Launches, basic: Tensor | None, spectra: Tensor, largest: Tensor, branches: Branches) -> Tensor:
-    """One stage, as in `reference.py`, with the noisy images or the basic estimate as the guide.
+def _filter(launches: Launches, basic: Tensor | None, spectra: Tensor, branches: Branches) -> tuple[Matches, Filtered]:
+    """The filtered groups of a stage, as in `reference.py`, with the noisy images or the basic estimate as the guide.
 
-    In a graph, bands of references have branches of their own: matching computes while others wait for memory.
+    In a graph, bands of references have branches of their own: matching counts while filters wait for memory.
 
-    Arguments: spectra of the noisy images, found in the first branch, as largest, their largest absolute values.
+    Arguments: spectra of the noisy images, found in the first branch.
     """
     first, profile, images = basic is None, launches.profile, launches.images
     name, guides = ("bior15", images) if basic is None else ("dct", basic)
-    analysis, synthesis, window = matrices(name, profile.kaiser)
     common, factor = common_table(name, images.device), float(profile.threshold if first else profile.wiener)
     size = group_size((launches.height, launches.width), profile.radius, profile.group1 if first else profile.group2)
-    matches, filtered = launches.prepare(size, apart=branches.parallel)
+    matches, filtered = launches.prepare(size)
     with branches[0]:
-        guide = None if first else launches.transform(guides, analysis)
+        guide = None if first else launches.transform(guides, matrices(name, profile.kaiser)[0])
     for k, band in enumerate(launches.bands(_BANDS if branches.parallel else 1), start=1):
         with branches[k]:
             launches.measure(guides, matches, band)
             launches.choose(matches, band)
             branches.wait(0)
             launches.filter(matches.groups, spectra, guide, common, factor, filtered, band)
-            branches.wait(k - 1)  # which has waited for those before it
-            launches.gather(matches, filtered, largest, synthesis, window, band.complete)
     branches.join()
-    return launches.fold(filtered, synthesis, window)
+    return matches, filtered
 
 
 @cache

@@ -27,7 +27,7 @@ constexpr unsigned ALL = 0xFFFFFFFF;
 struct Problem {
     int height, width, across, positions;           // pixels of an image; block positions in a row, and in all
     int references, columns;                        // reference blocks, and how many in a row
-    int begin, end;                                 // of the references of this launch, or of rows of them, or of positions
+    int begin, end;                                 // of the references of this launch, or of their groups of rows
     int size;                                       // blocks of a group
     float matrix[NUMBERS];                          // the analysis, or the synthesis times the window
     float window[BLOCK];
@@ -201,36 +201,38 @@ extern "C" __global__ void __launch_bounds__(TEAM, 512 / TEAM) measure(Problem p
     measure_rows<0>(p, lane, match);
 }
 
+// Sort 64 numbers, of which a lane has those at `lane` and `lane + 32`.
+__device__ static void sort(int (&value)[2], int lane) {
+#pragma unroll
+    for (int run = 2; run <= 64; run *= 2)
+#pragma unroll
+        for (int apart = run / 2; apart > 0; apart /= 2) {
+            int other[2];
+#pragma unroll
+            for (int h = 0; h < 2; ++h) other[h] = apart == 32 ? value[1 - h] : __shfl_xor_sync(ALL, value[h], apart);
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int at = 32 * h + lane;
+                value[h] = ((at & run) == 0) == ((at & apart) == 0) ? min(value[h], other[h]) : max(value[h], other[h]);
+            }
+        }
+}
+
 // The blocks of the size - 1 smallest keys, ascending, after the reference; and for each position the blocks that groups
 // have there: how many, the first LISTED in any order, and a chain of the others, whose head and links are a block's number
 // and 1, or 0 at its end. A warp has a reference. Grid: (fours of references, 1, N).
 //
 // Of the least keys of 64 parts, that many are at most the last of them: so are the keys that are looked for, and few
-// others, which are ranked. If they are more than 64, the next larger key is looked for again and again.
+// others, which are sorted. If they are more than 64, the next larger key is looked for again and again.
 constexpr int KEYS = DOWN * LANES, PARTS = (KEYS + 31) / 32;  // of a lane
 
-// How many of up to 64 numbers are less than each of a lane's two: more comparisons than a sort has, but none waits for
-// another.
-__device__ static void find_ranks(const int* all, int count, const int (&value)[2], int (&rank)[2]) {
-    rank[0] = rank[1] = 0;
-    for (int k = 0; k < count; k += 8) {
-#pragma unroll
-        for (int m = 0; m < 8; m += 4) {
-            const int4 four = *(const int4*)(all + k + m);
-#pragma unroll
-            for (int h = 0; h < 2; ++h)
-                rank[h] += (four.x < value[h]) + (four.y < value[h]) + (four.z < value[h]) + (four.w < value[h]);
-        }
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(128, 7) choose(Problem p, const float*, float*) {
-    SHARED(int4, close, 4 * 17);                    // 68 numbers of each warp
+    SHARED(int, close, 4 * 64);
     const int lane = threadIdx.x % 32, reference = p.begin + blockIdx.x * 4 + threadIdx.x / 32;
     if (reference >= p.end) return;
     const long long entry = (long long)blockIdx.z * p.references + reference;
     const int* const keys = p.measured + entry * KEYS;
-    int* const mine = (int*)(close + threadIdx.x / 32 * 17);
+    int* const mine = close + threadIdx.x / 32 * 64;
     const int wanted = p.size - 1;
     int key[PARTS], found[2] = {NEVER, NEVER};
 #pragma unroll
@@ -241,15 +243,8 @@ extern "C" __global__ void __launch_bounds__(128, 7) choose(Problem p, const flo
                                         : NEVER;
         found[k % 2] = min(found[k % 2], key[k]);
     }
-    int rank[2];
-    for (int h = 0; h < 2; ++h) mine[32 * h + lane] = found[h];
-    if (lane == 0) mine[64] = NEVER;
-    __syncwarp();
-    find_ranks(mine, 64, found, rank);
-    for (int h = 0; h < 2; ++h)
-        if (rank[h] == max(wanted - 1, 0)) mine[64] = found[h];
-    __syncwarp();
-    const int limit = mine[64];
+    sort(found, lane);
+    const int limit = __shfl_sync(ALL, found[0], max(wanted - 1, 0));
     int count = 0;
 #pragma unroll
     for (int k = 0; k < PARTS; ++k) count += key[k] <= limit;
@@ -266,15 +261,10 @@ extern "C" __global__ void __launch_bounds__(128, 7) choose(Problem p, const flo
 #pragma unroll
         for (int k = 0; k < PARTS; ++k)
             if (key[k] <= limit) mine[before++] = key[k];
-        for (int k = all + lane; k < 64; k += 32) mine[k] = NEVER;
         __syncwarp();
-        for (int h = 0; h < 2; ++h) found[h] = mine[32 * h + lane];
-        find_ranks(mine, all, found, rank);
-        __syncwarp();
-        for (int h = 0; h < 2; ++h)
-            if (32 * h + lane < all && rank[h] < 32) mine[rank[h]] = found[h];
-        __syncwarp();
-        least = lane < all ? mine[lane] : NEVER;
+        for (int h = 0; h < 2; ++h) found[h] = 32 * h + lane < all ? mine[32 * h + lane] : NEVER;
+        sort(found, lane);
+        least = found[0];
     } else {
         int last = -1;
         for (int round = 0; round < wanted; ++round) {
@@ -551,8 +541,8 @@ struct Total {                                      // of a quarter of a block's
 extern "C" __global__ void __launch_bounds__(256, 4) gather(Problem p, const float*, float*) {
     SHARED(float, sums, 8 * APART);
     SHARED(float, weights, WIDE);
-    const int lane = threadIdx.x % 32, part = lane % 16, left = blockIdx.x * GIVES - (BLOCK - 1);
-    const int y = p.begin + blockIdx.y, rows = p.height - BLOCK + 1, half = part % 2;
+    const int lane = threadIdx.x % 32, part = lane % 16, left = blockIdx.x * GIVES - (BLOCK - 1), y = blockIdx.y;
+    const int rows = p.height - BLOCK + 1, half = part % 2;
     const float power = power_below(p.largest[blockIdx.z]), units = ONE / power, unit = power / ONE;
     const long long image = (long long)blockIdx.z * p.positions;
     float matrix[2][4][4];                          // S[4 (0 or 1) + j, 4 half + v]
@@ -560,21 +550,12 @@ extern "C" __global__ void __launch_bounds__(256, 4) gather(Problem p, const flo
     for (int m = 0; m < 32; ++m)
         matrix[m / 16][m / 4 % 4][m % 4] = half ? p.matrix[m / 4 * BLOCK + 4 + m % 4] : p.matrix[m / 4 * BLOCK + m % 4];
     const int shift = 31 - __clz(p.size);
-    int2 next_head;
-    int next_list;
-    const auto look_ahead = [&](int k) {
+    for (int k = threadIdx.x / 16; k < WIDE; k += 16) {
         const int x = left + k;
         const long long here = image + (long long)y * p.across + x;
         const bool inside = x >= 0 && x < p.across;
-        next_head = inside ? *(const int2*)(p.heads + 2 * here) : int2{0, 0};
-        next_list = inside ? p.lists[LISTED * here + part] : 0;
-    };
-    look_ahead(threadIdx.x / 16);
-    for (int k = threadIdx.x / 16; k < WIDE; k += 16) {
-        const long long here = image + (long long)y * p.across + left + k;
-        const int2 head = next_head;
-        int mine = next_list;
-        if (k + 16 < WIDE) look_ahead(k + 16);
+        const int2 head = inside ? *(const int2*)(p.heads + 2 * here) : int2{0, 0};
+        int mine = inside ? p.lists[LISTED * here + part] : 0;
         const int listed = min(head.x, LISTED), most = max(listed, __shfl_xor_sync(ALL, listed, 16));
         Total total = {};
         for (int first = 0; first < most; first += 4) {  // four that do not wait for each other

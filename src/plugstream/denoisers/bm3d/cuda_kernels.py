@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,9 +17,9 @@ from plugstream.denoisers.bm3d.reference import group_size
 
 _STRIP, _TALL, _TILE = 32, 4, 57  # columns and rows of a block of `transform`, columns of one of `gather`
 _THREADS = 256
-_LISTED = 32  # blocks of a position that are not in its chain, sixteens of them
+_LISTED = 64  # blocks of a position that are not in its chain, sixteens of them
 # Measured on an H200 at 256 x 256 and 512 x 512.
-_REFERENCES = 5  # references below each other in one block of the matching,
+_REFERENCES = 4  # references below each other in one block of the matching,
 _SIDE = 3  # as many side by side, and
 _DOWN = 3  # candidates below each other in one lane: 39 x 13 lanes fill 512
 
@@ -79,12 +78,10 @@ class Matches(NamedTuple):
 
 
 class Filtered(NamedTuple):
-    """What filters and sums of blocks write."""
+    """The filtered blocks of each group times its weight, (N, references, size, 64), and the weights."""
 
-    blocks: Tensor  # of each group, filtered, times its weight: (N, references, size, 64)
-    shares: Tensor  # the weights, (N, references)
-    numerator: Tensor  # (N, rows of positions, W, 8)
-    denominator: Tensor  # (N, rows of positions, W)
+    blocks: Tensor
+    shares: Tensor
 
 
 class Band(NamedTuple):
@@ -92,7 +89,6 @@ class Band(NamedTuple):
 
     rows: range  # of groups of references below each other
     references: range
-    complete: range  # rows of positions that no later band has blocks at, and some before this one had
 
 
 class Launches:
@@ -114,18 +110,10 @@ class Launches:
         """All references in at most so many parts of about equal size."""
         # The last row may break the step, and has programs of its own.
         regular, last = _groups(self.height, self.profile.step, _REFERENCES)
-        edges = sorted({k * (regular + last) // count for k in range(count + 1)})
-        ends = [self.rows if b == regular + last else min(b * _REFERENCES, self.rows - last) for b in edges]
-        done = [max(0, min(end * self.profile.step, self.down - 1) - self.profile.radius) for end in ends]
-        done[0], done[-1] = 0, self.down
-        return [
-            Band(
-                range(*edges[k : k + 2]),
-                range(ends[k] * self.columns, ends[k + 1] * self.columns),
-                range(*done[k : k + 2]),
-            )
-            for k in range(len(edges) - 1)
-        ]
+        bounds = [k * (regular + last) // count for k in range(count + 1)]
+        ends = [self.rows if b == regular + last else min(b * _REFERENCES, self.rows - last) for b in bounds]
+        parts = zip(bounds, bounds[1:], ends, ends[1:], strict=False)
+        return [Band(range(a, b), range(c * self.columns, d * self.columns)) for a, b, c, d in parts if a < b]
 
     def _launch(
         self, name: str, across: int, down: int, *, threads: int = _THREADS, parts: int = 1, part: range = range(0),
@@ -145,24 +133,16 @@ class Launches:
         self._launch("transform", across, down, matrix=analysis, images=images, spectra=out)
         return out
 
-    def prepare(self, size: int, *, apart: bool = True) -> tuple[Matches, Filtered]:
-        """Memory for what `measure`, `choose`, `filter` and `gather` find, for groups of so many blocks.
-
-        Unless `apart`, blocks are where the keys were: all groups are to be chosen before the first is filtered.
-        """
+    def prepare(self, size: int) -> tuple[Matches, Filtered]:
+        """Memory for what `measure`, `choose` and `filter` find, for groups of so many blocks."""
         references, positions = self.rows * self.columns, self.down * self.across
         options: dict[str, Any] = {"dtype": torch.int32, "device": self.images.device}
-        keys = (self.count, references, _DOWN, count_lanes(self.profile.radius))
-        blocks = (self.count, references, size, 64)
-        first, last = math.prod(keys), math.prod(blocks)
-        memory = torch.empty(first + last if apart else max(first, last), **options)
+        keys = torch.empty((self.count, references, _DOWN, count_lanes(self.profile.radius)), **options)
         groups, following = torch.empty((2, self.count, references, size), **options)
         heads = torch.zeros((self.count, positions, 2), **options)
-        lists = torch.empty((self.count, positions, _LISTED), **options)
-        matches = Matches(memory[:first].view(keys), groups, heads, lists, following)
-        rows = (self.count, self.down, self.width)
-        others = (torch.empty(shape, device=heads.device) for shape in ((self.count, references), (*rows, BLOCK), rows))
-        return matches, Filtered(memory[-last:].view(torch.float32).view(blocks), *others)
+        matches = Matches(keys, groups, heads, torch.empty((self.count, positions, _LISTED), **options), following)
+        blocks = torch.empty((self.count, references, size, 64), device=self.images.device)
+        return matches, Filtered(blocks, torch.empty((self.count, references), device=self.images.device))
 
     def measure(self, guides: Tensor, matches: Matches, band: Band) -> None:
         """Find the keys of the candidates of a band's references."""
@@ -201,27 +181,29 @@ class Launches:
         name, across = "threshold" if guide is None else "wiener", forms.cover(len(band.references), 2)
         self._launch(name, across, 1, threads=128, part=band.references, factor=factor, **given, **filtered._asdict())
 
-    def gather(
-        self, matches: Matches, filtered: Filtered, largest: Tensor, synthesis: Any, window: Any, rows: range
-    ) -> None:
-        """Add up the weighted blocks at the positions of some rows, and over each row.
+    def assemble(self, matches: Matches, filtered: Filtered, largest: Tensor, synthesis: Any, window: Any) -> Tensor:
+        """The images from the weighted blocks of all groups.
 
         Arguments: matches of `choose`; largest pixel of each image; synthesis, with row i times the window's i-th
         number; window.
         """
-        if len(rows):
-            self._launch(
-                "gather", forms.cover(self.width, _TILE), len(rows), part=rows, size=matches.groups.shape[2],
-                largest=largest, heads=matches.heads, lists=matches.lists, next=matches.next, matrix=synthesis,
-                window=window, **filtered._asdict(),
-            )  # fmt: skip
-
-    def fold(self, filtered: Filtered, synthesis: Any, window: Any) -> Tensor:
-        """The images from what `gather` has found of all rows; arguments as there."""
+        device = self.images.device
+        numerator = torch.empty((self.count, self.down, self.width, BLOCK), device=device)
+        denominator = torch.empty((self.count, self.down, self.width), device=device)
         result = torch.empty_like(self.images)
+        given: dict[str, Any] = {
+            "matrix": synthesis,
+            "window": window,
+            "numerator": numerator,
+            "denominator": denominator,
+        }
+        self._launch(
+            "gather", forms.cover(self.width, _TILE), self.down, size=matches.groups.shape[2], largest=largest,
+            heads=matches.heads, lists=matches.lists, next=matches.next, **filtered._asdict(), **given,
+        )  # fmt: skip
         self._launch(
             "fold_rows", forms.cover(self.width, _THREADS), self.height, images=self.images, sigma=self.sigma,
-            result=result, matrix=synthesis, window=window, **filtered._asdict(),
+            result=result, **given,
         )  # fmt: skip
         return result
 
