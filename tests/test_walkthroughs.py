@@ -208,7 +208,7 @@ def test_a_network_of_ones_own_from_training_to_certificate_to_reconstruction(wa
     Image.fromarray(np.random.default_rng(0).integers(255, size=(48, 50), dtype=np.uint8)).save("Train400/one.png")
     monkeypatch.setattr("sys.argv", ["net.py", "Train400", "3"])
     runpy.run_path("net.py", run_name="__main__")
-    said = walk("networks.md", title, "--search", "48", "--iterations", "50", "--arrive", "none")
+    said = walk("networks.md", title, "--fall", "12", "--search", "48", "--iterations", "50", "--arrive", "none")
     assert len(said) == 3
     assert "proved by construction\n  nothing" in next(text for words, text in said.items() if "certify" in words)
     assert (tmp_path / "scan-run" / "result.npy").exists()

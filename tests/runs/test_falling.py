@@ -7,6 +7,7 @@ import tomllib
 
 import numpy as np
 import pytest
+import torch
 
 from effort import effort
 from plugstream import open_scan
@@ -16,6 +17,8 @@ from plugstream.runs import commands
 from plugstream.runs.advice import advised_settings
 from plugstream.runs.replay import replay
 from small_run import SMALL, main
+
+Net = torch.nn.Identity  # a network in a file of a user's own
 
 RUN = ["--denoiser", "nlm", "--fall", "4", "--iterations", "80", "--threads", "1", "--checkpoint", "99", "--every", "6"]
 
@@ -119,6 +122,10 @@ def test_what_cannot_be_is_refused_in_one_line(scan, tmp_path, capsys, words, te
         (["--denoiser", "bm3d", "--iterations", "100"], None),
         (["--denoiser", "bm3d", "--algorithm", "pgm"], None),
         (["--denoiser", "unet"], 12),
+        (["--denoiser", "mine.pt", "--architecture", "drunet"], 12),
+        (["--denoiser", "mine.pt", "--architecture", "dncnn"], None),  # which is not told of the noise
+        (["--denoiser", f"{__file__}:Net", "--condition", "scalar"], 12),
+        (["--denoiser", f"{__file__}:Net"], None),
         (["--denoiser", "tnrd"], None),
         (["--denoiser", "tv"], None),
         ([], None),

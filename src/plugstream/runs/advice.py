@@ -37,8 +37,8 @@ _BY_FALL = {("algorithm", "name"): "inexact-admm", ("algorithm", "prox_products"
 _FALLS, _UNUSED = 12, ("sampler", "momentum")
 # To which sigma it falls, of images whose first image is as large as the last.
 _FALL_END = "8%"
-# Denoisers with which this was measured to be better (docs/sigma-search.md).
-_FALLING = ("bm3d", "unet")
+# A denoiser with which this was measured to be better (docs/sigma-search.md), besides networks.
+_FALLING = "bm3d"
 # Where nothing may be given for sigma and the step to fall together by themselves, but for some limits.
 _OTHERS = ("algorithm", "momentum", "gradient", "sampler", "loss")
 _ALIKE = {_FALL, _ARRIVE, ("algorithm", "time_limit")}
@@ -232,7 +232,7 @@ class _Advisor:
             (section in _OTHERS and (section, key) not in _ALIKE) or key in ("rivals", "opening")
             for section, key in self.given
         )
-        if others or self.typed.denoiser.name not in _FALLING:  # somebody means another algorithm, or the usual one
+        if others or not self._can_fall():  # somebody means another algorithm, or the usual one
             later = [advice for advice in later if (advice.section, advice.key) != _FALL]
         theirs = {(advice.section, advice.key): _value(advice) for advice in later}
         added = self._search_presets(theirs)
@@ -286,6 +286,14 @@ class _Advisor:
         if steps is None:
             added[_SEARCH] = total * 5 // 6 if _SIGMA in advised else total * 5 // 6 // 20 * 20
         return added
+
+    def _can_fall(self) -> bool:
+        """Whether the denoiser is better with a sigma that falls: BM3D, or a network that is told of the noise."""
+        d = self.typed.denoiser
+        network = facts_of(find("denoiser", d.name)).damping is not None
+        kinds = (getattr(d, "architecture", None), d.name.lower().removeprefix("deepinv:"))
+        blind = "dncnn" in kinds or getattr(d, "condition", None) == "none"
+        return d.name == _FALLING or (network and not blind)
 
     def _fall_presets(self, steps: int) -> dict[tuple[str, str], Any]:
         """What makes a run search by runs of so many steps, in which sigma and the step fall together."""
