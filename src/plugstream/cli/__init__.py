@@ -101,11 +101,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.simplefilter("always", PlugstreamWarning)
         warnings.showwarning = _warning_printer()
         display, failure = None, {}
+        words = list(sys.argv[1:] if arguments is None else arguments)
         try:
             _forget_consents()
             if alone:
                 check_room_to_start()
-            parsed = _parse(list(sys.argv[1:] if arguments is None else arguments))
+            parsed = _parse(words)
             if alone and _ranks() > 1 and parsed.command not in _SHARED:
                 raise InputError(
                     f"{parsed.command} is for one process; only {' and '.join(_SHARED)} share their work among several"
@@ -132,6 +133,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()
             except OSError:
                 give_up(sys.stdout)
+        if display is None and "--progress json" in " ".join(words).replace("=", " "):  # refused before it was read
+            with Display("json") as display:
+                pass
         if display is not None:  # so that readers of JSON lines see the status
             display.event({"event": "exit", "at": round(time.time(), 3), "status": status, **failure})
         sys.stderr.flush()

@@ -318,10 +318,11 @@ class _Advisor:
         return 1.0 if self._sure_of_range else _WHITE
 
     def damp(self) -> None:
-        """Damp a network in steps of one sigma, which diverge with some."""
+        """Damp a network in steps of one sigma, which diverge with some; not your own function, which may be none."""
         settings, place = self.draft.settings, ("denoiser", "damping")
         name = settings.denoiser.name
-        theta = facts_of(find("denoiser", name)).damping
+        function = getattr(settings.denoiser, "condition", None) == "none"
+        theta = None if function else facts_of(find("denoiser", name)).damping
         if theta is not None and place not in self.given and settings.algorithm.fall is None:
             self.notes.append(
                 f"{name} is damped by {theta:g}, without which steps of one sigma can diverge (--damping)"
