@@ -29,7 +29,8 @@ class Facts:
         files: the weights that come with it, as a pattern in the folder of `denoisers`.
         object: how it is made in Python.
         bounded: it keeps the bounds of the image itself, and takes `low=` and `high=`.
-        damping: theta of `Damping` with which many steps of one sigma do not diverge; None if they need none.
+        damping: theta of `Damping` that many steps of one sigma need, as a function of its settings; None if none.
+        falls: whether sigma should fall during a run, as a function of its settings.
     """
 
     averaged: float | None = None
@@ -42,7 +43,8 @@ class Facts:
     files: str | None = None
     object: str = ""
     bounded: bool = False
-    damping: float | None = None
+    damping: Callable[[Any], float | None] = lambda settings: None
+    falls: Callable[[Any], bool] = lambda settings: False
 
     @property
     def trained_for(self) -> tuple[float, float] | None:

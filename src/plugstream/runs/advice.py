@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from plugstream.base.errors import InputError
 from plugstream.base.registry import find
 from plugstream.base.text import parse_value
-from plugstream.denoisers.facts import facts_of
+from plugstream.denoisers.facts import Facts, facts_of
 from plugstream.runs.default_reasons import default_reasons
 from plugstream.settings import Draft, Settings, SettingsFile, is_weight, needs_sigma, parse_assignment
 
@@ -37,8 +37,6 @@ _BY_FALL = {("algorithm", "name"): "inexact-admm", ("algorithm", "prox_products"
 _FALLS, _UNUSED = 12, ("sampler", "momentum")
 # To which sigma it falls, of images whose first image is as large as the last.
 _FALL_END = "8%"
-# A denoiser with which this was measured to be better (docs/sigma-search.md), besides networks.
-_FALLING = "bm3d"
 # Where nothing may be given for sigma and the step to fall together by themselves, but for some limits.
 _OTHERS = ("algorithm", "momentum", "gradient", "sampler", "loss")
 _ALIKE = {_FALL, _ARRIVE, ("algorithm", "time_limit")}
@@ -232,7 +230,7 @@ class _Advisor:
             (section in _OTHERS and (section, key) not in _ALIKE) or key in ("rivals", "opening")
             for section, key in self.given
         )
-        if others or not self._can_fall():  # somebody means another algorithm, or the usual one
+        if others or not _facts(self.typed).falls(self.typed.denoiser):  # another algorithm is meant, or the usual one
             later = [advice for advice in later if (advice.section, advice.key) != _FALL]
         theirs = {(advice.section, advice.key): _value(advice) for advice in later}
         added = self._search_presets(theirs)
@@ -287,14 +285,6 @@ class _Advisor:
             added[_SEARCH] = total * 5 // 6 if _SIGMA in advised else total * 5 // 6 // 20 * 20
         return added
 
-    def _can_fall(self) -> bool:
-        """Whether the denoiser is better with a sigma that falls: BM3D, or a network that is told of the noise."""
-        d = self.typed.denoiser
-        network = facts_of(find("denoiser", d.name)).damping is not None
-        kinds = (getattr(d, "architecture", None), d.name.lower().removeprefix("deepinv:"))
-        blind = "dncnn" in kinds or getattr(d, "condition", None) == "none"
-        return d.name == _FALLING or (network and not blind)
-
     def _fall_presets(self, steps: int) -> dict[tuple[str, str], Any]:
         """What makes a run search by runs of so many steps, in which sigma and the step fall together."""
         sigma = f"{self._growth() * float(_FALL_END[:-1]):g}%"
@@ -318,15 +308,12 @@ class _Advisor:
         return 1.0 if self._sure_of_range else _WHITE
 
     def damp(self) -> None:
-        """Damp a network in steps of one sigma, which diverge with some; not your own function, which may be none."""
+        """Damp a network in steps of one sigma, which diverge with some."""
         settings, place = self.draft.settings, ("denoiser", "damping")
-        name = settings.denoiser.name
-        function = getattr(settings.denoiser, "condition", None) == "none"
-        theta = None if function else facts_of(find("denoiser", name)).damping
+        theta = _facts(settings).damping(settings.denoiser)
         if theta is not None and place not in self.given and settings.algorithm.fall is None:
-            self.notes.append(
-                f"{name} is damped by {theta:g}, without which steps of one sigma can diverge (--damping)"
-            )
+            why = "without which steps of one sigma can diverge (--damping)"
+            self.notes.append(f"{settings.denoiser.name} is damped by {theta:g}, {why}")
             self.add({place: theta})
 
     def choose_views(self) -> None:
@@ -390,6 +377,11 @@ class _Advisor:
 def _columns(scan: Scan) -> Columns:
     """The columns of a scan, none where it is followed and has no views yet."""
     return scan.columns if scan.n_views else {}
+
+
+def _facts(settings: Settings) -> Facts:
+    """What is known of the denoiser."""
+    return facts_of(find("denoiser", settings.denoiser.name))
 
 
 def _meaning(denoiser: str) -> str:

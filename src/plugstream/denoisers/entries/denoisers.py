@@ -19,7 +19,8 @@ _FILE: dict[str, Any] = {"file": True}
 _OURS: dict[str, Any] = {"licence": "Apache-2.0"}
 _FAST: dict[str, Any] = {**_OURS, "cpu": "native", "cuda": "Triton"}
 _COMPILED: dict[str, Any] = {**_FAST, "cuda": "CUDA C++"}
-_NETWORK: dict[str, Any] = {"damping": 0.3}
+_FALLING: dict[str, Any] = {"falls": lambda settings: True}
+_NETWORK: dict[str, Any] = {**_FALLING, "damping": lambda settings: 0.3}
 
 
 class SolverOptions(Options):
@@ -152,7 +153,7 @@ def _declare(name: str, text: str, place: str, **how: Any) -> None:
     register_class(__name__, "denoiser", name, text, f"plugstream.denoisers.{place}", **how)
 
 
-_declare("bm3d", "self-similar images", "bm3d:BM3D", options=BM3DOptions, object="BM3D()", **_COMPILED)
+_declare("bm3d", "self-similar images", "bm3d:BM3D", options=BM3DOptions, object="BM3D()", **_COMPILED, **_FALLING)
 _declare(
     "bm4d",
     "self-similar volumes",
@@ -303,7 +304,7 @@ _declare_skimage("bilateral", "smooth with edges", sigma="range", noise=lambda n
     needs=("deepinv",),
     object="from_deepinv(...)",
     licence="BSD-3-Clause; its weights as they say",
-    **_NETWORK,
+    **(_NETWORK | {"falls": lambda settings: settings.name.lower() != "deepinv:dncnn"}),  # which knows one noise
 )
 def build_deepinv(options: DeepinvOptions, *, name: str) -> Denoiser:
     from plugstream.denoisers.adapters import deepinv_by_name
@@ -319,7 +320,7 @@ def build_deepinv(options: DeepinvOptions, *, name: str) -> Denoiser:
     options=WeightsOptions,
     licence="as its weights say",
     object="from_weights(...)",
-    **_NETWORK,
+    **(_NETWORK | {"falls": lambda settings: settings.architecture != "dncnn"}),
 )
 def build_from_weights(options: WeightsOptions, *, name: str) -> Denoiser:
     from plugstream.denoisers.networks.published import from_weights
@@ -336,7 +337,8 @@ def build_from_weights(options: WeightsOptions, *, name: str) -> Denoiser:
     cpu="yours",
     cuda="yours",
     object="from_file(...)",
-    **_NETWORK,
+    damping=lambda settings: None if settings.condition == "none" else 0.3,  # else it may be no network
+    falls=lambda settings: settings.condition != "none",
 )
 def build_from_file(options: FileOptions, *, name: str) -> Denoiser:
     from plugstream.denoisers.adapters import from_file
