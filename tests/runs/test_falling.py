@@ -126,7 +126,9 @@ def test_what_cannot_be_is_refused_in_one_line(scan, tmp_path, capsys, words, te
         (["--denoiser", "mine.pt", "--architecture", "dncnn"], None),  # which is not told of the noise
         (["--denoiser", f"{__file__}:Net", "--condition", "scalar"], 12),
         (["--denoiser", f"{__file__}:Net"], None),
-        (["--denoiser", "tnrd"], None),
+        (["--denoiser", "tnrd"], 12),
+        (["--denoiser", "ridge"], 12),
+        (["--denoiser", "nlm"], None),
         (["--denoiser", "tv"], None),
         ([], None),
     ],
