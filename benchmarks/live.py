@@ -22,6 +22,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -112,7 +113,7 @@ class Page(threading.Thread):
             self.first.set()
 
 
-def wait_for(text: Path, pattern: str, process: subprocess.Popen[Any], seconds: float = 60) -> str:
+def wait_for(text: Path, pattern: str, process: subprocess.Popen[Any], seconds: float = 100) -> str:
     """What a process says, by a pattern."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and process.poll() is None:
@@ -128,13 +129,13 @@ class Setting:
     def __init__(self, folder: Path, case: Case, more: str = "") -> None:
         self.scan, self.out = folder / "live.zarr", folder / "run"
         self.processes: list[subprocess.Popen[Any]] = []
-        self.acquire = self._start(folder / "acquire", "acquire", str(self.scan), "--listen", "tcp://127.0.0.1:*")
-        self.address = wait_for(folder / "acquire", r"listening on (\S+)", self.acquire)
+        with socket.create_server(("127.0.0.1", 0)) as free:  # known in advance, so that all start at the same time
+            self.address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        self.acquire = self._start(folder / "acquire", "acquire", str(self.scan), "--listen", self.address)
         words = ["--follow", str(self.scan), "--out", str(self.out), "--serve", "--port", "0"]
         words += [*case.reconstruct.split(), "--report-format", "none", "--iterations", "20"]
         words += ["--progress", "plain", *more.split()]
         self.run = self._start(folder / "said", "reconstruct", *words)
-        wait_for(folder / "said", "(which is not there yet)", self.run)
         self.folder = folder
 
     def _start(self, said: Path, *words: str) -> subprocess.Popen[Any]:
@@ -162,13 +163,14 @@ class Setting:
 
 def measure(name: str, rate: float, seconds: float, source: Path, more: str) -> None:
     """Print the latencies of one case at one rate."""
-    count = max(20, round(rate * seconds))
+    count, begun = max(20, round(rate * seconds)), time.time()
     with tempfile.TemporaryDirectory() as place:
         setting = Setting(Path(place), CASES[name], more)
         try:
             instrument = setting.instrument(source, rate, count)
             page = setting.page()
             page.first.wait(60)
+            begun = time.time() - begun
             sent = np.array([float(word) for word in instrument.communicate("go\n")[0].split()])
             time.sleep(3)  # for the last pictures
             log = setting.out / "events.jsonl"
@@ -192,7 +194,8 @@ def measure(name: str, rate: float, seconds: float, source: Path, more: str) -> 
     pace = (seen[-1][1] - seen[0][1]) / max(1e-9, seen[-1][0] - seen[0][0])
     print(
         f"{name:5} {rate:6g} Hz  {len(sent)} sent, {views} on disk, {len(waits) + FIRST} shown  {' '.join(words)} ms  "
-        f"a picture every {np.median(gaps):.2f} s ({gaps.max():.2f}), {pace:.1f} steps a second; medians of parts: "
+        f"first picture {begun:.0f} s after the start, one every {np.median(gaps):.2f} s ({gaps.max():.2f}), "
+        f"{pace:.1f} steps a second; medians of parts: "
         + ", ".join(f"{value:.0f} ms {name}" for value, name in zip(np.nanmedian(parts, 0), PARTS, strict=True)),
         flush=True,
     )
