@@ -116,7 +116,7 @@ class CTModel(ModelBase):
         return torch.from_numpy(found).to(device=self.device, dtype=self.data_dtype)
 
     def rough_norm_bounds(self, views: Tensor) -> Tensor | None:
-        """Sums of rows of A_i A_i', for a parallel beam (`plugstream.models.ct_row_sums`)."""
+        """Sums of rows of A_i A_i' from the geometry, where they are known (`plugstream.models.ct_row_sums`)."""
         bounds = row_sum_bounds(self._rays(all_views(views, self.n_views)), self.voxels)
         return None if bounds is None else torch.from_numpy(bounds)
 
