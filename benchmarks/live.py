@@ -39,6 +39,7 @@ from plugstream.runs.event_log import read_events
 from plugstream.runs.events import Preview
 from plugstream.runs.replay import replay
 from plugstream.scans import open_scan
+from plugstream.scans.layout import Commit
 
 PLUGSTREAM = [sys.executable, "-m", "plugstream"]
 FIRST = 20
@@ -217,7 +218,8 @@ def children(pid: int) -> list[int]:
 
 def run_long(count: int, source: Path, more: str) -> None:
     """Print the memory of the processes while so many views come as fast as they are taken."""
-    print("views on disk, step; MB of acquire, run, page server; pictures on the page")
+    begun = time.time()
+    print("views on disk, step, seconds; MB of acquire, run, page server; pictures on the page")
     with tempfile.TemporaryDirectory() as place:
         setting = Setting(Path(place), CASES["small"], more)
         try:
@@ -227,14 +229,14 @@ def run_long(count: int, source: Path, more: str) -> None:
             drain.start()
             following, marks = 0, np.linspace(0.05, 1, 20) * count
             while setting.run.poll() is None and len(marks):
-                time.sleep(0.05)
-                views = open_scan(setting.scan).n_views
+                time.sleep(0.2)
+                views = Commit.parse((setting.scan / "commit.json").read_bytes()).views
                 if views >= marks[0]:
                     marks = marks[marks > views]
                     following = page.seen[-1][1] if page.seen else 0
                     server = sum(map(resident, children(setting.run.pid)))
                     memory = [resident(setting.acquire.pid), resident(setting.run.pid), server]
-                    words = "  ".join(f"{value:6.1f}" for value in memory)
+                    words = f"{time.time() - begun:6.0f}  " + "  ".join(f"{value:6.1f}" for value in memory)
                     print(f"{views:8d} {following:8d}  {words}  {len(page.seen):6d}", flush=True)
             setting.run.wait(timeout=600)
             print(f"{open_scan(setting.scan).n_views} of {count} views taken")
