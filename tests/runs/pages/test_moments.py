@@ -23,8 +23,7 @@ from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Finishing, Heartbeat, Measurement, Note, Start, Steering, Stop
 from plugstream.runs.folder import write_down
 from plugstream.runs.liveness import this_process
-from plugstream.runs.pages import content as page_content
-from plugstream.runs.pages import feed as page_feed
+from plugstream.runs.pages import content as page_content, feed as page_feed
 from plugstream.runs.pages.feed import RunFeed
 from plugstream.runs.preview import Previews
 from plugstream.runs.replay import replay
