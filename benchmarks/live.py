@@ -190,7 +190,7 @@ def measure(name: str, rate: float, seconds: float, source: Path, more: str) -> 
             waits.append(1000 * (times[shown[0]] - at))
             written = min(pictures.get(int(steps[shown[0]]), np.nan), times[shown[0]])
             parts.append([1000 * part for part in (entered - at, written - entered, times[shown[0]] - written)])
-    gaps = np.diff([when for when, _ in seen if when > sent[FIRST]])
+    gaps = np.diff([sent[FIRST], *(when for when, _ in seen if when > sent[FIRST])])
     words = [f"{value:7.0f}" for value in (*np.quantile(waits, (0.5, 0.95)), max(waits))]
     pace = (seen[-1][1] - seen[0][1]) / max(1e-9, seen[-1][0] - seen[0][0])
     print(
