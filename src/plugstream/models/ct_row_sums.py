@@ -99,7 +99,7 @@ def _divergent_bounds(rays: Rays, voxels: Voxels) -> NDArray[np.float64] | None:
     other axis, on which the ray m is at most |t_m| - 1 = eta voxels closer. d, e and 1/s are the least of all rays
     within 4 voxels, on each of four pieces of the ray's way through the image, at whose ends they are least.
 
-    Larger than ||A_i||^2 by a tenth to a half, since rays do not meet voxels in their middle on every plane. None for
+    Larger than ||A_i||^2 by 6 to 60 % as a rule, since rays do not meet voxels in their middle on every plane. None for
     sources less than 32 voxels away, and rays that advance along the rotation axis or less than a twelfth of a voxel
     apart.
     """
@@ -170,7 +170,7 @@ def _sums_along(
         d = np.minimum(d, apart(m)) if m < many else d
         aside, longest = np.maximum(aside, np.abs(t[:, near])), np.maximum(longest, step[:, near])
         fastest = np.maximum(fastest, np.abs(ahead[:, near]))
-    eta = np.maximum(aside - 1, 0)[..., None]
+    eta = np.clip(aside - 1, 0, 1e3)[..., None]
     shares = longest[..., None] * _overlap(np.minimum(d[..., 1:], d[..., :-1]), 1 + eta)
     if high is not None:
         e = high[:, None, None] * np.abs(ends - source[:, None, None, axis]) / fastest[..., None]
@@ -181,5 +181,6 @@ def _sums_along(
 
 def _overlap(d: NDArray[np.float64], a: NDArray[np.float64]) -> NDArray[np.float64]:
     """H(d, a) of `_divergent_bounds`."""
+    d = np.minimum(d, 1e6)
     m = np.floor(a / d)
     return np.asarray(a * (2 * m + 1) - d * m * (m + 1))
