@@ -277,7 +277,7 @@ def draw_images(folder: Path, name: str, what: str, rows: list[dict[str, Any]], 
         axis.set_axis_off()
     with tempfile.NamedTemporaryFile(suffix=".png") as drawn:
         figure.savefig(drawn.name, dpi=100)
-        Pictures.open(drawn.name).convert("L").quantize(96).save(file, optimize=True)
+        Pictures.open(drawn.name).convert("L").quantize(64).save(file, optimize=True)
 
 
 def main() -> None:
