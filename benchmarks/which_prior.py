@@ -277,7 +277,8 @@ def draw_images(folder: Path, name: str, what: str, rows: list[dict[str, Any]], 
         axis.set_axis_off()
     with tempfile.NamedTemporaryFile(suffix=".png") as drawn:
         figure.savefig(drawn.name, dpi=100)
-        Pictures.open(drawn.name).convert("L").quantize(64).save(file, optimize=True)
+        grey = Pictures.open(drawn.name).convert("L")
+        grey.point([min(255, 4 * round(value / 4)) for value in range(256)]).save(file, optimize=True)
 
 
 def main() -> None:

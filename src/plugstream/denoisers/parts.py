@@ -111,7 +111,7 @@ class RealImaginary(_Parts):
             return inner(image, sigma)
         if self.phase == "mean":
             image = image * _phasor(image.sum(self._last_axes(), keepdim=True)).conj()
-        return inner(self._split(image), repeat_sigma(sigma, 2)).sum(-1)
+        return inner(self._split(image) + self.denoiser.lift, repeat_sigma(sigma, 2)).sum(-1)
 
     @accept_arrays
     def _value(self, image: Tensor) -> Tensor:
