@@ -3,11 +3,12 @@
     python benchmarks/safe_network.py ../shared/data/images/BSD68 --problems 100 --processes 2
     python benchmarks/safe_network.py ../shared/data/images/BSD68 --flags --denoiser bm3d
 
-The seed of a problem draws an instrument, a picture, a level of noise, a constant sigma of 0.5 to 10 % of the image's
-range, and whether a step uses all views or few. `plugstream reconstruct` then goes so many steps without momentum, as
-it does by default or with the flags that are given last. Counts the runs that diverge, whose distance to a fixed
-point ||x - P(x)||^2 ends above a tenth of its start, and prints to which part of it the distance falls, for the median
-and the worst problem: with all views, and with few, whose gradients have a variance that keeps it from zero.
+The seed of a problem draws an instrument, a picture, a level of noise, a constant sigma of 0.5 to 10 % of the true
+image's range (of a complex one its largest modulus), and whether a step uses all views or few. `plugstream
+reconstruct` then goes so many steps without momentum, as it does by default or with the flags that are given last, in
+which RANGE stands for that range. Counts the runs that diverge, whose distance to a fixed point ||x - P(x)||^2 ends
+above a tenth of its start, and prints to which part of it the distance falls, for the median and the worst problem:
+with all views, and with few, whose gradients have a variance that keeps it from zero.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ SCANS: dict[str, tuple[str, str, tuple[float, ...]]] = {
 }
 
 
-def solve(pictures: list[Path], iterations: int, flags: list[str], seed: int) -> dict[str, Any]:
+def solve(pictures: list[Path], iterations: int, gradient: str, flags: list[str], seed: int) -> dict[str, Any]:
     """One problem: what it was, and the distance to a fixed point at its first and last measurement."""
     os.environ["OMP_NUM_THREADS"] = "1"
     warnings.simplefilter("ignore")
     from plugstream.cli import main as command
     from plugstream.runs.replay import replay
+    from plugstream.scans import open_scan
 
     rng = np.random.default_rng(seed)
     instrument = sorted(SCANS)[seed % len(SCANS)]
@@ -56,16 +58,22 @@ def solve(pictures: list[Path], iterations: int, flags: list[str], seed: int) ->
         scan, out, errors = Path(folder) / "scan.zarr", Path(folder) / "run", io.StringIO()
         simulate: list[Any] = ["simulate", scan, "--instrument", instrument, *words.split(), noise, level]
         simulate += ["--noise-seed", seed, *([] if instrument == "odt-3d" else ["--picture", picture])]
-        run: list[Any] = ["reconstruct", scan, "--out", out, "--sigma", f"{sigma:.3g}%", "--momentum", "none"]
-        run += ["--threads", 1, "--iterations", iterations, "--checkpoint", 0, "--report-format", "none", *flags]
-        run += [] if few else ["--sampler", "all"]
         with contextlib.redirect_stderr(errors):
-            codes = [command([str(word) for word in typed]) for typed in (simulate, run)]
-        if codes[0] != 0 or codes[1] not in (0, 3):
+            code = command([str(word) for word in simulate])
+            if code == 0:
+                truth = np.asarray(open_scan(scan).truth)
+                span = float(np.abs(truth).max() if np.iscomplexobj(truth) else np.ptp(truth))
+                run: list[Any] = ["reconstruct", scan, "--out", out, "--sigma", f"{sigma / 100 * span:.3g}"]
+                run += ["--momentum", "none", "--threads", 1, "--iterations", iterations, "--checkpoint", 0]
+                run += ["--report-format", "none", *(["--gradient", gradient] if few else ["--sampler", "all"])]
+                run += [f"{span:.3g}" if flag == "RANGE" else flag for flag in flags]
+                code = command([str(word) for word in run])
+        if code not in (0, 3):
             return problem | {"error": errors.getvalue().strip().splitlines()[-1]}
         measured = [m.values["distance"] for m in replay(out / "events.jsonl").measured if "distance" in m.values]
     distances = [float("inf") if value is None else value for value in measured]
-    return problem | {"first": distances[0], "last": distances[-1], "ratio": distances[-1] / distances[0]}
+    half = distances[len(distances) // 2] / distances[0]
+    return problem | {"first": distances[0], "half": half, "ratio": distances[-1] / distances[0]}
 
 
 def main() -> None:
@@ -74,21 +82,21 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="seed of the first problem")
     parser.add_argument("--iterations", type=int, default=500)
+    parser.add_argument("--gradient", default="plain", help="of few views: plain, or svrg, without that variance")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--results", type=Path, help="file to add each problem's result to, as a line of JSON")
-    parser.add_argument("--flags", nargs=argparse.REMAINDER, default=["--denoiser", "unet"], metavar="FLAG")
+    parser.add_argument(
+        "--flags", nargs=argparse.REMAINDER, default=["--denoiser", "unet", "--white", "RANGE"], metavar="FLAG"
+    )
     arguments = parser.parse_args()
     pictures = sorted(arguments.pictures.glob("*.png"))
-    work = partial(solve, pictures, arguments.iterations, arguments.flags)
+    work = partial(solve, pictures, arguments.iterations, arguments.gradient, arguments.flags)
     results = []
     with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
         seeds = range(arguments.first, arguments.first + arguments.problems)
         for future in as_completed([pool.submit(work, seed) for seed in seeds]):
             results.append(future.result())
             line = json.dumps(results[-1])
-            if "error" in results[-1]:
-                pool.shutdown(cancel_futures=True)
-                raise SystemExit(line)
             print(line, flush=True)
             if arguments.results is not None:
                 with arguments.results.open("a") as file:
@@ -97,6 +105,8 @@ def main() -> None:
 
 
 def show(results: list[dict[str, Any]]) -> None:
+    print(f"{sum('error' in r for r in results)} of {len(results)} problems ended with an error")
+    results = [r for r in results if "error" not in r]
     for few in (False, True):
         for instrument in (*sorted(SCANS), None):
             some = [r for r in results if r["few"] == few and instrument in (None, r["instrument"])]

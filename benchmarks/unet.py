@@ -118,7 +118,7 @@ def train(arguments: argparse.Namespace) -> None:
         steps=steps,
         compiled=bool(chosen["compiled"]),
         checkpoint=arguments.state / f"{arguments.form}.safetensors",
-        every=5000,
+        every=2500,
         progress=tell,
     )
     command = f"plugstream train unet Train400 unet-{arguments.form}.safetensors --steps {steps}"

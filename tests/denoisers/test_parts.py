@@ -11,6 +11,8 @@ from torch import Tensor
 
 from averaged_pairs import excess, slack
 from plugstream import BM3D, NLM, TV, Channels, ConvexRidge, InputError, MagnitudePhase, RealImaginary, Slices, snr
+from plugstream.denoisers.networks.light_unet import LightUNet
+from plugstream.denoisers.networks.unet import UNet
 from plugstream.denoisers.simple import SoftThreshold
 
 C128 = torch.complex128
@@ -147,3 +149,23 @@ def test_mistakes_are_said_in_one_line():
     for wrong in (RealImaginary, MagnitudePhase):
         with pytest.raises(InputError, match="phase must be"):
             wrong(EXACT, phase="other")
+
+
+@pytest.mark.parametrize("phase", ["keep", "mean"])
+def test_a_gradient_step_stays_one_of_complex_images(phase):
+    """Against autograd; with the phase of the mean it does not turn the image, <i z, z - D(z)> = 0."""
+    torch.manual_seed(0)
+    network = LightUNet((4, 6), (1, 1), "safe").double().requires_grad_(False)
+    network.tail *= 300  # which begins near zero
+    denoiser = RealImaginary(UNet(network), phase=phase)
+    z = (1 + 0.5 * noise(2, 12, 13)) * torch.exp(torch.tensor(0.7j, dtype=C128))
+    z.requires_grad_()
+    sigma = torch.tensor([0.1, 0.2], dtype=torch.float64)
+    (gradient,) = torch.autograd.grad(denoiser.potential(z, sigma).sum(), z)
+    removed = (z - denoiser(z, sigma)).detach()
+    torch.testing.assert_close(removed, gradient, atol=1e-9, rtol=1e-9)
+    turning = float((z.detach().conj() * removed).imag.sum().abs())
+    assert (turning < 1e-9) == (phase == "mean")
+    faint = noise(12, 13) * 1e-3
+    faint[0, 0] -= faint.sum()  # whose phase says nothing
+    assert bool(denoiser(faint, 0.1).isfinite().all())

@@ -33,9 +33,11 @@ class UNet(TrainedNetwork):
     *safe*, D(z, sigma) = z - grad g_sigma(z), is a gradient step of the potential g = 1/2 ||R_sigma||^2. Let L be the
     Lipschitz constant of grad g = I - D, which `certify` bounds from below. Damped by t (`Damping`) it is a gradient
     step of t g, and if l = t L < 1 it is the prox of a function phi >= t g that is l / (l + 1)-weakly convex. Then
-    x^k = D_t(x^{k-1} - gamma grad d(x^{k-1})), with all views, lowers gamma d + phi in every step if gamma L_d <
-    (l + 2) / (l + 1), and its limit points are stationary points; with few views and a constant step it comes as near
-    to one as the variance of their gradient allows.
+    x^k = D_t(x^{k-1} - gamma grad d(x^{k-1})), with all views and no momentum, lowers gamma d + phi in every step if
+    gamma L_d < (l + 2) / (l + 1), which gamma = 1 / L_d always is. The distances ||x^k - x^{k-1}||^2 then have a finite
+    sum, and limit points are stationary points. With few views and a constant step it comes as near to one as the
+    variance of their gradient allows; `SVRG` and `SAGA` take that away, as measured. Bounds that are kept by clipping,
+    longer steps and momentum are not covered. What was measured in the loop stands in docs/networks.md.
 
     On CUDA, images of float32 go through the network in float16, as a CUDA graph; what is removed then differs from
     that of float32 by 0.2 %.
