@@ -22,6 +22,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,7 @@ from plugstream.runs.event_log import read_events
 from plugstream.runs.events import Preview
 from plugstream.runs.replay import replay
 from plugstream.scans import open_scan
+from plugstream.scans.layout import Commit
 
 PLUGSTREAM = [sys.executable, "-m", "plugstream"]
 FIRST = 20
@@ -112,7 +114,7 @@ class Page(threading.Thread):
             self.first.set()
 
 
-def wait_for(text: Path, pattern: str, process: subprocess.Popen[Any], seconds: float = 60) -> str:
+def wait_for(text: Path, pattern: str, process: subprocess.Popen[Any], seconds: float = 100) -> str:
     """What a process says, by a pattern."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and process.poll() is None:
@@ -128,13 +130,13 @@ class Setting:
     def __init__(self, folder: Path, case: Case, more: str = "") -> None:
         self.scan, self.out = folder / "live.zarr", folder / "run"
         self.processes: list[subprocess.Popen[Any]] = []
-        self.acquire = self._start(folder / "acquire", "acquire", str(self.scan), "--listen", "tcp://127.0.0.1:*")
-        self.address = wait_for(folder / "acquire", r"listening on (\S+)", self.acquire)
+        with socket.create_server(("127.0.0.1", 0)) as free:  # known in advance, so that all start at the same time
+            self.address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        self.acquire = self._start(folder / "acquire", "acquire", str(self.scan), "--listen", self.address)
         words = ["--follow", str(self.scan), "--out", str(self.out), "--serve", "--port", "0"]
         words += [*case.reconstruct.split(), "--report-format", "none", "--iterations", "20"]
         words += ["--progress", "plain", *more.split()]
         self.run = self._start(folder / "said", "reconstruct", *words)
-        wait_for(folder / "said", "(which is not there yet)", self.run)
         self.folder = folder
 
     def _start(self, said: Path, *words: str) -> subprocess.Popen[Any]:
@@ -162,13 +164,14 @@ class Setting:
 
 def measure(name: str, rate: float, seconds: float, source: Path, more: str) -> None:
     """Print the latencies of one case at one rate."""
-    count = max(20, round(rate * seconds))
+    count, begun = max(20, round(rate * seconds)), time.time()
     with tempfile.TemporaryDirectory() as place:
         setting = Setting(Path(place), CASES[name], more)
         try:
             instrument = setting.instrument(source, rate, count)
             page = setting.page()
             page.first.wait(60)
+            begun = time.time() - begun
             sent = np.array([float(word) for word in instrument.communicate("go\n")[0].split()])
             time.sleep(3)  # for the last pictures
             log = setting.out / "events.jsonl"
@@ -187,12 +190,13 @@ def measure(name: str, rate: float, seconds: float, source: Path, more: str) -> 
             waits.append(1000 * (times[shown[0]] - at))
             written = min(pictures.get(int(steps[shown[0]]), np.nan), times[shown[0]])
             parts.append([1000 * part for part in (entered - at, written - entered, times[shown[0]] - written)])
-    gaps = np.diff([when for when, _ in seen if when > sent[FIRST]])
+    gaps = np.diff([sent[FIRST], *(when for when, _ in seen if when > sent[FIRST])])
     words = [f"{value:7.0f}" for value in (*np.quantile(waits, (0.5, 0.95)), max(waits))]
     pace = (seen[-1][1] - seen[0][1]) / max(1e-9, seen[-1][0] - seen[0][0])
     print(
         f"{name:5} {rate:6g} Hz  {len(sent)} sent, {views} on disk, {len(waits) + FIRST} shown  {' '.join(words)} ms  "
-        f"a picture every {np.median(gaps):.2f} s ({gaps.max():.2f}), {pace:.1f} steps a second; medians of parts: "
+        f"first picture {begun:.0f} s after the start, one every {np.median(gaps):.2f} s ({gaps.max():.2f}), "
+        f"{pace:.1f} steps a second; medians of parts: "
         + ", ".join(f"{value:.0f} ms {name}" for value, name in zip(np.nanmedian(parts, 0), PARTS, strict=True)),
         flush=True,
     )
@@ -214,7 +218,8 @@ def children(pid: int) -> list[int]:
 
 def run_long(count: int, source: Path, more: str) -> None:
     """Print the memory of the processes while so many views come as fast as they are taken."""
-    print("views on disk, step; MB of acquire, run, page server; pictures on the page")
+    begun = time.time()
+    print("views on disk, step, seconds; MB of acquire, run, page server; pictures on the page")
     with tempfile.TemporaryDirectory() as place:
         setting = Setting(Path(place), CASES["small"], more)
         try:
@@ -224,14 +229,14 @@ def run_long(count: int, source: Path, more: str) -> None:
             drain.start()
             following, marks = 0, np.linspace(0.05, 1, 20) * count
             while setting.run.poll() is None and len(marks):
-                time.sleep(0.05)
-                views = open_scan(setting.scan).n_views
+                time.sleep(0.2)
+                views = Commit.parse((setting.scan / "commit.json").read_bytes()).views
                 if views >= marks[0]:
                     marks = marks[marks > views]
                     following = page.seen[-1][1] if page.seen else 0
                     server = sum(map(resident, children(setting.run.pid)))
                     memory = [resident(setting.acquire.pid), resident(setting.run.pid), server]
-                    words = "  ".join(f"{value:6.1f}" for value in memory)
+                    words = f"{time.time() - begun:6.0f}  " + "  ".join(f"{value:6.1f}" for value in memory)
                     print(f"{views:8d} {following:8d}  {words}  {len(page.seen):6d}", flush=True)
             setting.run.wait(timeout=600)
             print(f"{open_scan(setting.scan).n_views} of {count} views taken")

@@ -113,8 +113,8 @@ def phantom(kind: str, shape: tuple[int, ...], seed: int, brain: Path | None) ->
     return volume * body
 
 
-def make_scan(folder: Path, name: str, brain: Path | None) -> Path:
-    """The scan of this name, made unless it is there."""
+def make_scan(folder: Path, name: str, brain: Path | None, **changes: Any) -> Path:
+    """The scan of this name, made unless it is there; changes, of the options of its simulation."""
     place = folder / f"{name}.zarr"
     if place.exists():
         return place
@@ -122,7 +122,7 @@ def make_scan(folder: Path, name: str, brain: Path | None) -> Path:
     seed = [*CHOSEN].index(name) if name in CHOSEN else 100 + [*JUDGED].index(name)
     instrument = INSTRUMENTS[kin]
     side = {"size": shape[-1], "seed": seed} | ({} if kin == "odt-3d" else {"slices": shape[0]})
-    chosen = instrument.simulation(**side, **options)
+    chosen = instrument.simulation(**side | options | changes)
     experiment = instrument.simulate_views(chosen)
     truth = experiment.truth
     if kin == "ct":

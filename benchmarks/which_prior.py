@@ -31,7 +31,7 @@ from scipy import ndimage
 from plugstream.cli import main as command
 
 SIZE = 192
-SCANS = {"many views": (120, 1e5), "few views": (30, 1e5), "very few": (12, 1e5), "low dose": (60, 1e3)}
+SCANS = {"low dose": (60, 1e3), "few views": (30, 1e5), "many views": (120, 1e5)}
 PRIORS = {
     "tv": ["--denoiser", "tv"],
     "ridge": ["--denoiser", "ridge"],
@@ -48,7 +48,11 @@ VOLUME_PRIORS = {
     "free": ["--denoiser", "unet", "--profile", "free"],
 }
 VOLUMES = ("ellipsoids-parallel", "foam-cone")  # of volume_priors
-PICTURES = (("chart", "low dose"), ("cells", "low dose"), ("tooth", "30 views"))  # those that are there are drawn
+# Those that are there are drawn.
+PICTURES = (
+    ("photograph", "few views"), ("chart", "low dose"), ("cells", "low dose"), ("tooth", "30 views"),
+    ("brain", "an eighth of k-space"), ("ellipsoids-parallel", "volume"), ("foam-cone", "volume"),
+)  # fmt: skip
 Image = NDArray[Any]
 
 
@@ -114,7 +118,10 @@ def make_scans(folder: Path, data: Path, size: int) -> None:
         (folder / "brain/judge.zarr").rename(folder / "brain, an eighth of k-space, judge.zarr")
         (folder / "brain/fit.zarr").rename(folder / "brain, an eighth of k-space, scan.zarr")
     for name in VOLUMES:
-        volume_priors.make_scan(folder, name, None).rename(folder / f"{name}, volume, scan.zarr")
+        for part, changes in (("scan", {}), ("judge", {"views": 61, "seed": 9})):
+            place = folder / f"{name}, volume, {part}.zarr"
+            if not place.exists():
+                volume_priors.make_scan(folder, name, None, **changes).rename(place)
 
 
 def compare_detail(image: Image, truth: Image) -> tuple[float, float]:
@@ -140,7 +147,7 @@ def reconstruct(job: tuple[Path, Path, str, list[str]]) -> dict[str, Any]:
     row: dict[str, Any] = {"image": name, "scan": what, "prior": prior}
     try:
         run("reconstruct", scan, "--out", out, *usual, *words)
-    except RuntimeError as error:
+    except (Exception, SystemExit) as error:  # a run that fails is a row of the table
         row["failed"] = str(error)[-300:]
     if not (out / "result.npy").exists():
         return row
@@ -160,7 +167,7 @@ def reconstruct(job: tuple[Path, Path, str, list[str]]) -> dict[str, Any]:
 
 
 def reconstruct_all(folder: Path, asked: argparse.Namespace) -> None:
-    """Run what has no row in results.jsonl yet, the longest first."""
+    """Run what has no row in results.jsonl yet: measured objects and a low dose first, many views last."""
     file = folder / "results.jsonl"
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     known = {(row["image"], row["scan"], row["prior"]) for row in rows}
@@ -173,8 +180,8 @@ def reconstruct_all(folder: Path, asked: argparse.Namespace) -> None:
             for prior, words in priors.items()
             if (name, what, prior) not in known and (not asked.only or any(word in scan.stem for word in asked.only))
         ]
-    dear = ["safe", "free", "bm4d", "bm3d", "ridge", "tnrd", "tv"]
-    jobs.sort(key=lambda job: (dear.index(job[2]), "views" in job[1].name and "tooth" not in job[1].name))
+    order = ["tooth", "brain", "low dose", "few views", "volume", "many views"]
+    jobs.sort(key=lambda job: next(place for place, word in enumerate(order) if word in job[1].stem))
     os.environ["OMP_NUM_THREADS"] = f"{asked.threads}"
     with ProcessPoolExecutor(asked.processes, mp_context=get_context("spawn")) as pool, file.open("a") as out:
         for future in as_completed([pool.submit(reconstruct, job) for job in jobs]):
@@ -228,30 +235,43 @@ def show_choice(rows: list[dict[str, Any]]) -> None:
 
 
 def draw_images(folder: Path, name: str, what: str, rows: list[dict[str, Any]], file: Path) -> None:
-    """The middle of the truth, or of the reference, and of each image; below, its errors, grey where there is none."""
+    """The middle of the truth and of each image, and below its errors, grey where there are none.
+
+    Of a volume one slice. Without a truth the first is the filtered image of all views, or TV's, of which the second
+    row has the differences.
+    """
     from matplotlib.figure import Figure
     from PIL import Image as Pictures
 
     from plugstream import open_scan
 
-    scan = folder / f"{name}, {what}, scan.zarr"
-    known = open_scan(scan).truth
-    truth = np.abs(np.load(folder / f"{name}.npy") if known is None else known)
+    def middle(image: Image) -> Image:
+        image = np.abs(image)
+        image = image[image.shape[0] // 2] if image.ndim == 3 else image
+        return image[tuple(slice(size // 6, size - size // 6) for size in image.shape)]
+
     found = {row["prior"]: row for row in rows if (row["image"], row["scan"]) == (name, what) and "steps" in row}
-    names = [prior for prior in PRIORS if prior in found]
-    figure = Figure(figsize=(1.55 * (len(names) + 1), 3.35), layout="constrained")
-    axes = figure.subplots(2, len(names) + 1)
-    part = tuple(slice(size // 6, size - size // 6) for size in truth.shape)
+    names = [prior for prior in {**VOLUME_PRIORS, **PRIORS} if prior in found]
+    images = {prior: middle(np.load(folder / f"{name}, {what}, {prior}" / "result.npy")) for prior in names}
+    known, filtered, first = open_scan(folder / f"{name}, {what}, scan.zarr").truth, folder / f"{name}.npy", "truth"
+    if known is not None:
+        truth = middle(np.asarray(known))
+    elif filtered.exists():
+        truth, first = middle(np.load(filtered)), "all views, filtered"
+    else:
+        truth, first = images.pop("tv"), "tv"
+    figure = Figure(figsize=(1.55 * (len(images) + 1), 3.45), layout="constrained")
+    axes = figure.subplots(2, len(images) + 1)
     low, high = (float(np.percentile(truth, share)) for share in (0.5, 99.5))
-    for column, prior in enumerate(["", *names]):
-        image = truth if not prior else np.abs(np.load(folder / f"{name}, {what}, {prior}" / "result.npy"))
-        axes[0, column].imshow(image[part], cmap="gray", vmin=low, vmax=high)
-        if prior:
+    for column, (prior, image) in enumerate({first: truth, **images}.items()):
+        axes[0, column].imshow(image, cmap="gray", vmin=low, vmax=high)
+        row, title = found.get(prior, {}), prior
+        if column:
             half = 0.4 * (high - low)
-            axes[1, column].imshow((image - truth)[part], cmap="gray", vmin=-half, vmax=half)
-        row = found.get(prior, {})
-        score = f"{row['snr']:.1f} dB" if known is not None and prior else f"{row['left']:.4f} left" if prior else ""
-        title = f"{prior}, {score}" if prior else "truth" if known is not None else "all views, filtered"
+            axes[1, column].imshow(image - truth, cmap="gray", vmin=-half, vmax=half)
+        if row:
+            title += f" {row['snr']:.1f} dB" if "snr" in row else ""
+            title += f"\n{row['left'] / row.get('left by the truth', 1):.4g} left" if "left" in row else ""
         axes[0, column].set_title(title, fontsize=8)
     for axis in axes.flat:
         axis.set_axis_off()

@@ -200,6 +200,7 @@ def test_a_forward_model_of_ones_own(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # two and a half minutes on two busy ARM cores
 def test_a_network_of_ones_own_from_training_to_certificate_to_reconstruction(walk, tmp_path, monkeypatch):
     title = "The whole way, with a network of your own"
     (code,) = re.findall(r"```python\n(.*?)```", section("networks.md", title), re.DOTALL)

@@ -151,11 +151,40 @@ def test_launches_of_few_views_add_up(kernels: CpuKernels, monkeypatch: pytest.M
         assert compare(projector, (), [0, 1, 2, 3, 4]) <= 1e-5
 
 
+@needs_compiler
+def test_a_projector_grows_with_its_views(kernels: CpuKernels) -> None:
+    """To the bits of one of all views; two may grow out of one, and new views are all that is looked at."""
+    looked_at: list[int] = []
+
+    class Counted(ct_cuda.CudaProjector):
+        def __init__(self, rays: Rays, *others: Any) -> None:
+            looked_at.append(len(rays))
+            super().__init__(rays, *others)
+
+    for name, rays, voxels, lead in cases():
+        whole = ct_cuda.CudaProjector(rays, voxels, torch.device("cpu"), kernels)
+        few = ct_cuda.CudaProjector(rays.select([0, 1, 2]), voxels, torch.device("cpu"), kernels)
+        other = few.grow(rays.select([0, 1, 2, 7, 7])).grow(rays.select([0, 1, 2, 7, 7, 6]))
+        grown = few.grow(rays.select([0, 1, 2, 3])).grow(rays.select(slice(0, 5))).grow(rays)
+        views, image, data = np.array([1, 8, 3]), random(*lead, *voxels.shape), random(*lead, 3, *rays.detector)
+        assert torch.equal(grown.project(image, views), whole.project(image, views)), name
+        assert torch.equal(other.project(image, np.array([1, 5, 3])), whole.project(image, np.array([1, 6, 7]))), name
+        if whole.gathers:
+            assert torch.equal(grown.back_project(data, views), whole.back_project(data, views)), name
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ct_cuda, "CudaProjector", Counted)
+        rays = parallel_beam(np.arange(40.0), 12, 1.0)
+        projector = Counted(rays.select(slice(0, 30)), Voxels((8, 8), 1.0), torch.device("cpu"), kernels)
+        for count in range(31, 41):
+            projector = projector.grow(rays.select(slice(0, count)))
+    assert looked_at == [30, *[1] * 10]
+
+
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
     device = torch.device("cuda", 0)
     for name, rays, voxels, lead in cases():
-        assert compare(ct_cuda.find_projector(rays, voxels, device), lead, [1, 8, 3]) <= 1e-5, (name, rays.detector)
+        assert compare(ct_cuda.make_projector(rays, voxels, device), lead, [1, 8, 3]) <= 1e-5, (name, rays.detector)
 
 
 @pytest.mark.gpu

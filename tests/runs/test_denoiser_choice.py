@@ -115,13 +115,16 @@ def test_a_run_that_has_chosen_can_take_more_steps_with_its_choice(scan, tmp_pat
     assert table_of(out, "denoiser") == denoiser
 
 
-def test_nothing_set_means_tnrd_bm3d_or_ridge_in_a_third_more_steps(scan):
-    settings, notes = advised(scan)
+def test_nothing_set_means_tnrd_and_without_a_fall_bm3d_or_ridge_in_a_third_more_steps(scan):
+    falling, notes = advised(scan)
+    assert (falling.denoiser.name, falling.denoiser.rivals, falling.algorithm.fall) == ("tnrd", None, 12)
+    assert not any("(--rivals)" in note for note in notes)
+    settings, notes = advised(scan, "--fall", "none")
     assert (settings.denoiser.name, settings.denoiser.rivals) == ("tnrd", "bm3d,ridge")
-    before, _ = advised(scan, "--denoiser", "tnrd")
+    before, _ = advised(scan, "--denoiser", "tnrd", "--fall", "none")
     steps = [one.algorithm.search for one in (before, settings)]
     assert steps == [200, 270]
-    assert sum("it is tnrd unless held-out views ask for another" in note for note in notes) == 1
+    assert sum("unless held-out views ask for bm3d or ridge" in note for note in notes) == 1
 
 
 @pytest.mark.parametrize(

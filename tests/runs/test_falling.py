@@ -126,12 +126,15 @@ def test_what_cannot_be_is_refused_in_one_line(scan, tmp_path, capsys, words, te
         (["--denoiser", "mine.pt", "--architecture", "dncnn"], None),  # which is not told of the noise
         (["--denoiser", f"{__file__}:Net", "--condition", "scalar"], 12),
         (["--denoiser", f"{__file__}:Net"], None),
-        (["--denoiser", "tnrd"], None),
+        (["--denoiser", "tnrd"], 12),
+        (["--denoiser", "ridge"], 12),
+        (["--denoiser", "nlm"], None),
         (["--denoiser", "tv"], None),
-        ([], None),
+        ([], 12),  # with tnrd
+        (["--batch", "4"], None),
     ],
 )
-def test_it_is_the_default_where_the_denoiser_is_given_and_nothing_else(scan, words, fall):
+def test_it_is_the_default_where_nothing_but_the_denoiser_is_given(scan, words, fall):
     typed = [str(scan), *words]
     draft = draft_of(command_parser("reconstruct", typed).parse_args(typed))
     settings, reasons = advised_settings(draft, open_scan(scan))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,40 @@ def test_the_image_is_that_of_the_last_views_alone(scan: Path, live: Path, tmp_p
     assert main(["reconstruct", str(scan), "--out", str(whole), *RUN]) == 0
     far = np.linalg.norm(np.load(whole / "result.npy") - other)
     assert np.linalg.norm(one - other) < 0.02 * far  # and not that of all views
+
+
+def test_a_view_that_has_left_the_window_leaves_its_geometry_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """96 bytes and room for a quarter more, and none of the 4 kB of its data; the log's history is bounded."""
+    source, place, held = tmp_path / "wide.zarr", tmp_path / "live.zarr", list[float]()
+    assert main(["simulate", str(source), *CT, "--columns", "1024"]) == 0
+    whole, writer = open_scan(source).load(), ScanWriter(place, open_scan(source).instrument)
+    data, rays = (np.concatenate([part] * 6)[:128] for part in (whole.data.numpy(), whole.columns["rays"]))
+    find = GrowingViews.find_views
+
+    def find_views(self: GrowingViews, step: int) -> Views | None:
+        self._looked = 0.0
+        if writer.committed < 2048 and self.record.views == writer.committed:
+            writer.append(data, rays=rays)
+            writer.commit()
+            if writer.committed == 256:
+                tracemalloc.start()
+            elif writer.committed in (512, 2048):  # whole shards, of which the writer holds nothing
+                gc.collect()
+                held.append(tracemalloc.get_traced_memory()[0])
+        elif writer.committed == 2048:
+            tracemalloc.stop()
+            writer.finish()
+        return find(self, step)
+
+    writer.append(data, rays=rays)
+    writer.commit()
+    monkeypatch.setattr(GrowingViews, "find_views", find_views)
+    words = ["--follow", "--window", "40", "--sigma", "2", "--batch", "4", "--step-size", "1e3", "--threads", "1"]
+    words += ["--checkpoint", "0", "--preview", "0", "--report-format", "none", "--iterations", "1"]
+    assert main(["reconstruct", str(place), "--out", str(tmp_path / "run"), *words]) == 0
+    assert held[1] - held[0] < 400 * 1536
 
 
 def test_distance_and_held_out_misfit_are_of_the_window(live: Path, tmp_path: Path) -> None:

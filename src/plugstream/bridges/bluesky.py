@@ -27,6 +27,7 @@ import numpy as np
 
 from plugstream.base.errors import InputError
 from plugstream.base.text import one_line
+from plugstream.scans.importers.hdf5_storage import open_shared
 from plugstream.scans.streams.frames import DARK, FLAT, PROJECTION
 
 _MOST_WAITING = 1000  # frames of which a part is still awaited
@@ -336,11 +337,9 @@ class _Frame:
         self._opened.clear()
 
     def _find(self) -> Any:
-        import h5py
-
         with suppress(OSError, KeyError):  # not there yet
             if self._path not in self._opened:
-                self._opened[self._path] = h5py.File(self._path, "r", swmr=True, locking=False)
+                self._opened[self._path] = open_shared(self._path)
             dataset = self._opened[self._path][self._dataset]
             dataset.id.refresh()
             return dataset

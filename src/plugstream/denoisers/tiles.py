@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plugstream.base.arrays import send
 from plugstream.base.errors import InputError
 from plugstream.base.processes import Group
 from plugstream.base.progress import report
+from plugstream.base.transfers import MemoryTarget, bring, bring_back
 from plugstream.denoisers.base import Denoiser, Sigma, Wrapper, require_axes
 from plugstream.denoisers.wrap import as_denoiser
 
@@ -127,13 +127,13 @@ class Tiles(Wrapper):
             if self.device is not None:
                 report("denoising tiles", number, len(tiles))
             out, after = self._denoise_one(tile, image, sigma, warm)
-            _part(clean, tile.place).copy_(out)
+            _put(out, _part(clean, tile.place))
             if after is None:
                 continue
             if afterwards is None:
                 shape = (*after.shape[: -self.ndim], *image.shape[-self.ndim :])
                 afterwards = torch.empty(shape, dtype=after.dtype, device=image.device)
-            _part(afterwards, tile.place).copy_(after)
+            _put(after, _part(afterwards, tile.place))
         return clean, afterwards
 
     def tiles(self, shape: tuple[int, ...]) -> list[_Tile]:
@@ -177,7 +177,7 @@ class Tiles(Wrapper):
         return _part(out, tile.inside), None if after is None else _part(after, tile.inside)
 
     def _bring(self, part: Tensor) -> Tensor:
-        return part.contiguous() if self.device is None else send(part.contiguous(), self.device)
+        return part.contiguous() if self.device is None else bring(part, self.device)
 
     def _join(self, tiles: list[_Tile], parts: list[Tensor], out: Tensor, failure: BaseException | None) -> Tensor:
         """`out`, filled with the parts of all processes."""
@@ -201,3 +201,15 @@ def _part(tensor: Tensor, where: Slices) -> Tensor:
     """A part of a tensor along its last axes."""
     index: Any = (..., *where)
     return tensor[index]
+
+
+def _put(part: Tensor, place: Tensor) -> None:
+    """Copy a part to its place, which may be on another device."""
+    if not part.is_cuda or place.is_cuda:
+        place.copy_(part)
+    elif part.ndim > 3:
+        for one, target in zip(part, place, strict=True):
+            _put(one, target)
+    else:
+        ready = torch.cuda.current_stream(part.device).record_event()
+        bring_back(part, ready, 0, MemoryTarget(place))

@@ -211,7 +211,7 @@ class Born2D(Instrument):
                 warn_if_implausible(replace(self, wavelength=wave))
 
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """Which denoisers runs that search for sigma choose among.
+        """Which denoiser runs that search for sigma have, and among which they choose where sigma does not fall.
 
         The choice needs views to judge by and the usual number of steps: earlier, a denoiser whose sigma is a level of
         noise does not show what it leaves in the image.
@@ -220,12 +220,13 @@ class Born2D(Instrument):
             return ()
         if n_views < _MANY:
             return advise_fall(n_views, 12)
-        why = "no denoiser is given, so that it is tnrd unless held-out views ask for another (--denoiser, --rivals)"
+        why = "no denoiser is given, so that it is tnrd, the best on average (--denoiser)"
+        another = "unless held-out views ask for bm3d or ridge (--rivals)"
         name, short = ("denoiser", "name"), (("algorithm", "iterations"), ("algorithm", "search"))
         return (
             *advise_fall(n_views, 12),
             Advice(*name, "tnrd", why, search=True, unless=short),
-            Advice("denoiser", "rivals", "bm3d,ridge", why, search=True, unless=(name, *short)),
+            Advice("denoiser", "rivals", "bm3d,ridge", another, search=True, unless=(name, *short)),
         )
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:

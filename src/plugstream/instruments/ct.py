@@ -255,7 +255,7 @@ class CT(Instrument):
         from plugstream.models.ct import CTModel
 
         rays = self.rays(columns) if previous is None else previous.rays.grow(columns["rays"][:])
-        return CTModel(rays, self.voxels, mask=self._mask(columns, n_views), **place)
+        return CTModel(rays, self.voxels, mask=self._mask(columns, n_views), previous=previous, **place)
 
     def _mask(self, columns: Columns, n_views: int) -> Any:
         """Which pixels count, by view; a mask common to all views is stored once."""

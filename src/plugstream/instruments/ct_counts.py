@@ -107,8 +107,9 @@ class CTCounts(CT):
         """Joseph's projector of these views, which converts counts to line integrals."""
         from plugstream.models.ct import CTModel
 
-        mask = self._mask(columns, n_views)
-        return CTModel(self.rays(columns), self.voxels, mask=mask, counts=self.raw(columns), **place)
+        rays = self.rays(columns) if previous is None else previous.rays.grow(columns["rays"][:])
+        mask, counts = self._mask(columns, n_views), self.raw(columns)
+        return CTModel(rays, self.voxels, mask=mask, counts=counts, previous=previous, **place)
 
     @classmethod
     def simulate_views(cls, options: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,6 +40,7 @@ class CTModel(ModelBase):
         mask: (views, *detector), which pixels count; all of them if not given. Masked ones are 0.
         counts: where scans hold what the detector counted, how that becomes line integrals.
         device, dtype: where and in which precision to compute.
+        previous: the model of the first of these views, whose tables on GPUs are used again.
     """
 
     nonnegative = True
@@ -54,16 +56,22 @@ class CTModel(ModelBase):
         counts: RawCounts | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        previous: CTModel | None = None,
     ) -> None:
         if dtype not in (torch.float32, torch.float64):
             raise InputError(f"the image's dtype must be float32 or float64, not {dtype}")
-        check_rays(rays, voxels)
+        check_rays(rays, voxels, 0 if previous is None else previous.n_views)
         if mask is not None and tuple(mask.shape) != (len(rays), *rays.detector):
             raise InputError(f"the mask has shape {tuple(mask.shape)}, but must be {(len(rays), *rays.detector)}")
         self.rays, self.voxels = rays, voxels
         self.n_views, self.image_shape, self.data_shape = len(rays), voxels.shape, rays.detector
         self.device, self.dtype, self.data_dtype = torch.device(device), dtype, dtype
         self._mask, self.counts = mask, counts
+        self._projectors: dict[torch.device, ct_cuda.CudaProjector]
+        self._projectors = {} if previous is None else previous._projectors  # those of the most views so far
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_projectors": {}}
 
     def forward(self, image: Tensor, views: Views = None) -> Tensor:
         """(..., *image_shape) to (..., B, *detector)."""
@@ -73,8 +81,7 @@ class CTModel(ModelBase):
         if ct_native.serves(x, rays, self.voxels):
             out = ct_native.project(x, rays, self.voxels)
         elif ct_cuda.serves(x):
-            projector = ct_cuda.find_projector(self.rays, self.voxels, x.device)
-            out = projector.project(x, all_views(index, self.n_views).numpy())
+            out = self._projector(x.device).project(x, all_views(index, self.n_views).numpy())
         else:
             out = ct_joseph.project(x, rays, self.voxels)
         return self._restrict(out, index)
@@ -88,7 +95,7 @@ class CTModel(ModelBase):
         if ct_native.serves(z, rays, self.voxels):
             return ct_native.back_project(z, rays, self.voxels)
         if ct_cuda.serves(z):
-            projector = ct_cuda.find_projector(self.rays, self.voxels, z.device)
+            projector = self._projector(z.device)
             if projector.gathers:
                 return projector.back_project(z, all_views(index, self.n_views).numpy())
         return ct_joseph.back_project(z, rays, self.voxels)
@@ -109,7 +116,7 @@ class CTModel(ModelBase):
         return torch.from_numpy(found).to(device=self.device, dtype=self.data_dtype)
 
     def rough_norm_bounds(self, views: Tensor) -> Tensor | None:
-        """Sums of rows of A_i A_i', for a parallel beam (`plugstream.models.ct_row_sums`)."""
+        """Sums of rows of A_i A_i' from the geometry, where they are known (`plugstream.models.ct_row_sums`)."""
         bounds = row_sum_bounds(self._rays(all_views(views, self.n_views)), self.voxels)
         return None if bounds is None else torch.from_numpy(bounds)
 
@@ -124,6 +131,15 @@ class CTModel(ModelBase):
         rows = replace(rays.shift_detector(rows=(few - self.data_shape[0]) / 2), detector=(few, self.data_shape[1]))
         model = CTModel(rows, self.voxels.slices(0, few), dtype=self.dtype)
         return float(nonnegative_bound(model.forward, model.adjoint, start[:, :few]))
+
+    def _projector(self, device: torch.device) -> ct_cuda.CudaProjector:
+        found = self._projectors.get(device)
+        if found is None:
+            found = ct_cuda.make_projector(self.rays, self.voxels, device)
+        elif len(found.rays) < self.n_views:
+            found = found.grow(self.rays)
+        self._projectors[device] = found
+        return found
 
     def _rays(self, index: Tensor | None) -> Rays:
         return self.rays if index is None else self.rays.select(index.numpy())

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from functools import lru_cache
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ from plugstream.models.ct_maps import (
     solid_places,
     solid_shape,
 )
-from plugstream.models.ct_problem import Problem, choose_views, launch_move, read_source
+from plugstream.models.ct_problem import GrowingTable, Problem, choose_views, launch_move, read_source
 from plugstream.models.ct_stack import blend_slices, is_stack, small_part
 
 _MARGIN = 2  # voxels of zeros on either side, along x and y
@@ -59,8 +59,7 @@ def serves(values: Tensor) -> bool:
     return takes(values, read_source())
 
 
-@lru_cache(maxsize=64)  # which slabs of one volume may be
-def find_projector(rays: Rays, voxels: Voxels, device: torch.device) -> CudaProjector:
+def make_projector(rays: Rays, voxels: Voxels, device: torch.device) -> CudaProjector:
     """The projector of these rays on a CUDA device."""
     kernels = compile_kernels(read_source(), device)
     if kernels is None:
@@ -92,7 +91,9 @@ class CudaProjector:
         curved = np.isfinite(rays.curvature)
         flat = Rays(rays.vectors, (1, self.columns) if self.solid else (self.columns,), rays.parallel, rays.curvature)
         self._middles = self._on_device(flat.pixels().reshape(len(rays), self.columns, 3)) if curved else None
-        self._row_margin = self._column_margin = 0
+        self._row_margin, self._column_margin, self._gather_cone = 0, 0, ""
+        self._maps: GrowingTable | None = None
+        self._spans: GrowingTable | None = None
         if self.gathers and self._cells is None and found is not None and axes is not None:
             shares, _ = found
             self._maps = self._on_device(centre_maps(shares, voxels))
@@ -101,6 +102,28 @@ class CudaProjector:
                 self._column_margin = math.ceil(3 + 2.2 * float(np.abs(shares[:, 0, 1:3]).max()))
             elif margin is not None:
                 self._row_margin, self._gather_cone = margin
+
+    def grow(self, rays: Rays) -> CudaProjector:
+        """The projector of these rays, whose first ones are those here: tables are made of the others alone.
+
+        Where those need another kernel, as no two views of one scan do as a rule, all are made anew.
+        """
+        new = CudaProjector(rays.select(slice(len(self.rays), None)), self.voxels, self.device, self.kernels)
+        if self._cells is not None or self._kind() != new._kind():
+            return CudaProjector(rays, self.voxels, self.device, self.kernels)
+        grown = copy(self)
+        grown.rays = rays
+        grown._row_margin = max(self._row_margin, new._row_margin)
+        grown._column_margin = max(self._column_margin, new._column_margin)
+        for name in ("_vectors", "_middles", "_maps", "_spans"):
+            before, more = getattr(self, name), getattr(new, name)
+            setattr(grown, name, None if before is None else before.append(more.rows))
+        return grown
+
+    def _kind(self) -> tuple[Any, ...]:
+        """What views must have in common for one table."""
+        blend = None if self.blend is None else tuple(self.blend.flatten().tolist())
+        return self.in_slices, self.gathers, self._cells is None, self._gather_cone, blend
 
     def project(self, image: Tensor, index: NDArray[np.int64]) -> Tensor:
         """(..., *image_shape) to (..., views, *detector)."""
@@ -226,11 +249,11 @@ class CudaProjector:
             parallel=int(self.rays.parallel), margin=_MARGIN, z_margin=margin, z_size=size,
             row_margin=self._row_margin, row_size=4 * math.ceil(self.rows / 4) + 2 * self._row_margin,
             column_margin=self._column_margin, large=int((height + 4) * (width + 4) * size >= 1 << 32),
-            vectors=self._vectors.data_ptr(), middles=None if self._middles is None else self._middles.data_ptr(),
+            vectors=self._vectors.address, middles=None if self._middles is None else self._middles.address,
         )  # fmt: skip
         p.spacing, p.origin = (ctypes.c_double * 3)(*spacing), (ctypes.c_double * 3)(*origin)
-        if self.gathers and self._cells is None:
-            p.maps, p.spans = self._maps.data_ptr(), self._spans.data_ptr()
+        if self._maps is not None and self._spans is not None:
+            p.maps, p.spans = self._maps.address, self._spans.address
         return p
 
     def _find_margin(self, shares: NDArray[np.float64]) -> tuple[int, str] | None:
@@ -296,5 +319,5 @@ class CudaProjector:
         p.packed_batch, p.packed_place, p.packed_line = packed.stride()
         launch_move(self.kernels, name, p, *((own, packed) if name == "pack" else (packed, own)))
 
-    def _on_device(self, values: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)
+    def _on_device(self, values: NDArray[Any]) -> GrowingTable:
+        return GrowingTable(torch.from_numpy(np.ascontiguousarray(values)).to(self.device))

@@ -45,8 +45,11 @@ def cross_planes(rays: Rays, voxels: Voxels) -> Lines:
     return Lines(axis, start, slope, length / np.abs(fastest[..., 0]))
 
 
-def check_rays(rays: Rays, voxels: Voxels) -> None:
-    """Refuse rays that do not fit the voxels: with another number of axes, or from a source among the voxels."""
+def check_rays(rays: Rays, voxels: Voxels, first: int = 0) -> None:
+    """Refuse rays that do not fit the voxels: with another number of axes, or from a source among the voxels.
+
+    Views before `first` were checked before.
+    """
     if rays.ndim != len(voxels.shape):
         axes = "two axes" if rays.ndim == 2 else "three axes"
         raise InputError(
@@ -56,10 +59,10 @@ def check_rays(rays: Rays, voxels: Voxels) -> None:
         return
     half = np.asarray(voxels.spacing)
     low, high = np.asarray(voxels.origin) - half, np.asarray(voxels.ends) + half
-    source = rays.vectors[:, 0, : rays.ndim][:, ::-1]
+    source = rays.vectors[first:, 0, : rays.ndim][:, ::-1]
     inside = ((source > low) & (source < high)).all(1)
     if inside.any():
         raise InputError(
-            f"view {int(np.argmax(inside))}: the source lies inside the image; give a smaller image or spacing, or a "
-            "larger distance of the source"
+            f"view {first + int(np.argmax(inside))}: the source lies inside the image; give a smaller image or "
+            "spacing, or a larger distance of the source"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from copy import copy
 from functools import cache
 from pathlib import Path
 
@@ -36,6 +37,38 @@ class Problem(ctypes.Structure):
             "vectors", "middles", "index", "maps", "spans", "forms", "table", "steps", "ranges", "edges", "chosen",
         )),
     )  # fmt: skip
+
+
+class GrowingTable:
+    """A row for each view, on a device, in memory with room for a quarter more: new rows are added without a copy.
+
+    Arguments: room, whose first `count` rows are the table, all if not given.
+    """
+
+    def __init__(self, room: Tensor, count: int | None = None) -> None:
+        self._room, self._count = room, len(room) if count is None else count
+        self._taken = [self._count]  # by all tables in this room
+
+    @property
+    def rows(self) -> Tensor:
+        """The table."""
+        return self._room[: self._count]
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+        return self._room.data_ptr()
+
+    def append(self, rows: Tensor) -> GrowingTable:
+        """The table with more rows, in the same memory if they fit and no other table has gone on there."""
+        count = self._count + len(rows)
+        grown = copy(self)
+        if count > len(self._room) or self._taken[0] != self._count:
+            grown._room, grown._taken = rows.new_empty((count + count // 4, *rows.shape[1:])), [0]
+            grown._room[: self._count] = self.rows
+        grown._room[self._count : count] = rows
+        grown._count = grown._taken[0] = count
+        return grown
 
 
 @cache

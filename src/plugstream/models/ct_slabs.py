@@ -14,10 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.base.arrays import send
 from plugstream.base.eigenvalue_bounds import nonnegative_bound
 from plugstream.base.progress import report
-from plugstream.base.transfers import MemoryTarget, bring_back
+from plugstream.base.transfers import MemoryTarget, bring, bring_back
 from plugstream.models.ct import CTModel
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_maps import map_detector
@@ -71,18 +70,18 @@ class SlabbedCT(CTModel):
         out = torch.zeros((len(views), *self.data_shape), dtype=self.dtype, device=self.worker)
         for slab in self._slabs:
             report("projecting slices", slab.first, len(volume))
-            slab.project(send(volume[slab.first : slab.last], self.worker), views, out)
+            slab.project(bring(volume[slab.first : slab.last], self.worker), views, out)
         return out.cpu()
 
     def _back_project(self, data: Tensor, views: Tensor, out: Tensor) -> None:
         parts = list(zip(views.split(self._views_at_once), data.split(self._views_at_once), strict=True))
         if len(parts) == 1:
-            parts = [(views, send(data, self.worker))]  # once for all slabs
+            parts = [(views, bring(data, self.worker))]  # once for all slabs
         writing: Future[None] | None = None
         with ThreadPoolExecutor(1) as pool:
             for slab in self._slabs:
                 report("back-projecting slices", slab.first, len(out))
-                sums = reduce(Tensor.add_, (slab.back_project(send(z, self.worker), some) for some, z in parts))
+                sums = reduce(Tensor.add_, (slab.back_project(bring(z, self.worker), some) for some, z in parts))
                 if writing is not None:
                     writing.result()
                 ready = torch.cuda.current_stream(self.worker).record_event() if self.worker.type == "cuda" else None
@@ -94,7 +93,7 @@ class SlabbedCT(CTModel):
         """As of `ModelBase`, with no volume: A A^T is the sum of those of slabs."""
 
         def product(data: Tensor) -> Tensor:
-            here = send(self._restrict(data, view), self.worker)
+            here = bring(self._restrict(data, view), self.worker)
             out = torch.zeros_like(here)
             for slab in self._slabs:
                 slab.project(slab.back_project(here, view), view, out)

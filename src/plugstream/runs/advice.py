@@ -230,8 +230,12 @@ class _Advisor:
             (section in _OTHERS and (section, key) not in _ALIKE) or key in ("rivals", "opening")
             for section, key in self.given
         )
-        if others or not _facts(self.typed).falls(self.typed.denoiser):  # another algorithm is meant, or the usual one
-            later = [advice for advice in later if (advice.section, advice.key) != _FALL]
+        names = [str(advice.value) for advice in later if (advice.section, advice.key) == _DENOISER]
+        name = names[0] if names else self.typed.denoiser.name
+        # Where another algorithm is meant, or the usual one, nothing falls; and where it does, it has no rivals.
+        usual = others or not facts_of(find("denoiser", name)).falls(self.typed.denoiser)
+        falls = not usual and any((advice.section, advice.key) == _FALL for advice in later)
+        later = [advice for advice in later if (advice.section, advice.key) != (_RIVALS if falls else _FALL)]
         theirs = {(advice.section, advice.key): _value(advice) for advice in later}
         added = self._search_presets(theirs)
         if added is None:

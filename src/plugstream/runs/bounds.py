@@ -29,6 +29,7 @@ _VIEWS, _STEPS, _PART = 64, 80, 4
 # Where views are few a true bound keeps noise out, and is better by this factor at least.
 _FACTOR, _SIGMAS, _RARE, _BETTER = 1.0, (2.0, 3.0), (0.01, 0.003), 0.8
 _FAR, _FAR_RARE = 5.0, 0.001  # times the noise, by which a disc must not be off where the hull is not
+_WORSE = 2.0  # standard errors over views, by which a disc must not explain the data worse than the hull
 # Rays that cross less than this part of the longest way through the support say little of the material, and where this
 # part of the others shows more than the bound, it is noise, and the edge of the detector's blur.
 _WAY, _ABOVE = 0.25, 0.02
@@ -211,23 +212,30 @@ class _Trial:
         self.possible = len(self.views) >= 2 and bool(self.data.isfinite().all()) and bool((self.data != 0).any())
 
     def prefers(self, one: Box, other: Box) -> bool:
-        """Whether an image within the first bounds explains the data better than one within the second, everywhere."""
-        ratio, parts = self._compare(one, other, (_FAR,))
-        return ratio <= _BETTER or (ratio <= 1 and parts[0] <= _FAR_RARE)
+        """Whether an image within the first bounds explains the data no worse than one within the second, everywhere.
+
+        The first are narrower, so that where they hold neither image is better but by the noise: what one view says
+        for one and the next for the other is no evidence.
+        """
+        ratio, parts, worse = self._compare(one, other, (_FAR,))
+        return ratio <= _BETTER or (worse <= _WORSE and parts[0] <= _FAR_RARE)
 
     def allows(self, one: Box, other: Box) -> bool:
         """Whether an image within the first bounds explains the data as well as one within the second."""
-        ratio, parts = self._compare(one, other, _SIGMAS)
+        ratio, parts, _ = self._compare(one, other, _SIGMAS)
         same = ratio <= _FACTOR and all(part <= most for part, most in zip(parts, _RARE, strict=True))
         return same or ratio <= _BETTER
 
-    def _compare(self, one: Box, other: Box, sigmas: tuple[float, ...]) -> tuple[float, list[float]]:
-        """What the first leaves of the second's energy, and where it is off by so many times the noise more."""
+    def _compare(self, one: Box, other: Box, sigmas: tuple[float, ...]) -> tuple[float, list[float], float]:
+        """What the first leaves of the second's energy, the parts where it is off by so many times the noise more, and
+        by how many standard errors over views it leaves more."""
         bounded, free = self._residual(*one), self._residual(*other)
         ratio = float((bounded**2).sum()) / max(float((free**2).sum()), 1e-300)
+        excess = (bounded**2 - free**2).flatten(1).sum(1).double()
+        worse = float(excess.mean()) * math.sqrt(len(excess)) / max(float(excess.std()), 1e-300)
         noise = 1.4826 * float(free[self.judges].abs().median())
         more = (bounded.abs() - free.abs())[self.judges]
-        return ratio, [float((more > times * noise).double().mean()) for times in sigmas]
+        return ratio, [float((more > times * noise).double().mean()) for times in sigmas], worse
 
     @torch.no_grad()
     def _residual(self, low: Tensor | float, high: Tensor | float) -> Tensor:

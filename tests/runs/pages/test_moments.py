@@ -23,7 +23,7 @@ from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Finishing, Heartbeat, Measurement, Note, Start, Steering, Stop
 from plugstream.runs.folder import write_down
 from plugstream.runs.liveness import this_process
-from plugstream.runs.pages import content as page_content
+from plugstream.runs.pages import content as page_content, feed as page_feed
 from plugstream.runs.pages.feed import RunFeed
 from plugstream.runs.preview import Previews
 from plugstream.runs.replay import replay
@@ -120,6 +120,18 @@ def test_numbers_go_on_where_there_are_no_more_images(goes, monkeypatch):
     monkeypatch.setattr(page_content, "_LATE", -1.0)  # as if the image were of long ago
     goes.measure(10)
     assert steps_of(feed) == (10, 10, 5)
+
+
+def test_a_single_long_look_delays_no_picture(goes, monkeypatch):
+    """The first, say, which loads modules: only what every look takes makes looks rarer."""
+    used = iter((0.0, 0.5, 1.0, 1.004, 2.0, 2.01, 3.0, 3.01))
+    monkeypatch.setattr(page_feed.time, "thread_time", lambda: next(used))
+    feed, pauses = RunFeed(goes.folder), []
+    for step in range(1, 5):
+        goes.measure(step)
+        feed.content()
+        pauses.append(feed.pause)
+    assert pauses == pytest.approx([0.0, 0.004 / 0.2, 0.004 / 0.2, 0.01 / 0.2])  # no end of the scan is known
 
 
 def test_what_is_asked_for_is_shown_before_the_run_has_it(goes):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from plugstream.instruments.ct import CT as CTInstrument
 from plugstream.models.ct_geometry import Voxels
 from plugstream.scans.importers import following, import_file, picture_stack
 from plugstream.scans.importers.following import Following, follow_file
+from plugstream.scans.importers.hdf5_storage import open_shared
 from plugstream.scans.store import open_scan
 
 
@@ -134,13 +136,22 @@ def test_a_writer_that_never_comes_back(write, tmp_path):
     write("close")
 
 
-@pytest.mark.slow
-def test_a_file_that_is_begun_anew_is_refused(write, tmp_path):
-    """What was taken stays, and nothing of another scan is added to it.
+def test_a_file_that_is_cut_while_it_is_read_is_an_error_within_seconds(tmp_path):
+    """HDF5 left alone sleeps for minutes there, and no limit of time stops it."""
+    with h5py.File(tmp_path / "scan.h5", "w", libver="latest") as file:
+        views = file.create_dataset("views", data=np.ones((2000, 8)), chunks=(1, 8), maxshape=(None, 8))
+        file.swmr_mode = True
+    with open_shared(tmp_path / "scan.h5") as file:
+        views = file["views"]
+        os.truncate(tmp_path / "scan.h5", 4096)
+        begun = time.monotonic()
+        with pytest.raises(OSError, match="read attempts"):
+            views[1500]
+        assert time.monotonic() - begun < 10
 
-    In a file that is cut while it is read HDF5 may sleep for minutes, and no limit of time stops it; the command has a
-    watchdog for that, and a test has not.
-    """
+
+def test_a_file_that_is_begun_anew_is_refused(write, tmp_path):
+    """What was taken stays, and nothing of another scan is added to it."""
     write(f"open {tmp_path / 'scan.h5'} nexus", "darks", "flats")
     live = Live(tmp_path / "scan.h5", tmp_path / "live.zarr")
     n = write.until(live, 4)

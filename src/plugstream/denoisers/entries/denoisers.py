@@ -189,6 +189,7 @@ def build_nlm(options: NLMOptions) -> Denoiser:
     files="tnrd/weights/*.safetensors",
     object="TNRD()",
     **_FAST,
+    **_FALLING,
 )
 def build_tnrd(options: TrainedOptions) -> Denoiser:
     from plugstream.denoisers.tnrd import TNRD
@@ -207,6 +208,7 @@ def build_tnrd(options: TrainedOptions) -> Denoiser:
     why="the prox of a convex sum of ridge functions, by construction, up to tol",
     files="weights/ridge*.safetensors",
     **_COMPILED,
+    **_FALLING,
 )
 def build_ridge(options: RidgeOptions) -> Denoiser:
     from plugstream.denoisers.ridge import ConvexRidge

@@ -34,8 +34,8 @@ from plugstream.settings import Settings
 # Seconds between two looks at what pages show, between two where somebody has just asked for something, how long that
 # lasts, and between two checks whether a silent run still lives.
 _LOOK, _QUICK, _AFTER, _LIVES = 0.05, 0.05, 3.0, 5.0
-# Looking takes at most this part of one processor.
-_SHARE = 0.05
+# Looking takes at most this part of one processor, and while a scan is followed, so that pictures are waited for, this.
+SHARE, _LIVE_SHARE = 0.05, 0.2
 # Pixels a side of a thumbnail.
 _THUMBNAIL = 192
 # Messages that a slow page may be behind before it gets everything again, and seconds between two signs of life to one.
@@ -57,12 +57,13 @@ class RunFeed:
         self._pictures: dict[tuple[str, str, str], bytes] = {}
         self._previews: dict[str, Any] = {}  # the last ones by their stamps: pages ask for the one they know of
         self._settings: tuple[str, Settings | None] = ("", None)  # by the stamp of their file
-        self.cost = 0.0  # seconds of a processor that the last look took
+        self._cost = 0.0  # seconds of a processor that the last look took which found something
+        self.pause = 0.0  # seconds until the next look
 
     def content(self) -> dict[str, Any]:
         """What a page shows of the run now; InputError where its log is damaged, or it is gone."""
         with self._lock:
-            begun, used, self.cost = time.monotonic(), time.thread_time(), 0.0
+            begun, used, self.pause = time.monotonic(), time.thread_time(), 0.0
             signs = self._signs()
             if self._content is None or signs != self._signs_before or begun - self._looked > _LIVES:
                 stamp = self._keep_preview()  # before the log: what was measured by then is there
@@ -76,7 +77,9 @@ class RunFeed:
                     content["stamps"]["preview"] = stamp
                 self._content = content if self._content != content else self._content
                 self._signs_before, self._looked = signs, begun
-                self.cost = time.thread_time() - used
+                before, self._cost = self._cost, time.thread_time() - used
+                # What a single look takes longer, such as the first, delays none.
+                self.pause = min(before, self._cost) / (_LIVE_SHARE if content["views"]["total"] is None else SHARE)
             return self._content
 
     def summary(self) -> dict[str, Any]:
@@ -155,7 +158,7 @@ class RunFeed:
 class Channel:
     """Sends the changes of something that is looked at now and then to all who listen, while anybody does.
 
-    Arguments: look, called in a thread of its own, which returns the content and the seconds that it took.
+    Arguments: look, called in a thread of its own, which returns the content and the seconds until it is due again.
     """
 
     def __init__(self, look: Callable[[], tuple[dict[str, Any], float]]) -> None:
@@ -195,7 +198,7 @@ class Channel:
         try:
             while self._queues:
                 try:
-                    now, seconds = await asyncio.to_thread(self._look)
+                    now, pause = await asyncio.to_thread(self._look)
                 except InputError as error:
                     self._send(encode_message("fault", {"text": str(error)}))
                     await asyncio.sleep(_LIVES)
@@ -206,7 +209,7 @@ class Channel:
                     self._send(encode_message("content", now) if first else encode_message("change", changes))
                 hurried = time.monotonic() < self._until
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._hurry.wait(), _QUICK if hurried else max(_LOOK, seconds / _SHARE))
+                    await asyncio.wait_for(self._hurry.wait(), _QUICK if hurried else max(_LOOK, pause))
                 self._hurry.clear()
         finally:
             self._last = None  # whoever comes next gets what is there then

@@ -31,7 +31,7 @@ from plugstream.runs.commands import parse_command, send_command
 from plugstream.runs.describe import is_run
 from plugstream.runs.pages import SCRIPTS, STYLES
 from plugstream.runs.pages.access import Access, Guard
-from plugstream.runs.pages.feed import Channel, RunFeed
+from plugstream.runs.pages.feed import SHARE, Channel, RunFeed
 
 # Folders below one of runs that are looked into; runs lie in it, or in folders of it.
 _DEPTH = 2
@@ -76,7 +76,7 @@ class Shelf:
         """What sends the changes of a run, or of the list."""
         if feed is None:
             return self._list
-        return self._channels.setdefault(name or "", Channel(lambda: (feed.content(), feed.cost)))
+        return self._channels.setdefault(name or "", Channel(lambda: (feed.content(), feed.pause)))
 
     def summaries(self) -> dict[str, Any]:
         """What the list of runs shows, by name; of a run that cannot be read why."""
@@ -90,7 +90,7 @@ class Shelf:
 
     def _look(self) -> tuple[dict[str, Any], float]:
         begun = time.thread_time()
-        return self.summaries(), time.thread_time() - begun
+        return self.summaries(), (time.thread_time() - begun) / SHARE
 
     def _walk(self) -> Iterator[tuple[str, Path]]:
         for folder in self.folders:

@@ -66,7 +66,7 @@ def open_hdf5(path: Path, container: str = "HDF5", growth: Growth | None = None)
         import h5py
     except ImportError:
         raise InputError("reading HDF5 needs h5py; install it with: pip install 'plugstream[hdf5]'") from None
-    from plugstream.scans.importers.hdf5_storage import LinkedFiles
+    from plugstream.scans.importers.hdf5_storage import LinkedFiles, open_shared
 
     path = Path(path)
     if growth is not None and is_cut_off(path):
@@ -74,8 +74,7 @@ def open_hdf5(path: Path, container: str = "HDF5", growth: Growth | None = None)
     if growth is not None and writer_state(path) == "open":
         growth.wait(f"the writer of {path} does not share it (SWMR mode), so it can be read once it is closed")
     try:
-        shared: dict[str, Any] = {} if growth is None else {"swmr": True, "locking": False}
-        file = h5py.File(path.absolute(), "r", **shared)
+        file = h5py.File(path.absolute(), "r") if growth is None else open_shared(path.absolute())
     except OSError as error:
         if growth is not None and not growth.final:
             raise NotYetError(f"{path} cannot be opened yet: {first_line(error)}") from error

@@ -14,6 +14,7 @@ of file names.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.base.trust import OutsideError, check_outside
 
+_ATTEMPTS = 30  # to read metadata of a file that is written
 _HOPS = 16  # the most links after links, as in HDF5
 _ENDLESS = 1 << 62  # counts beyond this are HDF5's "unlimited"
 
@@ -57,6 +59,24 @@ class _Part(NamedTuple):
             yield file, name
 
 
+def open_shared(path: str | Path) -> Any:
+    """An `h5py.File` that another program may still be writing (SWMR mode).
+
+    Metadata that fail their checksum are read again, each time after twice the pause of the last, which with HDF5's own
+    100 attempts is minutes, with the interpreter's lock held, where a file was cut. With 30 it is a second;
+    h5py has no name for their number, its library has.
+    """
+    import h5py
+
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_file_locking(False, False)
+    set_attempts = getattr(ctypes.CDLL(h5py.h5p.__file__), "H5Pset_metadata_read_attempts", None)  # not on Windows
+    if set_attempts is not None:
+        set_attempts(ctypes.c_int64(access.id), ctypes.c_uint(_ATTEMPTS))
+    flags = h5py.h5f.ACC_RDONLY | h5py.h5f.ACC_SWMR_READ
+    return h5py.File(h5py.h5f.open(os.fsencode(path), flags, fapl=access))
+
+
 class LinkedFiles:
     """An open file that a person named, and the files that it leads to, which are opened when needed.
 
@@ -66,7 +86,7 @@ class LinkedFiles:
 
     def __init__(self, path: Path, file: Any, stack: ExitStack, *, swmr: bool = False) -> None:
         self.path, self.root, self._stack = path, file, stack
-        self._how: dict[str, Any] = {"swmr": True, "locking": False} if swmr else {}
+        self._swmr = swmr
         # The path may be a symbolic link, and HDF5 looks in both folders, too.
         self._folders = (path.parent.resolve(), path.resolve().parent)
         self._opened: dict[Path, Any] = {path.resolve(): file}
@@ -205,7 +225,7 @@ class LinkedFiles:
         if key not in self._opened:
             if not path.is_file():
                 raise InputError(f"{path} is not a file, but a folder, a pipe or a device")
-            self._opened[key] = self._stack.enter_context(h5py.File(path, "r", **self._how))
+            self._opened[key] = self._stack.enter_context(open_shared(path) if self._swmr else h5py.File(path, "r"))
         return self._opened[key]
 
     def _locate(self, owner: Any, name: str, variable: str) -> Path | None:
