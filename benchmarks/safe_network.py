@@ -40,6 +40,20 @@ SCANS: dict[str, tuple[str, str, tuple[float, ...]]] = {
 }
 
 
+def draw(pictures: list[Path], seed: int) -> tuple[dict[str, Any], list[Any]]:
+    """A problem, and the flags that simulate its scan."""
+    rng = np.random.default_rng(seed)
+    instrument = sorted(SCANS)[seed % len(SCANS)]
+    words, noise, levels = SCANS[instrument]
+    place, level = int(rng.integers(len(pictures))), levels[rng.integers(3)]
+    sigma, few = float(np.exp(rng.uniform(np.log(0.5), np.log(10)))), bool(rng.integers(2))
+    simulate: list[Any] = ["--instrument", instrument, *words.split(), noise, level, "--noise-seed", seed]
+    simulate += [] if instrument == "odt-3d" else ["--picture", pictures[place]]
+    if instrument in ("fpm", "ptychography"):
+        simulate += ["--phase-picture", pictures[place - 1]]
+    return {"seed": seed, "instrument": instrument, "noise": level, "sigma": sigma, "few": few}, simulate
+
+
 def solve(pictures: list[Path], iterations: int, gradient: str, flags: list[str], seed: int) -> dict[str, Any]:
     """One problem: what it was, and the distance to a fixed point at its first and last measurement."""
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -48,18 +62,12 @@ def solve(pictures: list[Path], iterations: int, gradient: str, flags: list[str]
     from plugstream.runs.replay import replay
     from plugstream.scans import open_scan
 
-    rng = np.random.default_rng(seed)
-    instrument = sorted(SCANS)[seed % len(SCANS)]
-    words, noise, levels = SCANS[instrument]
-    picture, level = pictures[rng.integers(len(pictures))], levels[rng.integers(3)]
-    sigma, few = float(np.exp(rng.uniform(np.log(0.5), np.log(10)))), bool(rng.integers(2))
-    problem = {"seed": seed, "instrument": instrument, "noise": level, "sigma": sigma, "few": few}
+    problem, words = draw(pictures, seed)
+    sigma, few = problem["sigma"], problem["few"]
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         scan, out, errors = Path(folder) / "scan.zarr", Path(folder) / "run", io.StringIO()
-        simulate: list[Any] = ["simulate", scan, "--instrument", instrument, *words.split(), noise, level]
-        simulate += ["--noise-seed", seed, *([] if instrument == "odt-3d" else ["--picture", picture])]
         with contextlib.redirect_stderr(errors):
-            code = command([str(word) for word in simulate])
+            code = command([str(word) for word in ("simulate", scan, *words)])
             if code == 0:
                 truth = np.asarray(open_scan(scan).truth)
                 span = float(np.abs(truth).max() if np.iscomplexobj(truth) else np.ptp(truth))
@@ -82,6 +90,8 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="seed of the first problem")
     parser.add_argument("--iterations", type=int, default=500)
+    kinds = ["all", "few"]
+    parser.add_argument("--only", nargs="+", default=kinds, choices=[*kinds, *SCANS], help="problems of such a kind")
     parser.add_argument("--gradient", default="plain", help="of few views: plain, or svrg, without that variance")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--results", type=Path, help="file to add each problem's result to, as a line of JSON")
@@ -93,7 +103,9 @@ def main() -> None:
     work = partial(solve, pictures, arguments.iterations, arguments.gradient, arguments.flags)
     results = []
     with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
-        seeds = range(arguments.first, arguments.first + arguments.problems)
+        numbers = range(arguments.first, arguments.first + arguments.problems)
+        problems = [draw(pictures, seed)[0] for seed in numbers]
+        seeds = [p["seed"] for p in problems if {p["instrument"], "few" if p["few"] else "all"} & set(arguments.only)]
         for future in as_completed([pool.submit(work, seed) for seed in seeds]):
             results.append(future.result())
             line = json.dumps(results[-1])

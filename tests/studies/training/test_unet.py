@@ -222,3 +222,19 @@ def test_on_a_gpu_a_step_is_a_graph_and_resumes(form, tmp_path):
     torch.testing.assert_close(weights(part), weights(whole), atol=1e-2, rtol=0.1)  # its sums are of no fixed order
     z = patches().pictures[0] + 0.1
     torch.testing.assert_close(UNet(whole)(z.cuda(), 0.1).cpu(), UNet(whole)(z, 0.1), atol=5e-3, rtol=0)
+
+
+@pytest.mark.parametrize("clip", [None, 3.0])
+def test_a_rare_long_gradient_is_shortened(clip):
+    """Adam goes on along it for ten steps; shortened it is one gradient among others."""
+    weight = torch.zeros(50, requires_grad=True)
+    training = AveragedTraining({"w": weight}, {}, decay=0.0, average=0.9, warm_up=5, clip=clip)
+    draw = torch.Generator().manual_seed(0)
+    spike = torch.randn(50, generator=draw)
+    for step in range(60):
+        weight.grad = 1e3 * spike if step == 40 else torch.randn(50, generator=draw)
+        training.update(1e-3)
+        if step == 39:
+            before = weight.detach().clone()
+    moved = float((weight.detach() - before) @ spike.sign()) / 50
+    assert abs(moved) > 4e-3 if clip is None else abs(moved) < 2.5e-3

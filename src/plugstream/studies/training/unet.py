@@ -24,6 +24,7 @@ HIGHEST = 55 / 255
 _EVERY = 4  # one step of so many has the penalty, which takes longer than a step, with so many times its weight
 _MOST_NOISE = 3.0  # of the patches whose slopes are penalised, in units of the noise that the network is told of
 _CORNER = 64  # pixels a side of them, which take half the time of whole patches
+_CLIP = 3.0  # with the penalty, whose rare gradients of a hundred times the usual length made a network explode
 _ABSOLUTE = 0.8  # part of the steps with the mean absolute error, which gets further before the squared one takes over
 
 
@@ -31,15 +32,22 @@ class AveragedTraining(Training):
     """AdamW, with the running mean of the parameters that a denoiser is made of.
 
     Arguments: as of `Training`; decay, of the weights; average, of the mean, less in the first steps; warm_up, steps
-    over which the rate grows.
+    over which the rate grows; clip, the norm that gradients are shortened to, in units of its root mean square over the
+    last steps (Adam's second moments), None for no limit.
     Reference: Loshchilov and Hutter, ICLR 2019; Polyak and Juditsky, SIAM J. Control Optim. 30, 1992.
     """
 
     def __init__(
-        self, parameters: Mapping[str, Tensor], about: Mapping[str, Any], decay: float, average: float, warm_up: int
+        self,
+        parameters: Mapping[str, Tensor],
+        about: Mapping[str, Any],
+        decay: float,
+        average: float,
+        warm_up: int,
+        clip: float | None = None,
     ) -> None:
         super().__init__(parameters, about)
-        self.decay, self.average, self.warm_up = decay, average, warm_up
+        self.decay, self.average, self.warm_up, self.clip = decay, average, warm_up, clip
         self.averages = {name: value.detach().clone() for name, value in self.parameters.items()}
 
     @torch.no_grad()
@@ -50,6 +58,10 @@ class AveragedTraining(Training):
         values = list(self.parameters.values())
         gradients = [value.grad for value in values if value.grad is not None]
         first, second = (list(moments) for moments in zip(*self.moments.values(), strict=True))
+        if self.clip is not None and self.step > self.warm_up:
+            norm = torch.stack(torch._foreach_norm(gradients)).norm()
+            usual = torch.stack(torch._foreach_norm(second, 1)).sum().sqrt()  # bias is gone after so many steps
+            torch._foreach_mul_(gradients, (self.clip * usual / norm).clamp(max=1.0))
         torch._foreach_lerp_(first, gradients, 1 - beta1)
         torch._foreach_mul_(second, beta2)
         torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
@@ -124,7 +136,12 @@ def train_unet(
              "rate": rate, "high": high, "decay": decay, "average": average, "penalty": penalty, "limit": limit,
              "start": None if start is None else _digest(start)}  # fmt: skip
     training = AveragedTraining(
-        dict(network.named_parameters()), about, decay, average, warm_up=max(1, min(500, steps // 20))
+        dict(network.named_parameters()),
+        about,
+        decay,
+        average,
+        max(1, min(500, steps // 20)),
+        _CLIP if penalty else None,
     )
     loss = _Loss(network, penalty, limit, compiled)
     leaves = list(training.parameters.values())
