@@ -47,6 +47,7 @@ VOLUME_PRIORS = {
     "safe": ["--denoiser", "unet"],
     "free": ["--denoiser", "unet", "--profile", "free"],
 }
+ORDER = ("tv", "ridge", "bm3d", "bm4d", "tnrd", "safe", "free")
 VOLUMES = ("ellipsoids-parallel", "foam-cone")  # of volume_priors
 # Those that are there are drawn.
 PICTURES = (
@@ -212,12 +213,11 @@ def show_tables(rows: list[dict[str, Any]]) -> None:
         "detail": "fine detail: shown, false, in per cent", "trusted": "trusted by its own verdict", "steps": "steps",
         "seconds": "seconds",
     }  # fmt: skip
-    names = list(dict.fromkeys([*PRIORS, *VOLUME_PRIORS]))
     for key, title in titles.items():
-        print(f"\n{title}\n| | {' | '.join(names)} |\n|{' --- |' * (len(names) + 1)}")
+        print(f"\n{title}\n| | {' | '.join(ORDER)} |\n|{' --- |' * (len(ORDER) + 1)}")
         for place in dict.fromkeys((row["image"], row["scan"]) for row in rows):
             found = {row["prior"]: row for row in rows if (row["image"], row["scan"]) == place and "steps" in row}
-            cells = (cell(found[name], key) if name in found else "" for name in names)
+            cells = (cell(found[name], key) if name in found else "" for name in ORDER)
             print(f"| {', '.join(place)} | {' | '.join(cells)} |")
 
 
@@ -251,7 +251,7 @@ def draw_images(folder: Path, name: str, what: str, rows: list[dict[str, Any]], 
         return image[tuple(slice(size // 6, size - size // 6) for size in image.shape)]
 
     found = {row["prior"]: row for row in rows if (row["image"], row["scan"]) == (name, what) and "steps" in row}
-    names = [prior for prior in {**VOLUME_PRIORS, **PRIORS} if prior in found]
+    names = [prior for prior in ORDER if prior in found]
     images = {prior: middle(np.load(folder / f"{name}, {what}, {prior}" / "result.npy")) for prior in names}
     known, filtered, first = open_scan(folder / f"{name}, {what}, scan.zarr").truth, folder / f"{name}.npy", "truth"
     if known is not None:
@@ -277,7 +277,8 @@ def draw_images(folder: Path, name: str, what: str, rows: list[dict[str, Any]], 
         axis.set_axis_off()
     with tempfile.NamedTemporaryFile(suffix=".png") as drawn:
         figure.savefig(drawn.name, dpi=100)
-        Pictures.open(drawn.name).convert("L").quantize(48).save(file, optimize=True)
+        grey = Pictures.open(drawn.name).convert("L")
+        grey.point([min(255, 4 * round(value / 4)) for value in range(256)]).save(file, optimize=True)
 
 
 def main() -> None:

@@ -43,6 +43,7 @@ class Denoiser(ABC):
         align: tiles begin at multiples of this, since the denoiser works on a grid of this step.
         inside: the denoiser that it wraps or adapts, if any.
         tol: the relative tolerance that it states, 0 if it is exact.
+        lift: what to add to values of both signs before it, and take away after it, if it was trained on values from 0.
         guide: an image by which it denoises others, if any.
         value: r(x) of a proximal operator, (..., *image) to (...); None if it is not known.
         potential: g_sigma(x) of a gradient step, D(z) = z - grad g_sigma(z), from (..., *image) and sigma to (...).
@@ -60,6 +61,7 @@ class Denoiser(ABC):
     align: int = 1
     inside: Denoiser | None = None
     tol: float = 0.0
+    lift: float = 0.0
     guide: Tensor | None = None
     value: Callable[[Tensor], Tensor] | None = None
     potential: Callable[[Tensor, Sigma], Tensor] | None = None
@@ -165,7 +167,7 @@ class Around(Denoiser):
         self.options = options
         self.ndim, self.channels, self.min_size = denoiser.ndim, denoiser.channels, denoiser.min_size
         self.takes_complex, self.stacked = denoiser.takes_complex, denoiser.stacked
-        self.reach, self.halo, self.align = denoiser.reach, denoiser.halo, denoiser.align
+        self.reach, self.halo, self.align, self.lift = denoiser.reach, denoiser.halo, denoiser.align, denoiser.lift
         if self.keeps_averaged:
             self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
 

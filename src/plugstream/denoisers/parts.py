@@ -22,13 +22,15 @@ class _Parts(Around):
 
     def __init__(self, denoiser: Denoiser | Callable[..., Tensor], phase: str) -> None:
         super().__init__(as_denoiser(denoiser), phase=phase)
-        self.takes_complex = True
+        self.takes_complex, self.lift = True, 0.0
         # A mean over the image reaches everywhere; in practice the denoiser's halo is enough.
         self.reach, self.halo = None, self.denoiser.reach if self.denoiser.halo is None else self.denoiser.halo
 
     def _each(self, parts: Tensor, sigma: Sigma, warm: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The denoiser on a stack of parts, (..., K, *image), as independent images."""
-        return self.denoiser.denoise(parts, repeat_sigma(sigma, parts.shape[-self.axes - 1]), warm)
+        """The denoiser on a stack of parts, (..., K, *image), as independent images; parts have both signs."""
+        count, lift = parts.shape[-self.axes - 1], self.denoiser.lift
+        out, warm = self.denoiser.denoise(parts + lift if lift else parts, repeat_sigma(sigma, count), warm)
+        return out - lift if lift else out, warm
 
     def _last_axes(self) -> tuple[int, ...]:
         return tuple(range(-self.axes, 0))
@@ -109,7 +111,7 @@ class RealImaginary(_Parts):
             return inner(image, sigma)
         if self.phase == "mean":
             image = image * _phasor(image.sum(self._last_axes(), keepdim=True)).conj()
-        return inner(self._split(image), repeat_sigma(sigma, 2)).sum(-1)
+        return inner(self._split(image) + self.denoiser.lift, repeat_sigma(sigma, 2)).sum(-1)
 
     @accept_arrays
     def _value(self, image: Tensor) -> Tensor:

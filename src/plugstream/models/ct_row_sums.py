@@ -122,8 +122,8 @@ def _divergent_bounds(rays: Rays, voxels: Voxels) -> NDArray[np.float64] | None:
         if (rise / voxels.spacing[0] >= np.abs(slope).max(-1)).any():
             return None
         step, high = step * np.sqrt(1 + (rise / length) ** 2), rows / voxels.spacing[0]
-    sums = [_sums_along(axis, slope, source, step, size, high) for axis in (0, 1)]
-    return None if sums[0] is None or sums[1] is None else np.maximum(*sums)
+    one, other = (_sums_along(axis, slope, source, step, size, high) for axis in (0, 1))
+    return None if one is None or other is None else np.asarray(np.maximum(one, other))
 
 
 def _sums_along(
