@@ -93,7 +93,7 @@ def test_bands_have_every_reference_once(height, step):
             rows = {
                 row
                 for group in band.rows
-                for row in (range(launches.rows)[4 * group : 4 * group + 4] if group < regular else [launches.rows - 1])
+                for row in (range(launches.rows)[5 * group : 5 * group + 5] if group < regular else [launches.rows - 1])
             }
             if (height - 8) % step and regular not in band.rows:
                 rows.discard(launches.rows - 1)

@@ -17,6 +17,7 @@ from plugstream.base.errors import InputError
 
 Sigma = float | Tensor
 """The noise level: one number, or one for each image, of the leading axes' shape."""
+_SEVERAL, _NUMBERS = (np.ndarray, list, tuple), (int, float, np.number)  # not made anew, as a GPU waits for it
 
 
 class Denoiser(ABC):
@@ -76,8 +77,7 @@ class Denoiser(ABC):
         require_axes(x, self)
         if x.is_complex() and not self.takes_complex:
             require_real(x, self.describe())
-        several = isinstance(sigma, np.ndarray | list | tuple)
-        level: Any = as_tensor("sigma", sigma) if several else sigma
+        level: Any = as_tensor("sigma", sigma) if isinstance(sigma, _SEVERAL) else sigma
         return self.denoise(x, level)[0]
 
     @abstractmethod
@@ -218,7 +218,7 @@ class Wrapper(Around):
 def per_image(sigma: Sigma, image: Tensor, ndim: int = 2) -> Tensor | float:
     """sigma as a factor of images with `ndim` axes: a number, or a tensor with `ndim` axes added."""
     if not isinstance(sigma, Tensor):
-        if not isinstance(sigma, int | float | np.number) or not sigma >= 0:
+        if not isinstance(sigma, _NUMBERS) or not sigma >= 0:
             raise InputError(f"sigma must be a number >= 0, not {sigma!r}")
         return float(sigma)
     leading = tuple(image.shape[: image.ndim - ndim])
@@ -251,7 +251,7 @@ def require_real(image: Tensor, name: str) -> None:
 def require_axes(image: Tensor, denoiser: Denoiser) -> None:
     """Refuse a tensor with fewer axes than an image of this denoiser, or without pixels."""
     axes = denoiser.axes
-    if image.ndim < axes or 0 in image.shape[image.ndim - axes :]:
+    if image.ndim < axes or (image.numel() == 0 and 0 in image.shape[image.ndim - axes :]):
         kind = " x ".join([*(["channels"] if denoiser.channels else []), *"DHW"[-denoiser.ndim :]])
         raise InputError(
             f"the image has shape {tuple(image.shape)}, but {denoiser.describe()} needs {axes} axes, {kind}, none of "

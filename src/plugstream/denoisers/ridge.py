@@ -65,7 +65,7 @@ class ConvexRidge(Denoiser):
         self.ridges = weights if isinstance(weights, Ridges) else load_ridge(profile or weights)[0]
         self.scale, self.tol, self.max_iterations = scale, tol, max_iterations
         self._copies: dict[tuple[torch.device, torch.dtype], Ridges] = {}
-        self._solvers: dict[torch.device, ridge_cuda.Solver] = {}
+        self._solvers: dict[torch.device, ridge_cuda.Solver | None] = {}
         self._native: ridge_native.Solver | None = None
         self._patience = self.ridges.patience(tol)
         self.min_size = max(1, self.ridges.size // 2)
@@ -108,15 +108,14 @@ class ConvexRidge(Denoiser):
             return self._native(
                 z, _each(level, z), start, tol=self.tol, patience=self._patience, max_iterations=self.max_iterations
             )
-        ridges = self._ridges_like(z)
         out, iterations, near = z, self.max_iterations, None
-        fast = self._solver(ridges, z)
+        fast = self._solver(z)
         if fast is not None:
             out, near = fast(z, level, start)
             if near is None:
                 return out, True
             iterations -= fast.limit
-        levels = _each(level, z)
+        ridges, levels = self._ridges_like(z), _each(level, z)
         near = levels <= 0 if near is None else near
         if bool(near.all()):
             return out, True
@@ -131,12 +130,14 @@ class ConvexRidge(Denoiser):
         )
         return out.index_put((~near,), rest), accurate
 
-    def _solver(self, ridges: Ridges, z: Tensor) -> ridge_cuda.Solver | None:
-        """The heavy ball on CUDA, if the kernel takes these images."""
-        if not ridge_cuda.serves(ridges, z):
+    def _solver(self, z: Tensor) -> ridge_cuda.Solver | None:
+        """The heavy ball on CUDA, if there is a kernel that takes these images."""
+        if not ridge_cuda.takes(z):
             return None
         if z.device not in self._solvers:
-            self._solvers[z.device] = ridge_cuda.Solver(ridges, self.tol, min(self._patience, self.max_iterations))
+            ridges, limit = self._ridges_like(z), min(self._patience, self.max_iterations)
+            found = ridge_cuda.Solver(ridges, self.tol, limit) if ridge_cuda.serves(ridges, z.device) else None
+            self._solvers[z.device] = found
         return self._solvers[z.device]
 
     def _ridges_like(self, z: Tensor) -> Ridges:

@@ -23,9 +23,9 @@ struct Problem {
     const float* rows;                              // (count, ROW): see ridge_cuda.py
     const uint4 *forward, *backward;                // filters as a warp reads them
     float* x;                                       // (3, count, height, width): the last three images, without means
-    int* sums;                                      // the same: gradients in units; the first third is 0
+    int* sums;                                      // the same: gradients in units
     double* parts;                                  // (teams, 5, team): what each block adds to a sum
-    unsigned* arrived;                              // (teams,), 0
+    unsigned* arrived;                              // (teams + 1,), 0 before and after: of each team, and at the end
     float* out;                                     // (count, height, width)
     int* near;                                      // (count,): whether the tolerance is reached
 };
@@ -365,7 +365,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) solve(Problem p, const 
         // The mean from the first pixel on, so that a constant image becomes exactly 0.
         const double first = p.z[b.image * pixels];
         double sum = 0, squares = 0, largest = 0;
-        for_own_pixels(p, b, [&](long long at) { sum += p.z[at] - first; });
+        for_own_pixels(p, b, [&](long long at) {
+            sum += p.z[at] - first;
+            p.sums[at] = 0;                         // of the first iteration, which comes after all have met
+        });
         sum = over_block<SUM>(s, sum);
         if (threadIdx.x == 0) part_of(p, b, 2, b.rank) = sum;
         meet(p, b);
@@ -398,4 +401,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) solve(Problem p, const 
         }
         if (b.rank == 0 && threadIdx.x == 0) p.near[b.image] = near;
     }
+    if (threadIdx.x == 0 && atomicAdd(p.arrived + teams, 1u) == gridDim.x - 1)  // the last of all: nobody waits any more
+        for (int k = 0; k <= teams; ++k) p.arrived[k] = 0;
 }

@@ -8,8 +8,9 @@ takes 15 us, where the tensor cores at their peak would take 3.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections import OrderedDict
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ Numbers = NDArray[np.float64]
 _SIZE, _TALL, _WIDE = 9, 16, 32  # of filters, with zeros around smaller ones, and of a tile
 _RUNS = 4  # of 16 pixels, which a warp has
 _MOST_FILTERS = 64
+_SMALL = 512 * 512  # numbers of images whose memory is kept
 _MOST_LEVELS = 16  # noise levels whose tables are remembered
 _LARGEST = 64.0  # slope in half precision, whose largest number is 65504
 _LARGE = 0.03  # residual, relative to the image, beside which the error of products in half precision, 5e-4, is small
@@ -54,17 +56,23 @@ def read_source(filters: int, ratios: int) -> str:
     return f"#define FILTERS {filters}\n#define RATIOS {ratios}\n#define RUNS {_RUNS}\n{text}"
 
 
-def serves(ridges: Ridges, z: Tensor) -> bool:
-    """Whether the kernel takes these: float32 on CUDA, at most 64 filters of up to 9 x 9, images of 8 x 8 or more."""
+def takes(z: Tensor) -> bool:
+    """Whether the kernel takes these: float32 on CUDA, images of 8 x 8 or more."""
     return (
         z.is_cuda
         and z.dtype == torch.float32
         and min(z.shape[-2:]) >= _SIZE - 1
         and len(z) > 0
-        and ridges.size <= _SIZE
-        and 2 * len(ridges.filters) <= _MOST_FILTERS
         and not forms.differentiated(z)
-        and _find_kernels(2 * len(ridges.filters), len(ridges.ratios), z.device) is not None
+    )
+
+
+def serves(ridges: Ridges, device: torch.device) -> bool:
+    """Whether there is a kernel for these: at most 64 filters of up to 9 x 9."""
+    return (
+        ridges.size <= _SIZE
+        and 2 * len(ridges.filters) <= _MOST_FILTERS
+        and _find_kernels(2 * len(ridges.filters), len(ridges.ratios), device) is not None
     )
 
 
@@ -151,6 +159,31 @@ def prior_rows(potential: RidgePotential, level: Tensor, filters: Filters) -> Te
     return torch.cat([parts, torch.stack([*potential.heavy_ball(), unit, to_units, level], 1)], 1)
 
 
+class _Memory:
+    """What a launch for images (N, 1, H, W) on a stream needs beside them, and its problem, with that filled in."""
+
+    def __init__(self, shape: torch.Size, device: torch.device, stream: int) -> None:
+        count, _, height, width = shape
+        down, across = forms.cover(height, _TALL), forms.cover(width, _WIDE)
+        blocks = _processors(device)
+        team = min(blocks, down * across)
+        teams = min(count, blocks // team)
+        self.blocks = team * teams
+        self._parts = torch.empty(5 * self.blocks, dtype=torch.float64, device=device)
+        self._x = torch.empty((3, *shape), device=device)
+        self._sums = torch.empty(self._x.shape, dtype=torch.int32, device=device)
+        self._arrived = torch.zeros(teams + 1, dtype=torch.int32, device=device)
+        # Of the host, to which the GPU writes.
+        self.near = torch.empty(count, dtype=torch.int32, pin_memory=device.type == "cuda")
+        p = self.problem = Problem(count, height, width, down, across, team)
+        p.x, p.sums, p.parts = self._x.data_ptr(), self._sums.data_ptr(), self._parts.data_ptr()
+        p.arrived, p.near = self._arrived.data_ptr(), self.near.data_ptr()
+
+
+_kept_memory = lru_cache(maxsize=2)(_Memory)
+_lock = threading.Lock()
+
+
 class Solver:
     """D(z, sigma) on CUDA by the heavy ball.
 
@@ -162,7 +195,7 @@ class Solver:
         self.ridges, self.tol, self.limit = ridges, tol, limit
         self._parts = ridges.parts()
         self._filters = Filters(self._parts[0])
-        self._kernels = kernels
+        self._kernels, self._ratios = kernels, len(ridges.ratios)
         self._last_rows: OrderedDict[tuple[float, int, int], Tensor] = OrderedDict()
 
     def __call__(self, z: Tensor, level: float | Tensor, start: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -175,28 +208,21 @@ class Solver:
         z = z.contiguous()
         start = None if start is None else start.contiguous()
         rows = self._level_rows(level) if isinstance(level, Tensor) else self._rows_of(level, len(z), z.device)
-        kernels = self._kernels or _find_kernels(len(self._parts[0]), len(self.ridges.ratios), z.device)
+        kernels = self._kernels or _find_kernels(len(self._parts[0]), self._ratios, z.device)
         assert kernels is not None
-        count, (height, width) = len(z), z.shape[-2:]
-        down, across = forms.cover(height, _TALL), forms.cover(width, _WIDE)
-        blocks = _processors(z.device)
-        team = min(blocks, down * across)
-        teams = min(count, blocks // team)
         out = torch.empty_like(z)
-        parts = torch.empty(5 * team * teams, dtype=torch.float64, device=z.device)
-        x = torch.empty((3, *z.shape), device=z.device)
-        sums = torch.zeros(z.numel() * 3 + teams + count, dtype=torch.int32, device=z.device)
-        p = Problem(
-            count, height, width, down, across, team, self.limit, self.tol**2, max(_LARGE / self.tol, 10.0) ** 2
-        )
-        p.z, p.start, p.rows = z.data_ptr(), 0 if start is None else start.data_ptr(), rows.data_ptr()
-        p.forward, p.backward = self._filters.forward.data_ptr(), self._filters.backward.data_ptr()
-        p.x, p.sums, p.parts, p.out = x.data_ptr(), sums.data_ptr(), parts.data_ptr(), out.data_ptr()
-        p.arrived = sums.data_ptr() + 4 * 3 * z.numel()
-        p.near = p.arrived + 4 * teams
-        kernels.launch("solve", (team * teams, 1, 1), (1024 // _RUNS, 1, 1), p, None, None, together=True)
-        near = sums[-count:]
-        return out, None if all(near.tolist()) else near > 0
+        with _lock:  # until its memory is free again
+            work = (_kept_memory if z.numel() <= _SMALL else _Memory)(z.shape, z.device, stream_handle(z.device))
+            p = work.problem
+            p.limit, p.goal, p.coarse = self.limit, self.tol**2, max(_LARGE / self.tol, 10.0) ** 2
+            p.z, p.start, p.rows = z.data_ptr(), 0 if start is None else start.data_ptr(), rows.data_ptr()
+            p.forward, p.backward = self._filters.forward.data_ptr(), self._filters.backward.data_ptr()
+            p.out = out.data_ptr()
+            kernels.launch("solve", (work.blocks, 1, 1), (1024 // _RUNS, 1, 1), p, None, None, together=True)
+            if z.is_cuda:
+                torch.cuda.current_stream(z.device).synchronize()
+            near = work.near.tolist()
+        return out, None if all(near) else torch.tensor(near, device=z.device) > 0
 
     def _rows_of(self, level: float, count: int, device: torch.device) -> Tensor:
         """The rows of images with one level, remembered for each stream, since most runs repeat it."""

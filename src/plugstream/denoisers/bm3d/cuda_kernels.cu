@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(256) transform(Problem p, const flo
 // The keys of all candidates of REFS x SIDE references. A lane has DOWN candidates below each other for each reference.
 // Pixel row s of its strip meets pixel row s - e of the references' strip for candidate e. The sums of that row serve
 // every reference whose block has the row, and references beside each other share squares and parts of their sums: with
-// the usual numbers, 19 rows of 14 pixels are read and 51 rows of 14 differences squared for 36 distances of 64.
+// the usual numbers, 22 rows of 14 pixels are read and 60 rows of 14 differences squared for 45 distances of 64.
 // Nothing is fused that reference.py does not fuse, so that distances are those to the bit. Grid: (groups of columns,
 // groups of rows, parts of the lanes and N); the last group of either axis is for a reference that breaks the step.
 constexpr int SPAN = 2 * RADIUS + 1, ROWS = STEP * (REFS - 1) + BLOCK, COLUMNS = STEP * (SIDE - 1) + BLOCK;
@@ -509,7 +509,7 @@ extern "C" __global__ void __launch_bounds__(GROUPS * NUMBERS) threshold(Problem
     filter<FIRST, false>(p, all);
 }
 
-extern "C" __global__ void __launch_bounds__(GROUPS * NUMBERS, 5) wiener(Problem p, const float*, float*) {
+extern "C" __global__ void __launch_bounds__(GROUPS * NUMBERS, 4) wiener(Problem p, const float*, float*) {
     SHARED(Shared<SECOND>, all, GROUPS);
     filter<SECOND, true>(p, all);
 }

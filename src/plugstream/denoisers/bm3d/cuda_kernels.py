@@ -19,7 +19,7 @@ _STRIP, _TALL, _TILE = 32, 4, 57  # columns and rows of a block of `transform`, 
 _THREADS = 256
 _LISTED = 64  # blocks of a position that are not in its chain, sixteens of them
 # Measured on an H200 at 256 x 256 and 512 x 512.
-_REFERENCES = 4  # references below each other in one block of the matching,
+_REFERENCES = 5  # references below each other in one block of the matching,
 _SIDE = 3  # as many side by side, and
 _DOWN = 3  # candidates below each other in one lane: 39 x 13 lanes fill 512
 
