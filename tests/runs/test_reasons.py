@@ -30,7 +30,7 @@ def reasons(place, name, *words):
 def test_batch_momentum_and_denoiser_have_a_reason_each(name, tmp_path):
     place = tmp_path / "scan.zarr"
     assert main(["simulate", str(place), "--instrument", name, *SCANS[name]]) == 0
-    settings, notes = reasons(place, name)
+    settings, notes = reasons(place, name, "--fall", "none")
     for flag in ("--batch", "--momentum", "--denoiser"):
         (told,) = [note for note in notes if f"({flag}" in note]
         assert len(told) < 120
@@ -42,6 +42,18 @@ def test_batch_momentum_and_denoiser_have_a_reason_each(name, tmp_path):
     # What a person chose is not explained to him.
     _, notes = reasons(place, name, "--denoiser", "bm3d", "--momentum", "none", "--batch", "3")
     assert not [note for note in notes if "(--denoiser" in note or "(--batch" in note or "(--momentum" in note]
+
+
+def test_a_denoiser_for_a_falling_sigma_is_named_with_its_reason_and_only_for_that(tmp_path):
+    place = tmp_path / "scan.zarr"
+    assert main(["simulate", str(place), "--instrument", "mri", *SCANS["mri"]]) == 0
+    settings, notes = reasons(place, "mri")
+    assert (settings.denoiser.name, settings.algorithm.fall) == ("tnrd", 12)
+    (told,) = [note for note in notes if "(--denoiser" in note]
+    assert "tnrd" in told
+    for words in (["--fall", "none"], ["--batch", "4"], ["--iterations", "40"], ["--algorithm", "admm"]):
+        settings, _ = reasons(place, "mri", *words)
+        assert (settings.denoiser.name, settings.algorithm.fall) == ("tv", None)
 
 
 def test_what_an_algorithm_does_not_have_is_not_explained(tmp_path):

@@ -29,7 +29,7 @@ def advise_fall(n_views: int, steps: int) -> tuple[Advice, ...]:
         return ()
     short = (("algorithm", "iterations"), ("algorithm", "search"))
     reason = "sigma and the step fall together, which takes the fewest denoiser calls (--fall none)"
-    return (Advice("algorithm", "fall", steps, reason, search=True, unless=short),)
+    return (Advice("algorithm", "fall", steps, reason, search=True, falling=True, unless=short),)
 
 
 def advise_waves(data: str, floor: float, views: str) -> tuple[Advice, ...]:

@@ -91,8 +91,8 @@ class Advice:
     it also suits live scans, whose first views say little; sigma, the kind of sigma the denoiser must have, "noise" or
     "weight" (`plugstream.denoisers.facts`), None for any; unless, sections and keys of other settings: if one of them
     is given, the next advice on the same setting counts instead; search, whether it is for runs that search for sigma,
-    which take more steps; spread, how far the best sigma usually is from this one, as the standard deviation of
-    log(sigma), None if unknown.
+    which take more steps; falling, whether it is for those of them in which sigma and the step fall together; spread,
+    how far the best sigma usually is from this one, as the standard deviation of log(sigma), None if unknown.
     """
 
     section: str
@@ -103,6 +103,7 @@ class Advice:
     sigma: str | None = None
     unless: tuple[tuple[str, str], ...] = ()
     search: bool = False
+    falling: bool = False
     spread: float | None = None
 
 

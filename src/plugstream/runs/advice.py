@@ -235,7 +235,7 @@ class _Advisor:
         # Where another algorithm is meant, or the usual one, nothing falls; and where it does, it has no rivals.
         usual = others or not facts_of(find("denoiser", name)).falls(self.typed.denoiser)
         falls = not usual and any((advice.section, advice.key) == _FALL for advice in later)
-        later = [advice for advice in later if (advice.section, advice.key) != (_RIVALS if falls else _FALL)]
+        later = [a for a in later if (falls and (a.section, a.key) != _RIVALS) or not (falls or a.falling)]
         theirs = {(advice.section, advice.key): _value(advice) for advice in later}
         added = self._search_presets(theirs)
         if added is None:

@@ -24,7 +24,7 @@ HIGHEST = 55 / 255
 _EVERY = 4  # one step of so many has the penalty, which takes longer than a step, with so many times its weight
 _MOST_NOISE = 3.0  # of the patches whose slopes are penalised, in units of the noise that the network is told of
 _CORNER = 64  # pixels a side of them, which take half the time of whole patches
-_CLIP = 3.0  # with the penalty, whose rare gradients of a hundred times the usual length made a network explode
+_CLIP = 3.0  # times the usual norm of gradients; with the penalty, by which a long run exploded once
 _ABSOLUTE = 0.8  # part of the steps with the mean absolute error, which gets further before the squared one takes over
 
 
