@@ -26,11 +26,20 @@ class _Parts(Around):
         # A mean over the image reaches everywhere; in practice the denoiser's halo is enough.
         self.reach, self.halo = None, self.denoiser.reach if self.denoiser.halo is None else self.denoiser.halo
 
-    def _each(self, parts: Tensor, sigma: Sigma, warm: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The denoiser on a stack of parts, (..., K, *image), as independent images; parts have both signs."""
+    def _each(
+        self, parts: Tensor, sigma: Sigma, warm: Tensor | None, positive: int = 0
+    ) -> tuple[Tensor, Tensor | None]:
+        """The denoiser on a stack of parts, (..., K, *image), as independent images.
+
+        All but the first `positive` of them have both signs, and are lifted if the denoiser asks for it.
+        """
         count, lift = parts.shape[-self.axes - 1], self.denoiser.lift
-        out, warm = self.denoiser.denoise(parts + lift if lift else parts, repeat_sigma(sigma, count), warm)
-        return out - lift if lift else out, warm
+        if not lift:
+            return self.denoiser.denoise(parts, repeat_sigma(sigma, count), warm)
+        shift = parts.new_full((count, *(1,) * self.axes), lift)
+        shift[:positive] = 0
+        out, warm = self.denoiser.denoise(parts + shift, repeat_sigma(sigma, count), warm)
+        return out - shift, warm
 
     def _last_axes(self) -> tuple[int, ...]:
         return tuple(range(-self.axes, 0))
@@ -161,7 +170,7 @@ class MagnitudePhase(_Parts):
             parts = [magnitude, unit.real, unit.imag]
         else:
             parts = [magnitude, scale * turned.angle()]
-        out, warm = self._each(torch.stack(parts, -self.axes - 1), sigma, warm)
+        out, warm = self._each(torch.stack(parts, -self.axes - 1), sigma, warm, positive=1)
         clean, *rest = out.unbind(-self.axes - 1)
         if self.phase == "phasor":
             phase = torch.atan2(rest[1], rest[0])

@@ -124,6 +124,12 @@ def test_parts_of_complex_images_are_lifted_to_the_values_that_it_was_trained_on
     torch.testing.assert_close(ps.RealImaginary(net)(z.real, 0.1), net(z.real, 0.1))
 
 
+def test_a_magnitude_is_not_lifted_as_it_has_such_values():
+    net, waves = UNet(network("free"), white=2.0), torch.polar(image(9, 11), 6 * image(11, 9).T)
+    clean = ps.MagnitudePhase(net)(waves, 0.1)
+    torch.testing.assert_close(clean.abs(), net(waves.abs(), 0.1).clamp_min(0))
+
+
 def test_volumes_channels_and_complex_images_by_adapters():
     denoiser = UNet(network("safe", (2, 2), (1, 1)))
     volume = image(6, 9, 11)
