@@ -254,8 +254,12 @@ class CT(Instrument):
         """Joseph's projector of these views."""
         from plugstream.models.ct import CTModel
 
-        rays = self.rays(columns) if previous is None else previous.rays.grow(columns["rays"][:])
-        return CTModel(rays, self.voxels, mask=self._mask(columns, n_views), previous=previous, **place)
+        rays, mask = self._grow_rays(columns, previous), self._mask(columns, n_views)
+        return CTModel(rays, self.voxels, mask=mask, previous=previous, **place)
+
+    def _grow_rays(self, columns: Columns, previous: Any) -> Rays:
+        """The rays of these views; those of a previous model of the first of them are used again."""
+        return self.rays(columns) if previous is None else previous.rays.grow(columns["rays"][:])
 
     def _mask(self, columns: Columns, n_views: int) -> Any:
         """Which pixels count, by view; a mask common to all views is stored once."""

@@ -107,8 +107,7 @@ class CTCounts(CT):
         """Joseph's projector of these views, which converts counts to line integrals."""
         from plugstream.models.ct import CTModel
 
-        rays = self.rays(columns) if previous is None else previous.rays.grow(columns["rays"][:])
-        mask, counts = self._mask(columns, n_views), self.raw(columns)
+        rays, mask, counts = self._grow_rays(columns, previous), self._mask(columns, n_views), self.raw(columns)
         return CTModel(rays, self.voxels, mask=mask, counts=counts, previous=previous, **place)
 
     @classmethod

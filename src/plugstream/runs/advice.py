@@ -233,9 +233,12 @@ class _Advisor:
         names = [str(advice.value) for advice in later if (advice.section, advice.key) == _DENOISER]
         name = names[0] if names else self.typed.denoiser.name
         # Where another algorithm is meant, or the usual one, nothing falls; and where it does, it has no rivals.
-        usual = others or not facts_of(find("denoiser", name)).falls(self.typed.denoiser)
+        usual = others or not _facts(name).falls(self.typed.denoiser)
         falls = not usual and any((advice.section, advice.key) == _FALL for advice in later)
-        later = [a for a in later if (falls and (a.section, a.key) != _RIVALS) or not (falls or a.falling)]
+        if falls:
+            later = [advice for advice in later if (advice.section, advice.key) != _RIVALS]
+        else:
+            later = [advice for advice in later if not advice.falling]
         theirs = {(advice.section, advice.key): _value(advice) for advice in later}
         added = self._search_presets(theirs)
         if added is None:
@@ -314,7 +317,7 @@ class _Advisor:
     def damp(self) -> None:
         """Damp a network in steps of one sigma, which diverge with some."""
         settings, place = self.draft.settings, ("denoiser", "damping")
-        theta = _facts(settings).damping(settings.denoiser)
+        theta = _facts(settings.denoiser.name).damping(settings.denoiser)
         if theta is not None and place not in self.given and settings.algorithm.fall is None:
             why = "without which steps of one sigma can diverge (--damping)"
             self.notes.append(f"{settings.denoiser.name} is damped by {theta:g}, {why}")
@@ -383,9 +386,9 @@ def _columns(scan: Scan) -> Columns:
     return scan.columns if scan.n_views else {}
 
 
-def _facts(settings: Settings) -> Facts:
-    """What is known of the denoiser."""
-    return facts_of(find("denoiser", settings.denoiser.name))
+def _facts(denoiser: str) -> Facts:
+    """What is known of a denoiser."""
+    return facts_of(find("denoiser", denoiser))
 
 
 def _meaning(denoiser: str) -> str:
