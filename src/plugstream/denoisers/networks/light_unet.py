@@ -14,7 +14,7 @@ from torch import Tensor, nn
 Form = Literal["free", "safe"]
 CHANNELS = (32, 64, 128, 192)
 BLOCKS = (4, 4, 4, 2)
-_BEND = 1 / 16  # of `celu`, which is within this of ReLU
+BEND = 1 / 16  # of `celu`, which is within this of ReLU
 
 
 class _Block(nn.Module):
@@ -27,7 +27,7 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor, tape: list[Tensor] | None = None) -> Tensor:
         h = F.conv2d(x, self.first, padding=1)
-        f = F.celu(h, _BEND, inplace=not h.requires_grad) if self.smooth else F.relu(h, inplace=not h.requires_grad)
+        f = F.celu(h, BEND, inplace=not h.requires_grad) if self.smooth else F.relu(h, inplace=not h.requires_grad)
         if tape is not None:
             tape.append(f)
         return _add(F.conv2d(f, self.second, padding=1), x)
@@ -35,7 +35,7 @@ class _Block(nn.Module):
     def transpose(self, g: Tensor, tape: list[Tensor]) -> Tensor:
         """J^T g, at the point of the last `forward` on the tape, which has f: its slope is f / bend + 1 below zero."""
         f, h = tape.pop(), _turned(g, self.second)
-        h = torch.ops.aten.elu_backward(h, _BEND, 1.0, 1 / _BEND, True, f) if self.smooth else h * (f > 0)
+        h = torch.ops.aten.elu_backward(h, BEND, 1.0, 1 / BEND, True, f) if self.smooth else h * (f > 0)
         return _add(_turned(h, self.first), g)
 
 

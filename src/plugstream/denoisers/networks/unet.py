@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -15,8 +15,11 @@ from torch import Tensor, nn
 from plugstream.base.cuda_graphs import GraphCall
 from plugstream.base.errors import InputError, StorageError
 from plugstream.base.tensors import load_tensors, save_tensors
+from plugstream.denoisers import forms
+from plugstream.denoisers.networks import fused
 from plugstream.denoisers.networks.light_unet import Form, LightUNet
 from plugstream.denoisers.networks.trained import TrainedNetwork
+from plugstream.denoisers.networks.triton_form import Triton
 
 FOLDER = Path(__file__).parent / "weights"
 PROFILES = ("safe", "free")
@@ -54,31 +57,44 @@ class UNet(TrainedNetwork):
         network = weights if isinstance(weights, LightUNet) else load_unet(_find(weights))[0]
         super().__init__(network, white=white, min_size=network.multiple, gradient_step=network.form == "safe")
         self.network, self.reach, self.align = network, network.reach, network.multiple
-        self._graphs: dict[torch.device, GraphCall] = {}
+        self._forms: dict[torch.device, tuple[object, Callable[..., Tensor]]] = {}
 
     def describe(self) -> str:
         return f"the {self.network.form} U-Net"
 
     def _call(self, module: nn.Module, *inputs: Tensor) -> Tensor:
-        image = inputs[0]
-        if not image.is_cuda or image.dtype != torch.float32 or (torch.is_grad_enabled() and image.requires_grad):
+        image, network = inputs[0], self.network
+        native = forms.native_serves(image) and fused.serves(network)
+        if not native and (not image.is_cuda or image.dtype != torch.float32 or forms.differentiated(image)):
             return super()._call(module, *inputs)
-        if image.device not in self._graphs:
-            half = copy.deepcopy(self.network).to(image.device).half()
-            self._graphs[image.device] = GraphCall(partial(_call_in_half, half))
-        return self._graphs[image.device](*inputs)
+        stamp = tuple((value.data_ptr(), value._version) for value in network.parameters())
+        if self._forms.get(image.device, (None,))[0] != stamp:
+            made = partial(_call_native, fused.Native(network)) if native else _in_half(network, image.device)
+            self._forms[image.device] = stamp, made
+        return self._forms[image.device][1](*inputs)
 
 
-def _call_in_half(half: LightUNet, image: Tensor, sigma: Tensor) -> Tensor:
+def _call_native(remove: fused.Native, image: Tensor, sigma: Tensor) -> Tensor:
+    return image - remove(image, sigma)
+
+
+def _in_half(network: LightUNet, device: torch.device) -> GraphCall:
+    """A network in float16, by the kernels of ours if they serve."""
+    half = copy.deepcopy(network).to(device).half()
+    if forms.has_triton() and fused.serves(half):
+        return GraphCall(partial(_call_in_half, Triton(half)))
+    return GraphCall(partial(_call_in_half, half.noise if half.form == "free" else half.gradient))
+
+
+def _call_in_half(remove: Callable[[Tensor, Tensor], Tensor], image: Tensor, sigma: Tensor) -> Tensor:
     """Images less what a network of float16 removes.
 
     Images with larger values than usual are divided first; for the free form that changes nothing.
     """
-    scale = (image.abs().amax((1, 2, 3)) / _LARGEST).clamp(min=1.0)
+    scale = (image.abs().amax(3).amax((1, 2)) / _LARGEST).clamp(min=1.0)  # in two steps: in one it takes far longer
     per_image = scale.reshape(-1, 1, 1, 1)
-    inputs = (image / per_image).half(), (sigma / scale).half()
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
-        removed = half.noise(*inputs) if half.form == "free" else half.gradient(*inputs)
+        removed = remove((image / per_image).half(), (sigma / scale).half())
     return image - removed.float() * per_image
 
 
