@@ -11,7 +11,12 @@
 namespace plugstream::unet {
 namespace {
 
-constexpr int tall = lanes == 8 ? 4 : block, wide = 2;  // rows and vectors of a product that stay in registers
+// Rows and vectors of a product that stay in registers, of which there are 16 or 32.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int tall = block, wide = 2;
+#else
+constexpr int tall = block / 2, wide = 2;
+#endif
 
 // out (tall, wide vectors) = in (tall, count) weights (count, panel), added to what is there if `more`.
 template <int high>

@@ -234,12 +234,12 @@ class _Held(NamedTuple):
 
 def _pack(layer: Layer) -> Tensor:
     """A layer's weights as the native kernel reads them; `_native/unet.hpp` describes it."""
-    weight = layer.padded().double()
+    weight = layer.padded()
     inputs = weight.shape[1]
     if layer.kind == "same":
-        tiles = torch.tensor(_TO_TILES, dtype=weight.dtype) / 24
-        weight = (tiles @ weight @ tiles.T).permute(2, 3, 1, 0).reshape(1, 36, inputs, -1, _TOGETHER)
-        return weight.permute(0, 3, 1, 2, 4).float()
+        tiles = torch.tensor(_TO_TILES, dtype=torch.float64) / 24
+        places = torch.kron(tiles, tiles) @ weight.double().reshape(-1, 9).T
+        return places.float().reshape(36, -1, _TOGETHER, inputs).permute(1, 0, 3, 2)
     if layer.kind == "shrink":
-        return weight.permute(2, 3, 1, 0).reshape(4 * inputs, -1, _TOGETHER).transpose(0, 1).float()
-    return weight.permute(2, 1, 3, 0).reshape(2, inputs, -1, _TOGETHER).transpose(1, 2).float()
+        return weight.permute(2, 3, 1, 0).reshape(4 * inputs, -1, _TOGETHER).transpose(0, 1)
+    return weight.permute(2, 1, 3, 0).reshape(2, inputs, -1, _TOGETHER).transpose(1, 2)
