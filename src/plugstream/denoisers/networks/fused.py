@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from plugstream.denoisers import forms
-from plugstream.denoisers.networks.light_unet import LightUNet, _extend, _fold
+from plugstream.denoisers.networks.light_unet import LightUNet, ResidualBlock, extend, fold
 
 Kind = Literal["same", "shrink", "grow"]  # 3 x 3; 2 x 2 pixels to one; its transpose
 Then = Literal["nothing", "relu", "celu", "slope"]  # slope: times that of celu, where it was `values`
@@ -69,14 +69,14 @@ class Fused:
     def __init__(self, network: LightUNet, ends: int) -> None:
         self.network = network
         self.first, self.last = Slot("image", 0, 16), Slot("noise", 0, ends)
-        order = [*itertools.chain(*network.down), *network.body, *itertools.chain(*reversed(network.up))]
-        places = {block: f"between {n}" for n, block in enumerate(order)}
+        places = (f"between {n}" for n in itertools.count())
+        blocks = {m: _Block(m.first, m.second, next(places)) for m in network.modules() if isinstance(m, ResidualBlock)}
 
-        def forward(blocks: Iterable[Any]) -> list[_Block]:
-            return [_Block(block.first, block.second, places[block]) for block in blocks]
+        def forward(level: nn.Module) -> list[_Block]:
+            return [blocks[block] for block in level.children()]  # type: ignore[index]
 
-        def backward(blocks: Iterable[Any]) -> list[_Block]:
-            return [_Block(_turn(b.second), _turn(b.first), b.place) for b in reversed(forward(blocks))]
+        def backward(level: nn.Module) -> list[_Block]:
+            return [_Block(_turn(b.second), _turn(b.first), b.place) for b in reversed(forward(level))]
 
         levels = [forward(b) for b in network.down], forward(network.body), [forward(b) for b in network.up]
         steps = list(network.shrink), list(network.grow)
@@ -90,7 +90,7 @@ class Fused:
 
     def __call__(self, images: Tensor, sigma: Tensor) -> Tensor:
         shape = images.shape[-2:]
-        z = _extend(images, self.network.multiple)
+        z = extend(images, self.network.multiple)
         whole = z.shape[-2:]
         stored = self.place(len(z), whole[0] // 2, whole[1] // 2)
         first, last = stored[self.first], stored[self.last]
@@ -103,7 +103,7 @@ class Fused:
                 stored[self.passes[1][0].source][..., :4] *= F.pixel_unshuffle(inside, 2).permute(0, 2, 3, 1)
             self.apply(1, stored)
         removed = F.pixel_shuffle(last[..., :4].permute(0, 3, 1, 2), 2)
-        return _fold(removed, shape) if len(self.passes) > 1 else removed[..., : shape[0], : shape[1]]
+        return fold(removed, shape) if len(self.passes) > 1 else removed[..., : shape[0], : shape[1]]
 
     def slots(self) -> list[Slot]:
         """All places of images."""

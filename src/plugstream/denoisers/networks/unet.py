@@ -24,6 +24,7 @@ from plugstream.denoisers.networks.triton_form import Triton
 FOLDER = Path(__file__).parent / "weights"
 PROFILES = ("safe", "free")
 _FORMAT = "plugstream-unet"
+_MOST_CAPTURED = 1024 * 1024  # pixels of a graph, with 0.3 GB; kernels of more take longer than their launches
 _LARGEST = 8.0  # value that networks get in 16 bits, far from the end of their range
 
 
@@ -82,7 +83,7 @@ def _in_half(network: LightUNet, device: torch.device) -> GraphCall:
     """A network in float16, by the kernels of ours if they serve."""
     half = copy.deepcopy(network).to(device).half()
     if forms.has_triton() and fused.serves(half):
-        return GraphCall(partial(_call_in_half, Triton(half)))
+        return GraphCall(partial(_call_in_half, Triton(half)), largest=_MOST_CAPTURED)
     return GraphCall(partial(_call_in_half, half.noise if half.form == "free" else half.gradient))
 
 
