@@ -55,9 +55,8 @@ class Layer(NamedTuple):
 
 
 def serves(network: LightUNet) -> bool:
-    """Whether the fused forms take a network: channels that are multiples of 32, blocks on all levels, no gradients."""
-    fits = all(c % _TOGETHER == 0 for c in network.channels) and min(network.blocks) > 0
-    return fits and not forms.differentiated(*network.parameters())
+    """Whether the fused forms take a network: channels that are multiples of 32, and blocks on all levels."""
+    return all(c % _TOGETHER == 0 for c in network.channels) and min(network.blocks) > 0
 
 
 class Fused:
@@ -104,6 +103,9 @@ class Fused:
             self.apply(1, stored)
         removed = F.pixel_shuffle(last[..., :4].permute(0, 3, 1, 2), 2)
         return fold(removed, shape) if len(self.passes) > 1 else removed[..., : shape[0], : shape[1]]
+
+    def denoise(self, images: Tensor, sigma: Tensor) -> Tensor:
+        return images - self(images, sigma)
 
     def slots(self) -> list[Slot]:
         """All places of images."""
@@ -180,9 +182,6 @@ class Native(Fused):
         self.starts = [[next(ends) - len(weight) for weight in weights] for weights in packed]
         self._held: _Held | None = None
         self._lock = threading.Lock()
-
-    def __reduce__(self) -> tuple[type[Native], tuple[LightUNet, str]]:
-        return Native, (self.network, self.level)
 
     def __call__(self, images: Tensor, sigma: Tensor) -> Tensor:
         if len(images) != 1:

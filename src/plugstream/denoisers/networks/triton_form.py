@@ -24,9 +24,6 @@ class Triton(Fused):
         super().__init__(network, ends=16)
         self.weights = [[_pack(layer) for layer in layers] for layers in self.passes]
 
-    def __reduce__(self) -> tuple[type[Triton], tuple[LightUNet]]:
-        return Triton, (self.network,)
-
     def place(self, count: int, height: int, width: int) -> dict[Slot, Tensor]:
         head = self.network.head
         return {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from plugstream.base.cuda_graphs import GraphCall
 from plugstream.base.errors import InputError, StorageError
@@ -58,25 +58,26 @@ class UNet(TrainedNetwork):
         network = weights if isinstance(weights, LightUNet) else load_unet(_find(weights))[0]
         super().__init__(network, white=white, min_size=network.multiple, gradient_step=network.form == "safe")
         self.network, self.reach, self.align = network, network.reach, network.multiple
+        self._weights, self._fits = list(network.parameters()), fused.serves(network)
         self._forms: dict[torch.device, tuple[object, Callable[..., Tensor]]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_forms": {}}  # a copy makes its own
 
     def describe(self) -> str:
         return f"the {self.network.form} U-Net"
 
-    def _call(self, module: nn.Module, *inputs: Tensor) -> Tensor:
-        image, network = inputs[0], self.network
-        native = forms.native_serves(image) and fused.serves(network)
-        if not native and (not image.is_cuda or image.dtype != torch.float32 or forms.differentiated(image)):
-            return super()._call(module, *inputs)
-        stamp = tuple((value.data_ptr(), value._version) for value in network.parameters())
+    def _call(self, *inputs: Tensor) -> Tensor:
+        # A GPU waits for these lines: they do not go through the modules of the network.
+        image = inputs[0]
+        half = image.is_cuda and image.dtype == torch.float32
+        if not (half or (self._fits and forms.native_serves(image))) or forms.differentiated(image, *self._weights):
+            return super()._call(*inputs)
+        stamp = [(weight.data_ptr(), weight._version) for weight in self._weights]
         if self._forms.get(image.device, (None,))[0] != stamp:
-            made = partial(_call_native, fused.Native(network)) if native else _in_half(network, image.device)
-            self._forms[image.device] = stamp, made
+            form = _in_half(self.network, image.device) if half else fused.Native(self.network).denoise
+            self._forms[image.device] = stamp, form
         return self._forms[image.device][1](*inputs)
-
-
-def _call_native(remove: fused.Native, image: Tensor, sigma: Tensor) -> Tensor:
-    return image - remove(image, sigma)
 
 
 def _in_half(network: LightUNet, device: torch.device) -> GraphCall:
