@@ -105,6 +105,7 @@ NB_MODULE(_kernels, m) {
     plugstream::bm4d::bind(m);
     plugstream::tnrd::bind(m);
     plugstream::ridge::bind(m);
+    plugstream::unet::bind(m);
     plugstream::nlm::bind(m);
     plugstream::joseph::bind(m);
     plugstream::nufft::bind(m);

@@ -55,5 +55,8 @@ void bind(nanobind::module_& m);
 namespace tnrd {
 void bind(nanobind::module_& m);
 }
+namespace unet {
+void bind(nanobind::module_& m);
+}
 
 }  // namespace plugstream

@@ -48,6 +48,24 @@ PLUGSTREAM_INLINE bool any(Ints holds) {
 #endif
 }
 
+// exp(t) for t <= 0, relative error 2e-7. Values below -80 count as that: smaller results would be slow to work with.
+PLUGSTREAM_INLINE Floats exponential(Floats t) {
+    constexpr float rounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, left in the lowest bits
+    t = t < -80.0f ? Floats{} - 80.0f : t;
+    const Floats shifted = t * 1.44269504f + rounder, n = shifted - rounder;
+    // ln 2 in two parts, the first of so few bits that n times it is exact.
+    const Floats r = (t - n * 0.693359375f) + n * 2.12194440e-4f;
+    Floats sum = Floats{} + 1.0f / 5040;
+    sum = sum * r + 1.0f / 720;
+    sum = sum * r + 1.0f / 120;
+    sum = sum * r + 1.0f / 24;
+    sum = sum * r + 1.0f / 6;
+    sum = sum * r + 0.5f;
+    sum = sum * r + 1.0f;
+    sum = sum * r + 1.0f;
+    return (Floats)((Ints)sum + ((Ints)shifted << 23));
+}
+
 template <int i>
 struct Index {
     static constexpr int value = i;

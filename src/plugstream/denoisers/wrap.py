@@ -94,7 +94,6 @@ class FromModule(Denoiser):
         shape = image.shape[-self.axes :] if self.channels else (1, *image.shape[-self.ndim :])
         stack = image.reshape(-1, *shape)
         level = levels(sigma, image, self.axes)
-        module = self._module_like(image)
         inputs: tuple[Tensor, ...] = (stack,)
         if self.condition == "map":
             level_map = level.reshape(-1, *[1] * (self.ndim + 1)).expand_as(stack[:, :1])
@@ -103,7 +102,7 @@ class FromModule(Denoiser):
             inputs = (stack, level)
         try:
             with torch.set_grad_enabled(torch.is_grad_enabled() and image.requires_grad):
-                out = self._call(module, *inputs)
+                out = self._call(*inputs)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, TypeError) as error:  # shapes or arguments that do not fit
@@ -116,9 +115,9 @@ class FromModule(Denoiser):
         out = _same_shape(out, stack, "the network").reshape(image.shape)
         return image - out if self.residual else out, None
 
-    def _call(self, module: nn.Module, *inputs: Tensor) -> Tensor:
+    def _call(self, *inputs: Tensor) -> Tensor:
         """What the module makes of its inputs, for those that know a faster way."""
-        out: Tensor = module(*inputs)
+        out: Tensor = self._module_like(inputs[0])(*inputs)
         return out
 
     def _module_like(self, image: Tensor) -> nn.Module:

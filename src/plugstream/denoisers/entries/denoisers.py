@@ -228,7 +228,7 @@ def build_ridge(options: RidgeOptions) -> Denoiser:
     why="not averaged; safe, it is a gradient step of a potential, by construction",
     files="networks/weights/unet-*.safetensors",
     **_NETWORK,
-    **_OURS,
+    **_FAST,
 )
 def build_unet(options: UNetOptions) -> Denoiser:
     from plugstream.denoisers.networks.unet import UNet

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 Form = Literal["free", "safe"]
 CHANNELS = (32, 64, 128, 192)
 BLOCKS = (4, 4, 4, 2)
-_BEND = 1 / 16  # of `celu`, which is within this of ReLU
+BEND = 1 / 16  # of `celu`, which is within this of ReLU
 
 
-class _Block(nn.Module):
+class ResidualBlock(nn.Module):
     """x + W_2 f(W_1 x), with 3 x 3 convolutions without bias."""
 
     def __init__(self, channels: int, smooth: bool) -> None:
@@ -27,7 +27,7 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor, tape: list[Tensor] | None = None) -> Tensor:
         h = F.conv2d(x, self.first, padding=1)
-        f = F.celu(h, _BEND, inplace=not h.requires_grad) if self.smooth else F.relu(h, inplace=not h.requires_grad)
+        f = F.celu(h, BEND, inplace=not h.requires_grad) if self.smooth else F.relu(h, inplace=not h.requires_grad)
         if tape is not None:
             tape.append(f)
         return _add(F.conv2d(f, self.second, padding=1), x)
@@ -35,7 +35,7 @@ class _Block(nn.Module):
     def transpose(self, g: Tensor, tape: list[Tensor]) -> Tensor:
         """J^T g, at the point of the last `forward` on the tape, which has f: its slope is f / bend + 1 below zero."""
         f, h = tape.pop(), _turned(g, self.second)
-        h = torch.ops.aten.elu_backward(h, _BEND, 1.0, 1 / _BEND, True, f) if self.smooth else h * (f > 0)
+        h = torch.ops.aten.elu_backward(h, BEND, 1.0, 1 / BEND, True, f) if self.smooth else h * (f > 0)
         return _add(_turned(h, self.first), g)
 
 
@@ -60,13 +60,14 @@ class LightUNet(nn.Module):
     def __init__(self, channels: Sequence[int] = CHANNELS, blocks: Sequence[int] = BLOCKS, form: Form = "free") -> None:
         super().__init__()
         self.channels, self.blocks, self.form = tuple(channels), tuple(blocks), form
+        smooth = form == "safe"
         *levels, body = (
-            [_Block(c, form == "safe") for _ in range(number)] for c, number in zip(channels, blocks, strict=True)
+            [ResidualBlock(c, smooth) for _ in range(number)] for c, number in zip(channels, blocks, strict=True)
         )
         self.down = nn.ModuleList(nn.ModuleList(level) for level in levels)
         self.body = nn.ModuleList(body)
         self.up = nn.ModuleList(
-            nn.ModuleList(_Block(c, form == "safe") for _ in range(number))
+            nn.ModuleList(ResidualBlock(c, smooth) for _ in range(number))
             for c, number in zip(channels[:-1], blocks[:-1], strict=True)
         )
         pairs = list(itertools.pairwise(channels))
@@ -110,7 +111,7 @@ class LightUNet(nn.Module):
         return self._run_back(self._run(x, sigma, tape), tape)
 
     def _run(self, x: Tensor, sigma: Tensor, tape: list[Tensor] | None) -> Tensor:
-        z = F.pixel_unshuffle(_extend(x, self.multiple), 2)
+        z = F.pixel_unshuffle(extend(x, self.multiple), 2)
         level = sigma.to(z.dtype).reshape(-1, 1, 1, 1).expand(-1, 1, *z.shape[2:])
         z = torch.cat([z, level], 1).contiguous(memory_format=torch.channels_last)
         z = F.conv2d(z, self.head, padding=1)
@@ -137,7 +138,7 @@ class LightUNet(nn.Module):
         for blocks, weight, skip in zip(*map(reversed, (list(self.down), list(self.shrink), skips)), strict=True):
             z = skip + _apply_back(blocks, F.conv_transpose2d(z, weight, stride=2), tape)
         z = _turned(z, self.head[:, :4])
-        return _fold(F.pixel_shuffle(z, 2).to(g.dtype), shape)
+        return fold(F.pixel_shuffle(z, 2).to(g.dtype), shape)
 
 
 def _apply(blocks: nn.Module, z: Tensor, tape: list[Tensor] | None) -> Tensor:
@@ -148,7 +149,7 @@ def _apply(blocks: nn.Module, z: Tensor, tape: list[Tensor] | None) -> Tensor:
 
 def _apply_back(blocks: nn.Module, g: Tensor, tape: list[Tensor]) -> Tensor:
     for block in reversed(list(blocks.children())):
-        assert isinstance(block, _Block)
+        assert isinstance(block, ResidualBlock)
         g = block.transpose(g, tape)
     return g
 
@@ -186,15 +187,15 @@ def _weight(out: int, into: int, size: int, gain: float = 1.0) -> nn.Parameter:
     return nn.Parameter(weight.contiguous(memory_format=torch.channels_last))
 
 
-def _extend(x: Tensor, multiple: int) -> Tensor:
+def extend(x: Tensor, multiple: int) -> Tensor:
     """Reflect an image at its last row and column, up to sides that are multiples of a number."""
     height, width = x.shape[-2:]
     more = (0, -width % multiple, 0, -height % multiple)
     return F.pad(x, more, mode="reflect") if any(more) else x
 
 
-def _fold(g: Tensor, shape: torch.Size) -> Tensor:
-    """The transpose of `_extend`: what lies beyond the image is added where it was reflected from."""
+def fold(g: Tensor, shape: torch.Size) -> Tensor:
+    """The transpose of `extend`: what lies beyond the image is added where it was reflected from."""
     for axis, length in ((-2, shape[0]), (-1, shape[1])):
         beyond = g.shape[axis] - length
         if beyond:
