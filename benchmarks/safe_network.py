@@ -90,11 +90,12 @@ def solve(
             return problem | {"error": errors.getvalue().strip().splitlines()[-1]}
         measured = [m for m in replay(out / "events.jsonl").measured if "distance" in m.values]
     values = [m.values["distance"] for m in measured]
-    ratios = [float("inf") if value is None else value / values[0] for value in values]
+    distances = [float("inf") if value is None else value for value in values]
+    ratios = [value / distances[0] for value in distances]
     curve = {m.step: float(f"{ratio:.3g}") for m, ratio in zip(measured, ratios, strict=True)}
     some = [*list(curve)[:: max(1, len(curve) // 12)], *list(curve)[-5:]]
     shown = {step: curve[step] for step in sorted(set(some))}
-    return problem | {"first": values[0], "steps": measured[-1].step, "ratio": ratios[-1], "curve": shown}
+    return problem | {"first": distances[0], "steps": measured[-1].step, "ratio": ratios[-1], "curve": shown}
 
 
 def main() -> None:
