@@ -27,6 +27,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -64,18 +65,17 @@ def solve(
     os.environ["OMP_NUM_THREADS"] = "1"
     warnings.simplefilter("ignore")
     from plugstream.cli import main as command
-    from plugstream.runs import answers
     from plugstream.runs.replay import replay
     from plugstream.scans import open_scan
     from plugstream.solver.verdict import Answer
 
     # A run asks at its end whether sigma suits the data, which takes as long as the run.
-    answers.probe_strength = lambda *_, **__: Answer("not asked", None, "not asked here")
+    unasked = patch("plugstream.runs.answers.probe_strength", return_value=Answer("not asked", None, "not asked here"))
     problem, words = draw(pictures, seed)
     sigma, few = problem["sigma"], problem["few"]
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         scan, out, errors = Path(folder) / "scan.zarr", Path(folder) / "run", io.StringIO()
-        with contextlib.redirect_stderr(errors):
+        with contextlib.redirect_stderr(errors), unasked:
             code = command([str(word) for word in ("simulate", scan, *words)])
             if code == 0:
                 truth = np.asarray(open_scan(scan).truth)
