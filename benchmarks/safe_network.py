@@ -8,9 +8,10 @@ The seed of a problem draws an instrument, a picture, a level of noise, a consta
 image's range (of a complex one its largest modulus), and whether a step uses all views or few. `plugstream
 reconstruct` then goes so many steps without momentum, as it does by default or with the flags that are given last, in
 which RANGE stands for that range; it stops earlier once the distance to a fixed point ||x - P(x)||^2 is --until of its
-start. Counts the runs that diverge, whose distance ends above a tenth of its start, and those that reach --until, and
-prints how far the distance falls, and in how many steps, for the median and the worst problem: with all views, and with
-few, whose plain gradients have a variance that keeps it from zero, so that these go on to the last step.
+start. Counts the runs whose distance ends above its start, which diverge, those that end above a tenth of it, which
+may hover there, and those that reach --until, and prints how far the distance falls, and in how many steps, for the
+median and the worst problem: with all views, and with few, whose plain gradients have a variance that keeps it from
+zero, so that these go on to the last step.
 """
 
 from __future__ import annotations
@@ -141,9 +142,9 @@ def show(results: list[dict[str, Any]], until: float) -> None:
                 continue
             ratios = np.sort([r["ratio"] for r in some])
             name = f"{instrument or 'all instruments'}, {'few' if few else 'all'} views"
-            gone, there = int(np.sum(~(ratios < 0.1))), int(np.sum(ratios <= until))
+            gone, high, there = (int(np.sum(which)) for which in (~(ratios < 1), ~(ratios < 0.1), ratios <= until))
             steps = np.sort([r["steps"] for r in some])
-            print(f"{name}: {len(some)} problems, {gone} diverge, {there} reach {until:g}, distance to "
+            print(f"{name}: {len(some)} problems, {gone} diverge, {high} end above 0.1, {there} reach {until:g}, to "
                   f"{np.median(ratios):.1e} of its start, at worst {ratios[-1]:.1e}, in {np.median(steps):.0f} steps, "
                   f"at most {steps[-1]}")  # fmt: skip
 
