@@ -49,7 +49,7 @@ def test_the_safe_network_converges_in_the_loop(shared_data, tmp_path, monkeypat
     """With all views, and with few whose variance is reduced, to 1e-6; with few views alone to their level, and there.
 
     That level is high for the cylinder, where views contradict each other, as Born's model explains 60 % of the data,
-    and highest for fpm, a few hundredths of the start.
+    and highest for fpm, just below a tenth of the start.
     """
     # A run asks at its end whether sigma suits the data, which takes as long as the run.
     monkeypatch.setattr(answers, "probe_strength", lambda *_, **__: Answer("not asked", None, "not asked here"))
