@@ -10,6 +10,7 @@ import torch
 
 from plugstream import (
     ADMM,
+    All,
     Amplitude,
     Distance,
     Epochs,
@@ -73,6 +74,23 @@ def test_the_step_is_1_over_l_of_the_batch_and_the_losses_agree():
     assert 4 * poisson.parameters(1, state)[0] == pytest.approx(made.parameters(1, state)[0])
     once = algorithm(fidelity, sampler=Uniform(1)).parameters(1)[0]
     assert once == pytest.approx(1 / fidelity.lipschitz_max)  # a batch of one view overlaps with itself alone
+
+
+@pytest.mark.parametrize("gradient", ["svrg", "saga"])
+def test_with_reduced_variance_the_step_is_the_same_for_all_batches(gradient):
+    """By the overlap that B of I views are expected to have; with all of them that of their mean."""
+    fidelity, _ = scan()
+    made = algorithm(fidelity, gradient=gradient)
+    state = made.init()
+    steps = {made.parameters(k, state)[0] for k in (1, 2, 5)}
+    assert len(steps) == 1
+    count, batch = len(fidelity.available), len(made.sampler.draw(0, fidelity.available).views)
+    alone = max(float(fidelity.overlap(view).max()) for view in fidelity.available.split(1))
+    together = float(fidelity.overlap().max())
+    expected = (count - batch) / (batch * (count - 1)) * alone + count * (batch - 1) / (batch * (count - 1)) * together
+    assert steps.pop() == pytest.approx(1 / expected, rel=1e-12)
+    assert together < expected < alone
+    assert algorithm(fidelity, gradient=gradient, sampler=All()).parameters(1)[0] == pytest.approx(1 / together)
 
 
 def test_both_losses_take_the_same_first_steps_near_a_fit():

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from inspect import signature
 from typing import Any
 
@@ -24,7 +25,7 @@ from torch import Tensor
 from plugstream.algorithms.base import PlugAndPlay
 from plugstream.algorithms.refining import Refinement
 from plugstream.algorithms.sampling import Batch
-from plugstream.algorithms.variance import ESTIMATORS, Estimator, Memory, Plain
+from plugstream.algorithms.variance import ESTIMATORS, Estimator, Memory, Plain, steady_overlap
 from plugstream.base.arrays import Array
 from plugstream.base.errors import InputError
 from plugstream.base.linalg import add_scaled, extrapolate, inner, norm, per_image, squared_norm
@@ -299,6 +300,16 @@ class ProximalGradient(PlugAndPlay):
         """As for every algorithm; sigma is 0 while the model is refined before denoising."""
         gamma, sigma = super().parameters(k, state, batch)
         return gamma, 0.0 if self._refines_first(k, state) else sigma
+
+    def _overlap(self, k: int, state: Any, batch: Batch | None) -> float:
+        """As for every algorithm; the same for all batches if their variance is reduced."""
+        reduced = getattr(self._estimator, "reduces_variance", False)
+        return self._steady_overlap if reduced else super()._overlap(k, state, batch)
+
+    @cached_property
+    def _steady_overlap(self) -> float:
+        largest, views = super()._overlap, self.fidelity.available
+        return steady_overlap(lambda batch: largest(1, None, batch), self.sampler.draw(0, views), views)
 
     def phase(self, state: Any) -> int | None:
         """As for every algorithm; 2 while the model is refined before denoising."""

@@ -17,6 +17,7 @@ images, 15.7 MB. That is as much as the data, so a scan that does not fit into m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -47,7 +48,8 @@ class Estimator(Protocol):
     """The gradient of d from the views of a batch and from memory.
 
     One whose estimate is the batch's own gradient may set `is_plain = True`, so that it is not computed twice in the
-    search for a step.
+    search for a step. One whose noise dies out may set `reduces_variance = True`: a step that follows the overlap is
+    then the same for all batches (`steady_overlap`).
     """
 
     def begin(self, fidelity: Fidelity, image: Tensor) -> Memory:
@@ -95,6 +97,8 @@ class SAGA:
     Memory: the table is as large as the data of all views, and each step makes a copy of it since states are frozen.
     Reference: Defazio, Bach and Lacoste-Julien, NeurIPS 2014.
     """
+
+    reduces_variance: ClassVar[bool] = True
 
     def begin(self, fidelity: Fidelity, image: Tensor) -> Memory:
         if not fidelity.linear:
@@ -148,6 +152,8 @@ class SVRG:
     Reference: Kovalev, Horvath and Richtarik, ALT 2020; Johnson and Zhang, NeurIPS 2013.
     """
 
+    reduces_variance: ClassVar[bool] = True
+
     probability: float | None = None
     seed: int = 0
 
@@ -175,6 +181,26 @@ class SVRG:
 
 
 ESTIMATORS: dict[str, type[Plain] | type[SAGA] | type[SVRG]] = {"plain": Plain, "saga": SAGA, "svrg": SVRG}
+
+
+def steady_overlap(largest: Callable[[Batch], float], batch: Batch, available: Tensor) -> float:
+    r"""The overlap that B of I views are expected to have, for a step that is the same for all batches:
+
+        (I - B) / (B (I - 1)) max_i L_i + I (B - 1) / (B (I - 1)) L,
+
+    with L_i and L the largest overlap of view i, and of the mean over all. A fixed point depends on the step, so that
+    with a step for each batch there is none to come to, however small the gradient's noise has become.
+
+    Arguments: largest, the largest overlap of a batch; batch, one of the sampler's; available views (I,).
+    Reference: Sebbouh et al., NeurIPS 2019 (expected smoothness of draws without repeats).
+    """
+    n_views = len(available)
+    count = n_views if batch.views is None else min(n_views, len(batch.views))
+    together = largest(Batch(None))
+    if count == n_views:
+        return together
+    alone = max(largest(Batch(view)) for view in available.split(1))
+    return ((n_views - count) * alone + n_views * (count - 1) * together) / (count * (n_views - 1))
 
 
 def _distinct(batch: Batch, available: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,8 @@ class Overlap:
     """A step that follows how much the B views of a batch overlap: gamma_k = multiple(k) B / max(overlap).
 
     The overlap is the diagonal of sum_i H_i^H H_i (`Model.overlap`), times the curvature of the loss at a fit. It is
-    1/L of the batch, whereas 1 / max_i L_i holds for any batch, even of one view B times.
+    1/L of the batch, whereas 1 / max_i L_i holds for any batch, even of one view B times. With SAGA and SVRG, whose
+    noise dies out, the step is the same for all batches, by the overlap that they are expected to have.
     """
 
     multiple: Number = 1.0

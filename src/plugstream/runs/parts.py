@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from plugstream.algorithms import Algorithm, State
+from plugstream.algorithms.abilities import as_algorithm
 from plugstream.algorithms.sampling import Sampler
 from plugstream.base.errors import InputError
 from plugstream.base.processes import Group
@@ -267,6 +268,8 @@ def describe_step(settings: Settings, algorithm: Algorithm[Any], state: State) -
     elif isinstance(parse_step(step), Overlap):
         which = "first" if state.k == 0 else "next"
         origin = f"by the largest overlap of the views of each step, which this one is of the {which}"
+        if getattr(as_algorithm(algorithm).gradient, "reduces_variance", False):
+            origin = "by the overlap that so many views are expected to have"
     elif algorithm.fidelity.has_lipschitz:
         origin, bound = "where L bounds every view", algorithm.fidelity.lipschitz_max
     else:
