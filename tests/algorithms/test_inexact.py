@@ -71,6 +71,16 @@ def test_with_many_products_it_is_admm(regression):
     torch.testing.assert_close(found, want, rtol=0, atol=1e-8)
 
 
+def test_with_a_small_tolerance_it_is_admm_whatever_the_step(regression):
+    for gamma in (0.5, 50.0):
+        parts = {"sigma": 0.2, "step_size": gamma, "sampler": All()}
+        want = run(ADMM(regression, SoftThreshold(), **parts), 8).image
+        found = run(InexactADMM(regression, SoftThreshold(), products=100, tol=1e-6, **parts), 8).image
+        torch.testing.assert_close(found, want, rtol=0, atol=1e-5)
+    with pytest.raises(InputError, match="tolerance of a prox"):
+        InexactADMM(regression, SoftThreshold(), sigma=0.2, tol=1.0)
+
+
 @pytest.mark.parametrize("products", [1, 2])
 def test_with_all_views_it_comes_to_the_same_solution(regression, products):
     parts = {"lam": 0.1, "step_size": 0.5, "sampler": All()}

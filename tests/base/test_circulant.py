@@ -92,3 +92,22 @@ def test_an_image_that_is_solved_stays():
     residual = torch.stack([torch.zeros(3, 3), torch.ones(3, 3)])
     out = preconditioned_steps(lambda v: 2 * v, lambda v: v, x, residual, 3, 2)
     torch.testing.assert_close(out, torch.stack([torch.ones(3, 3), torch.full((3, 3), 1.5)]))
+
+
+def test_steps_end_where_the_residual_is_small_enough_of_every_image():
+    """The residual is at the tolerance, and one step earlier it was not; of a stack the slowest image decides."""
+    draw = torch.Generator().manual_seed(0)
+    scale = torch.linspace(1, 40, 30, dtype=torch.float64).reshape(5, 6)
+    b = torch.randn(2, 5, 6, generator=draw, dtype=torch.float64)
+    b[0] = 0
+
+    def solve(steps: int, tol: float = 0.0) -> tuple[torch.Tensor, int]:
+        calls: list[int] = []
+        out = preconditioned_steps(lambda v: (calls.append(1), scale * v)[1], lambda v: v, 0 * b, b, steps, 2, tol)
+        return out, len(calls)
+
+    found, count = solve(40, 0.03)
+    assert 3 < count < 30
+    torch.testing.assert_close(found, solve(count)[0])
+    left = [float((b - scale * solve(steps)[0]).norm() / b.norm()) for steps in (count - 1, count)]
+    assert left[0] > 0.03 >= left[1]

@@ -43,18 +43,23 @@ class InexactADMM(ADMM):
     For linear models with least squares. C is that of the views at the start, so a scan that grows is refused.
 
     Arguments: those of `ADMM`, and
-        products: n >= 1, products with the views of a step, beyond the one of the gradient.
+        products: n >= 1, products with the views of a step at most, beyond the one of the gradient.
+        tol: they end where the preconditioner's norm of the prox's residual has come to this part of its start; 0 for n
+            products in every step.
     References: Sun, Wu, Xu, Wohlberg and Kamilov, IEEE Trans. Comput. Imaging 7, 2021 (IPA); Eckstein and Yao, Math.
     Program. 170, 2018 (ADMM by inexact conjugate gradients); Fessler and Booth, IEEE Trans. Image Process. 8(5), 1999
     (circulant preconditioners for tomography).
     """
 
     products: int = 2
+    tol: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.products < 1:
             raise InputError(f"a prox takes at least one product with the views of a step, not {self.products}")
+        if not 0 <= self.tol < 1:
+            raise InputError(f"the tolerance of a prox lies from 0 to 1, not at {self.tol}")
 
     def init(self, image: Array | None = None) -> SplitState:
         """As of `ADMM`; C is computed now."""
@@ -89,6 +94,7 @@ class InexactADMM(ADMM):
             (state.image - state.s - state.z) / gamma - g,
             self.products,
             self._ndim,
+            self.tol,
         )
 
     def _curvature(self, image: Tensor, batch: Batch) -> Tensor:

@@ -72,18 +72,20 @@ def preconditioned_steps(
     residual: Tensor,
     steps: int,
     ndim: int,
+    tol: float = 0.0,
 ) -> Tensor:
     """A few steps of preconditioned conjugate gradients for A x = b, each image by itself: (..., *image_shape).
 
     An image whose residual is zero stays.
 
     Arguments: apply, A, symmetric and positive definite; solve, the inverse of the preconditioner, so too; start, x;
-    residual, b - A x; steps >= 1, each with one product with A; ndim, axes of an image.
+    residual r, b - A x; steps >= 1 at most, each with one product with A; ndim, axes of an image; tol, at which part of
+    its start the norm <r, M^-1 r>^(1/2) of the preconditioner M ends the steps, where it is there of all images.
     Reference: Concus, Golub and O'Leary, in Sparse Matrix Computations, 1976.
     """
     x, r = start, residual
     direction = solve(r)
-    size = inner(r, direction, ndim)
+    first = size = inner(r, direction, ndim)
     for step in range(steps):
         product = apply(direction)
         curvature = inner(direction, product, ndim)
@@ -94,5 +96,7 @@ def preconditioned_steps(
         r = r - length * product
         again = solve(r)
         before, size = size, inner(r, again, ndim)
+        if tol and bool((size <= tol**2 * first).all()):
+            break
         direction = again + per_image(torch.where(before > 0, size / before, 0.0), ndim) * direction
     return x

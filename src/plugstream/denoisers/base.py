@@ -44,7 +44,8 @@ class Denoiser(ABC):
         align: tiles begin at multiples of this, since the denoiser works on a grid of this step.
         inside: the denoiser that it wraps or adapts, if any.
         tol: the relative tolerance that it states, 0 if it is exact.
-        lift: what to add to values of both signs before it, and take away after it, if it was trained on values from 0.
+        lift: if it was trained on values from 0, to how many standard deviations the mean of values of both signs is
+            moved before it, and back after it; 0 for not at all.
         guide: an image by which it denoises others, if any.
         value: r(x) of a proximal operator, (..., *image) to (...); None if it is not known.
         potential: g_sigma(x) of a gradient step, D(z) = z - grad g_sigma(z), from (..., *image) and sigma to (...).

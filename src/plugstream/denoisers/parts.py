@@ -31,15 +31,29 @@ class _Parts(Around):
     ) -> tuple[Tensor, Tensor | None]:
         """The denoiser on a stack of parts, (..., K, *image), as independent images.
 
-        All but the first `positive` of them have both signs, and are lifted if the denoiser asks for it.
+        All but the first `positive` of them have both signs, and are lifted if the denoiser asks for it: what is
+        removed from a part p is then r(p + c(p)) with c = k std(p) - mean(p), and of a gradient step of g the gradient
+        of g(p + c(p)), r + (sum r) grad c with grad c = (k (p - mean) / std - 1) / N.
         """
-        count, lift = parts.shape[-self.axes - 1], self.denoiser.lift
-        if not lift:
+        count = parts.shape[-self.axes - 1]
+        if not self.denoiser.lift:
             return self.denoiser.denoise(parts, repeat_sigma(sigma, count), warm)
-        shift = parts.new_full((count, *(1,) * self.axes), lift)
-        shift[:positive] = 0
+        shift, slope = self._lift(parts, positive)
         out, warm = self.denoiser.denoise(parts + shift, repeat_sigma(sigma, count), warm)
-        return out - shift, warm
+        clean = out - shift
+        if self.denoiser.potential is not None:
+            clean = clean - slope * (parts - clean).sum(self._last_axes(), keepdim=True)
+        return clean, warm
+
+    def _lift(self, parts: Tensor, positive: int = 0) -> tuple[Tensor, Tensor]:
+        """c and its gradient, of a stack of parts (..., K, *image): (..., K, 1, ...) and (..., K, *image)."""
+        last, k = self._last_axes(), self.denoiser.lift
+        mean = parts.mean(last, keepdim=True)
+        away = parts - mean
+        spread = (away.square().mean(last, keepdim=True) + 1e-30).sqrt()  # whose slope is finite at a constant
+        slope = (k * away / spread - 1) / math.prod(parts.shape[-self.axes :])
+        signed = (torch.arange(parts.shape[-self.axes - 1]) >= positive).to(parts).reshape(-1, *(1,) * self.axes)
+        return signed * (k * spread - mean), signed * slope
 
     def _last_axes(self) -> tuple[int, ...]:
         return tuple(range(-self.axes, 0))
@@ -75,7 +89,7 @@ class RealImaginary(_Parts):
         self.phase = phase
         if phase == "keep":
             self.averaged, self.proximal = self.denoiser.averaged, self.denoiser.proximal
-            self.reach = self.denoiser.reach
+            self.reach = None if self.denoiser.lift else self.denoiser.reach
             if self.denoiser.value is not None:
                 self.value = self._value
         if self.denoiser.potential is not None:
@@ -120,7 +134,9 @@ class RealImaginary(_Parts):
             return inner(image, sigma)
         if self.phase == "mean":
             image = image * _phasor(image.sum(self._last_axes(), keepdim=True)).conj()
-        return inner(self._split(image) + self.denoiser.lift, repeat_sigma(sigma, 2)).sum(-1)
+        parts = self._split(image)
+        lifted = parts + self._lift(parts)[0] if self.denoiser.lift else parts
+        return inner(lifted, repeat_sigma(sigma, 2)).sum(-1)
 
     @accept_arrays
     def _value(self, image: Tensor) -> Tensor:

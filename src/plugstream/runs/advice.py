@@ -29,11 +29,11 @@ _DENOISER, _RIVALS = ("denoiser", "name"), ("denoiser", "rivals")
 _STRENGTH = {_SIGMA, ("algorithm", "lam")}
 # How many times the usual number of steps there are at most where they end by arrival.
 _LONGEST = 5
-# Where a search for sigma begins, by what the denoiser's sigma is: high, since from too small a sigma some denoisers
-# never let go of the noise again.
+# Where a search begins, by what sigma is: high, since from a small one some denoisers never let go of the noise again.
 _START = {"noise": "10%", "weight": "20%"}
-# Where sigma and the step fall together, the algorithm, the step of the first run, and how many runs there are at most.
-_BY_FALL = {("algorithm", "name"): "inexact-admm", ("algorithm", "prox_products"): 3, _STEP: "10/L", _SAMPLER: "all"}
+# Where sigma and the step fall together, the algorithm, the step of the first run, and the most runs.
+_PROX = {("algorithm", "prox_products"): 24, ("algorithm", "prox_tolerance"): 0.01}
+_BY_FALL = {("algorithm", "name"): "inexact-admm", **_PROX, _STEP: "10/L", _SAMPLER: "all"}
 _FALLS, _UNUSED = 12, ("sampler", "momentum")
 # To which sigma it falls, of images whose first image is as large as the last.
 _FALL_END = "8%"

@@ -116,12 +116,21 @@ def test_small_steps_lower_the_potential_of_the_safe_form():
     assert values == sorted(values, reverse=True)
 
 
+def lifted(denoiser, part, sigma):
+    """D of a real part that is moved to where its mean is three standard deviations, and back."""
+    shift = 3 * part.std(correction=0) - part.mean()
+    return denoiser(part + shift, sigma) - shift
+
+
 def test_parts_of_complex_images_are_lifted_to_the_values_that_it_was_trained_on():
-    net, z = UNet(network("free"), white=2.0), torch.complex(torch.randn(16, 16), torch.randn(16, 16))
+    """Whatever white is, and wherever the part's own zero is."""
+    net, z = UNet(network("free"), white=2.0), torch.complex(torch.randn(16, 16), 3 + torch.randn(16, 16))
     for denoiser in (net, ps.Damping(net, 0.3)):
-        clean = torch.complex(denoiser(z.real + 2, 0.1) - 2, denoiser(z.imag + 2, 0.1) - 2)
+        clean = torch.complex(lifted(denoiser, z.real, 0.1), lifted(denoiser, z.imag, 0.1))
         torch.testing.assert_close(ps.RealImaginary(denoiser)(z, 0.1), clean)
+        torch.testing.assert_close(ps.RealImaginary(denoiser)(z - 5, 0.1), clean - 5, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(ps.RealImaginary(net)(z.real, 0.1), net(z.real, 0.1))
+    assert bool(ps.RealImaginary(net)(torch.full_like(z, 1 + 0j), 0.1).isfinite().all())
 
 
 def test_a_magnitude_is_not_lifted_as_it_has_such_values():
@@ -131,12 +140,12 @@ def test_a_magnitude_is_not_lifted_as_it_has_such_values():
 
 
 def test_volumes_channels_and_complex_images_by_adapters():
-    denoiser = UNet(network("safe", (2, 2), (1, 1)))
+    denoiser = UNet(network("free", (2, 2), (1, 1)))
     volume = image(6, 9, 11)
     torch.testing.assert_close(ps.adapt(denoiser, volume.shape, volume=0)(volume, 0.1), denoiser(volume, 0.1))
     waves = torch.complex(image(9, 11), image(11, 9).T)
     out = ps.adapt(denoiser, (9, 11), complex=True)(waves, 0.1)
-    parts = [denoiser(part + 1, 0.1) - 1 for part in (waves.real, waves.imag)]
+    parts = [lifted(denoiser, part, 0.1) for part in (waves.real, waves.imag)]
     torch.testing.assert_close(out, torch.complex(*parts))
     tiles = ps.Tiles(denoiser, 32)
     wide = image(24, 300)

@@ -44,6 +44,9 @@ class InexactOptions(Options):
     prox_products: int = Field(
         2, ge=1, le=10**6, description="conjugate gradient steps for each prox, with a circulant preconditioner"
     )
+    prox_tolerance: float = Field(
+        0.0, ge=0, lt=1, description="part of its first residual at which a prox takes no more of them; 0 for all"
+    )
 
 
 class InnerOptions(Options):
@@ -147,7 +150,7 @@ _declare(
     "incremental ADMM, with two conjugate gradients of a few views in place of a prox",
     "InexactADMM",
     options=InexactOptions,
-    arguments={"prox_products": "products"},
+    arguments={"prox_products": "products", "prox_tolerance": "tol"},
     prox=True,
     title="PnP-ADMM, inexact",
     falls=True,

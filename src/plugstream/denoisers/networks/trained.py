@@ -11,13 +11,15 @@ from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Sigma, levels, per_image
 from plugstream.denoisers.wrap import FromModule
 
+_LIFT = 3.0  # mean over standard deviation, of a photograph about 2: less leaves dark parts below zero
+
 
 class TrainedNetwork(FromModule):
     """A network that was trained on values from 0 to 1: D(z, sigma) = white D_1(z / white, sigma / white).
 
     Arguments: network, of images (N, 1, H, W) and sigma (N,), or without sigma if condition is "none"; white, the
-    image's value for white, by which parts of complex images are lifted (`lift`); min_size; gradient_step, whether it
-    has `potential(images, sigma)`, and is I - grad of it.
+    image's value for white; min_size; gradient_step, whether it has `potential(images, sigma)`, and is I - grad of it.
+    Parts of complex images are moved to where the mean is three standard deviations, as of a photograph (`lift`).
     """
 
     def __init__(
@@ -32,7 +34,7 @@ class TrainedNetwork(FromModule):
         if not 0 < white < float("inf"):
             raise InputError(f"the value of white must be a number > 0, not {white}")
         super().__init__(network, condition=condition, min_size=min_size)
-        self.white = self.lift = float(white)
+        self.white, self.lift = float(white), _LIFT
         if gradient_step:
             self.potential = self._potential
 
