@@ -83,20 +83,17 @@ def test_keys_are_those_of_the_torch_form_to_the_bit(kernels, shape):
 
 @pytest.mark.parametrize("step", [1, 2, 3, 5])
 @pytest.mark.parametrize("height", [8, 9, 20, 23, 64])
-def test_bands_have_every_reference_once(height, step):
+def test_bands_have_every_reference_once(height, step, monkeypatch):
+    monkeypatch.setattr(cuda_kernels, "_HIGH", 5 * step)
     launches = cuda_kernels.Launches(torch.ones(1, height, 19), torch.ones(1), Profile(step=step, radius=4), object())
+    groups = (height - 8) // step // 5 + 1
     for parts in (1, 2, 3, 7):
         bands = launches.bands(parts)
         assert [k for band in bands for k in band.references] == list(range(launches.rows * launches.columns))
         for band in bands:  # the groups of rows that are measured have its references
-            regular = (height - 8) // step // cuda_kernels._REFERENCES + 1
-            rows = {
-                row
-                for group in band.rows
-                for row in (range(launches.rows)[5 * group : 5 * group + 5] if group < regular else [launches.rows - 1])
-            }
-            if (height - 8) % step and regular not in band.rows:
-                rows.discard(launches.rows - 1)
+            rows = {row for group in band.rows for row in range(launches.rows)[5 * group : 5 * group + 5]}
+            if groups - 1 in band.rows:
+                rows.add(launches.rows - 1)
             assert rows == {k // launches.columns for k in band.references}
 
 

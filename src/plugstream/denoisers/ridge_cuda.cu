@@ -18,7 +18,7 @@ constexpr float WHOLE = 12582912.0f;                // 1.5 2^23: added to a numb
 struct Problem {
     int count, height, width, down, across;         // images; pixels; tiles
     int team, limit;                                // blocks that share an image; iterations
-    double goal, coarse;                            // tol^2; how many times that the squares of a residual are large
+    double goal, coarse, medium;                    // tol^2; how many times that the squares of a residual are large
     const float *z, *start;                         // (count, height, width)
     const float* rows;                              // (count, ROW): see ridge_cuda.py
     const uint4 *forward, *backward;                // filters as a warp reads them
@@ -33,6 +33,13 @@ struct Problem {
 #ifndef ON_CPU
 #define SHARED(type, name, count) __shared__ type name[count]
 __device__ static void relax() {}
+// What a block wrote before it arrived, others see that look and find it there.
+__device__ static void arrive(unsigned* at) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory"); }
+__device__ static unsigned look(const unsigned* at) {
+    unsigned value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
+}
 __device__ static unsigned pack(float low, float high) {
     unsigned both;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
@@ -51,13 +58,16 @@ __device__ static void multiply(float* c, const unsigned* a, unsigned b0, unsign
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+#else
+static void arrive(unsigned* at) { atomicAdd(at, 1u); }
+static unsigned look(const unsigned* at) { return *(const volatile unsigned*)at; }
 #endif
 
 struct Scratch {                                    // of a block
     unsigned pixels[4 * COPY];                      // front, front from the next pixel on, rest, rest from the next on
     int sums[REGION];                               // what the pixels of a tile give to those around
     float row[ROW];
-    double each[THREADS / 32];
+    double each[2][THREADS / 32];
 };
 
 struct Block {
@@ -85,17 +95,25 @@ __device__ static double over_warp(double value) {
     return value;
 }
 
-// The sum over a block's threads, in a fixed order, or the largest of numbers >= 0, for all of them.
+// The sum over a block's threads, in a fixed order, or the largest of numbers >= 0, for all of them; of `also` the sum.
 template <Join JOIN>
-__device__ static double over_block(Scratch& s, double value) {
+__device__ static double over_block(Scratch& s, double value, double* also = nullptr) {
     value = over_warp<JOIN>(value);
+    if (also) *also = over_warp<SUM>(*also);
     __syncthreads();
-    if (threadIdx.x % 32 == 0) s.each[threadIdx.x / 32] = value;
+    if (threadIdx.x % 32 == 0) {
+        s.each[0][threadIdx.x / 32] = value;
+        if (also) s.each[1][threadIdx.x / 32] = *also;
+    }
     __syncthreads();
-    double all = 0;
+    double all[2] = {0, 0};
 #pragma unroll
-    for (int k = 0; k < THREADS / 32; ++k) all = join<JOIN>(all, s.each[k]);
-    return all;
+    for (int k = 0; k < THREADS / 32; ++k) {
+        all[0] = join<JOIN>(all[0], s.each[0][k]);
+        if (also) all[1] += s.each[1][k];
+    }
+    if (also) *also = all[1];
+    return all[0];
 }
 
 __device__ static double& part_of(const Problem& p, const Block& b, int kind, int rank) {
@@ -116,10 +134,8 @@ __device__ static void meet(const Problem& p, Block& b) {
     ++b.round;
     __syncthreads();
     if (threadIdx.x == 0) {
-        __threadfence();
-        atomicAdd(p.arrived + b.team, 1u);
-        while (*(volatile unsigned*)(p.arrived + b.team) < b.round * p.team) relax();
-        __threadfence();
+        arrive(p.arrived + b.team);
+        while (look(p.arrived + b.team) < b.round * p.team) relax();
     }
     __syncthreads();
 }
@@ -193,8 +209,9 @@ __device__ static double step(const Problem& p, Scratch& s, const Block& b, int 
     return squares;
 }
 
-// What the pixels of a tile give to those around, into s.sums. Not FINE, by the product of fronts alone. A warp has RUNS runs of 16 pixels, two a row.
-template <bool FINE>
+// What the pixels of a tile give to those around, into s.sums: by the product of fronts alone, with the rests of pixels
+// and slopes besides, whose filters are rounded, or by all three products. A warp has RUNS runs of 16 pixels, two a row.
+template <int PRODUCTS>
 __device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const unsigned* const pixels = s.pixels + (g & 1) * COPY + RUNS / 2 * warp * PITCH + g / 2;
@@ -220,18 +237,19 @@ __device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
             for (int i = 0; i < 4; ++i) {
                 const unsigned* at = pixels + (m / 2 * PITCH + m % 2 * 8 + i % 2 * 4) + from[i / 2];
                 front[m][i] = at[0];
-                if (FINE) rest[m][i] = at[2 * COPY];
+                if (PRODUCTS > 1) rest[m][i] = at[2 * COPY];
             }
 #pragma unroll
         for (int n = 0; n < TILES; ++n) {
             const uint4 w = __ldg(p.forward + (step * TILES + n) * 32 + lane);
 #pragma unroll
             for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], front[m], w.x, w.y);
-            if (!FINE) continue;
+            if (PRODUCTS > 2)
 #pragma unroll
-            for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], front[m], w.z, w.w);
+                for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], front[m], w.z, w.w);
+            if (PRODUCTS > 1)
 #pragma unroll
-            for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], rest[m], w.x, w.y);
+                for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], rest[m], w.x, w.y);
         }
     }
     bool inside[RUNS][2];
@@ -262,7 +280,7 @@ __device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
                 }
                 const unsigned both = pack(slope[0], slope[1]);
                 front[m][n][h] = both;
-                if (FINE) rest[m][n][h] = pack(slope[0] - unpack(both, false), slope[1] - unpack(both, true));
+                if (PRODUCTS > 1) rest[m][n][h] = pack(slope[0] - unpack(both, false), slope[1] - unpack(both, true));
             }
     const float to_units = s.row[STEP + 3];
     int* const around = s.sums + RUNS / 2 * warp * COLUMNS + g;
@@ -278,11 +296,12 @@ __device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
             const uint4 w = __ldg(p.backward + (j * (TILES / 2) + k) * 32 + lane);
 #pragma unroll
             for (int m = 0; m < RUNS; ++m) multiply(gives[m], &front[m][2 * k][0], w.x, w.y);
-            if (!FINE) continue;
+            if (PRODUCTS > 2)
 #pragma unroll
-            for (int m = 0; m < RUNS; ++m) multiply(gives[m], &front[m][2 * k][0], w.z, w.w);
+                for (int m = 0; m < RUNS; ++m) multiply(gives[m], &front[m][2 * k][0], w.z, w.w);
+            if (PRODUCTS > 1)
 #pragma unroll
-            for (int m = 0; m < RUNS; ++m) multiply(gives[m], &rest[m][2 * k][0], w.x, w.y);
+                for (int m = 0; m < RUNS; ++m) multiply(gives[m], &rest[m][2 * k][0], w.x, w.y);
         }
         // Eight taps are two columns of four rows, so that no two threads add to one place, or the bottom row; the
         // last tap of that has a place that is free.
@@ -313,11 +332,11 @@ __device__ static void give(const Problem& p, const Scratch& s, const Block& b, 
     }
 }
 
-// The image whose squares of the residual are at most the goal, and whether there is one; else the last. The first
-// iterations are not fine, but for two that may find a good start, as long as the residual is large beside the error.
+// The image whose squares of the residual are at most the goal, and whether there is one; else the last. As long as the
+// residual is large beside the error, iterations take fewer products, but for the first two, which may find a good start.
 __device__ static int iterate(const Problem& p, Scratch& s, Block& b, double goal, bool& near) {
-    bool fine = true, last = true, earlier = true;  // this iteration, the last one and the one before it
-    for (int k = 0;; ++k, earlier = last, last = fine) {
+    int products = 3, last = 3, earlier = 3;        // of this iteration, the last one and the one before it
+    for (int k = 0;; ++k, earlier = last, last = products) {
         // The residual of x_(k-2) was found with x_(k-1). A NaN counts as near, which no iteration would cure.
         double residual = 0, squares = 0;
         if (k >= 2)
@@ -325,26 +344,31 @@ __device__ static int iterate(const Problem& p, Scratch& s, Block& b, double goa
                 residual += __ldcg(&part_of(p, b, (k - 1) % 2, rank));
         for (int tile = b.rank; tile < p.down * p.across; tile += p.team) {
             const int top = tile / p.across * TALL, left = tile % p.across * WIDE;
+            const bool last_tile = tile + p.team >= p.down * p.across;
             squares += step(p, s, b, k, top, left);
-            if (tile == b.rank) {
-                residual = over_block<SUM>(s, residual);
-                near = k >= 2 && earlier && !(residual > goal);
-                if (near) return k - 2;
-                if (k == p.limit + 2) return k - 1;
-                fine = k < 2 || k >= COARSE || !(residual > p.coarse * goal);
+            if (tile == b.rank || last_tile) {
+                double sum = squares;
+                residual = over_block<SUM>(s, residual, &sum);
+                if (last_tile && threadIdx.x == 0) part_of(p, b, k % 2, b.rank) = sum;
             } else {
                 __syncthreads();
             }
-            if (fine)
-                spread<true>(p, s, top, left);
+            if (tile == b.rank) {
+                near = k >= 2 && earlier == 3 && !(residual > goal);
+                if (near) return k - 2;
+                if (k == p.limit + 2) return k - 1;
+                products = k < 2 || !(residual > p.medium * goal) ? 3 : k >= COARSE || !(residual > p.coarse * goal) ? 2 : 1;
+            }
+            if (products == 3)
+                spread<3>(p, s, top, left);
+            else if (products == 2)
+                spread<2>(p, s, top, left);
             else
-                spread<false>(p, s, top, left);
+                spread<1>(p, s, top, left);
             __syncthreads();
             give(p, s, b, k, top, left);
-            __syncthreads();
+            if (!last_tile) __syncthreads();
         }
-        squares = over_block<SUM>(s, squares);
-        if (threadIdx.x == 0) part_of(p, b, k % 2, b.rank) = squares;
         meet(p, b);
     }
 }

@@ -10,11 +10,23 @@
 __device__ static void store_if(bool really, int* to, int value) {
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.s32 [%1], %2; }" ::"r"((int)really), "l"(to), "r"(value));
 }
-__device__ static void prefetch(const float* from, unsigned bytes) {
-    asm volatile("prefetch.global.L1 [%0];" ::"l"((const char*)from + bytes));
+__device__ static void prefetch(const float* from) { asm volatile("prefetch.global.L1 [%0];" ::"l"(from)); }
+// Into shared memory, by the time that all of a thread's copies are awaited.
+__device__ static void copy_ahead(float4* to, const float4* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 }
+// An address that the compiler adds nothing to, so that each number after it takes one more addition and not two.
+__device__ static const float* fixed(const float* at) {
+    asm volatile("" : "+l"(at));
+    return at;
+}
+__device__ static void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #else
-static void prefetch(const float*, unsigned) {}
+#define __forceinline__ inline
+static void prefetch(const float*) {}
+static void copy_ahead(float4* to, const float4* from) { *to = *from; }
+static const float* fixed(const float* at) { return at; }
+static void await_copies() {}
 static void store_if(bool really, int* to, int value) {
     if (really) *to = value;
 }
@@ -80,125 +92,144 @@ extern "C" __global__ void __launch_bounds__(256) transform(Problem p, const flo
 // The keys of all candidates of REFS x SIDE references. A lane has DOWN candidates below each other for each reference.
 // Pixel row s of its strip meets pixel row s - e of the references' strip for candidate e. The sums of that row serve
 // every reference whose block has the row, and references beside each other share squares and parts of their sums: with
-// the usual numbers, 22 rows of 14 pixels are read and 60 rows of 14 differences squared for 45 distances of 64.
-// Nothing is fused that reference.py does not fuse, so that distances are those to the bit. Grid: (groups of columns,
-// groups of rows, parts of the lanes and N); the last group of either axis is for a reference that breaks the step.
-constexpr int SPAN = 2 * RADIUS + 1, ROWS = STEP * (REFS - 1) + BLOCK, COLUMNS = STEP * (SIDE - 1) + BLOCK;
+// the usual numbers, 49 rows of 17 pixels are read and 144 rows of 17 differences squared for 168 distances of 64. A turn
+// of the loop has STEP rows, after which the next references are done. Nothing is fused that reference.py does not
+// fuse, so that distances are those to the bit. Grid: (groups of columns, groups of rows, parts of the lanes and N); the
+// last group of columns is for a reference that breaks the step, which the last group of rows has besides its own.
+constexpr int SPAN = 2 * RADIUS + 1, COLUMNS = STEP * (SIDE - 1) + BLOCK;
+// The last row of a turn ends the sums of the lane's last candidate and this turn's reference. Turns before the first one's:
+constexpr int TO_FIRST = (BLOCK + DOWN - 1 + STEP - 1) / STEP - 1;
+constexpr int EARLY = STEP * (TO_FIRST + 1) - (BLOCK + DOWN - 1);  // rows that these have before the first pixel
+constexpr int ROWS = STEP * REFS + BLOCK - 1;                      // pixels of references, one that breaks the step included
 constexpr int TEAM = LANES < 32 ? 32 : LANES < 256 ? LANES : 256;  // threads
 constexpr int STRIPS = (TEAM + SPAN - 2) / SPAN + 1;               // of lanes, that a block may have
 constexpr int SEEN_ROWS = DOWN * (STRIPS - 1) + ROWS + DOWN - 1, SEEN = SPAN - 1 + COLUMNS, PADDED = (COLUMNS + 3) / 4 * 4;
 
-// Whether a sum of 2 or 4 rows from `row` on is part of a reference's.
-__device__ static constexpr bool is_part(int row, int rows) {
-    for (int first = 0; first <= STEP * (REFS - 1); first += STEP)
-        if (row >= first && row - first < BLOCK && (row - first) % rows == 0) return true;
-    return false;
-}
-
 struct Match {                                      // of a candidate and a column of references
-    float row, pairs[ROWS], fours[ROWS];            // the last row's sum, and sums of rows from here on
+    float row, pairs[3], fours[5];                  // the last row's sum; sums of two and of four rows, the last ones first
 };
 
-template <int R>
+// The distance of the block whose last row this is; what is not used of it is not computed.
 __device__ static float add_row(Match& m, float sum) {
-    if constexpr (R >= 1) {
-        if constexpr (is_part(R - 1, 2)) m.pairs[R - 1] = m.row + sum;
-    }
-    if constexpr (R >= 3) {
-        if constexpr (is_part(R - 3, 4)) m.fours[R - 3] = m.pairs[R - 3] + m.pairs[R - 1];
-    }
+    m.pairs[2] = m.pairs[1];
+    m.pairs[1] = m.pairs[0];
+    m.pairs[0] = m.row + sum;
+#pragma unroll
+    for (int k = 4; k > 0; --k) m.fours[k] = m.fours[k - 1];
+    m.fours[0] = m.pairs[2] + m.pairs[0];
     m.row = sum;
-    if constexpr (R >= 7) {
-        if constexpr ((R - 7) % STEP == 0) return m.fours[R - 7] + m.fours[R - 3];
-    }
-    return 0;
+    return m.fours[4] + m.fours[0];
 }
 
 struct Lane {
-    const float *references, *candidates;           // (ROWS, PADDED); (.., SEEN), from this lane's first on
-    int* keys;
-    int top, down, over, number;                    // of the references; from a reference to the lane's first candidate
+    const float4* references;                       // (.., PADDED / 4), from the turn's first row on
+    const float* candidates;                        // (.., SEEN), from this lane's first column of that row on
+    int* keys;                                      // of this turn's reference
+    int turn, count, top, down, over, number;       // of the references; from a reference to the lane's first candidate
     int beside[SIDE];                               // NEVER for candidates beside the image, else 0
     bool real[SIDE];                                // whether there is a reference, and this lane has candidates
 };
 
-// Row S of a lane's strip and candidate E.
+// Row S of a turn and candidate E.
 template <int S, int E>
 __device__ static void measure_row(const Problem& p, const Lane& lane, const float (&candidate)[COLUMNS],
                                    Match (&match)[DOWN][SIDE]) {
-    constexpr int R = S - E;
-    if constexpr (R >= 0 && R < ROWS) {
-        float square[COLUMNS];
+    float square[PADDED];
 #pragma unroll
-        for (int j = 0; j < COLUMNS; ++j) {
-            const float d = lane.references[R * PADDED + j] - candidate[j];
-            square[j] = d * d;
-        }
+    for (int j = 0; j < PADDED / 4; ++j) {
+        const float4 four = lane.references[(S - E) * (PADDED / 4) + j];
+        square[4 * j] = four.x;
+        square[4 * j + 1] = four.y;
+        square[4 * j + 2] = four.z;
+        square[4 * j + 3] = four.w;
+    }
 #pragma unroll
-        for (int c = 0; c < SIDE; ++c) {
-            const float* const q = square + STEP * c;
-            const float sum = ((q[0] + q[1]) + (q[2] + q[3])) + ((q[4] + q[5]) + (q[6] + q[7]));
-            const float distance = add_row<R>(match[E][c], sum);
-            if constexpr (R >= 7 && (R - 7) % STEP == 0) {
-                const int y = lane.top + (R - 7), dy = lane.down + E;
-                const bool valid = (unsigned)(y + dy) <= (unsigned)(p.height - BLOCK) && dy <= RADIUS;
-                const int number = valid && (dy != 0 || lane.over != 0) ? lane.number + E * SPAN : NEVER;
-                const int key = (__float_as_int(distance) & ~NUMBER) | number | lane.beside[c];
-                store_if(lane.real[c] && y <= p.height - BLOCK,
-                         lane.keys + ((R - 7) / STEP * p.columns + c) * (DOWN * LANES) + E * LANES, key);
-            }
+    for (int j = 0; j < COLUMNS; ++j) {
+        const float d = square[j] - candidate[j];
+        square[j] = d * d;
+    }
+#pragma unroll
+    for (int c = 0; c < SIDE; ++c) {
+        const float* const q = square + STEP * c;
+        const float sum = ((q[0] + q[1]) + (q[2] + q[3])) + ((q[4] + q[5]) + (q[6] + q[7]));
+        const float distance = add_row(match[E][c], sum);
+        if constexpr ((S + DOWN - E) % STEP == 0) {
+            constexpr int ahead = (S + DOWN - E) / STEP - 1;
+            const int reference = lane.turn + ahead, y = lane.top + reference * STEP, dy = lane.down + E;
+            const bool valid = (unsigned)(y + dy) <= (unsigned)(p.height - BLOCK) && dy <= RADIUS;
+            const int number = valid && (dy != 0 || lane.over != 0) ? lane.number + E * SPAN : NEVER;
+            const int key = (__float_as_int(distance) & ~NUMBER) | number | lane.beside[c];
+            store_if(lane.real[c] && (unsigned)reference < (unsigned)lane.count,
+                     lane.keys + (c + (long long)ahead * p.columns) * (DOWN * LANES) + E * LANES, key);
         }
     }
     if constexpr (E + 1 < DOWN) measure_row<S, E + 1>(p, lane, candidate, match);
 }
 
+// The turn's rows from S on.
 template <int S>
 __device__ static void measure_rows(const Problem& p, const Lane& lane, Match (&match)[DOWN][SIDE]) {
     float candidate[COLUMNS];
 #pragma unroll
     for (int j = 0; j < COLUMNS; ++j) candidate[j] = lane.candidates[S * SEEN + j];
     measure_row<S, 0>(p, lane, candidate, match);
-    if constexpr (S + 1 < ROWS + DOWN - 1) measure_rows<S + 1>(p, lane, match);
+    if constexpr (S + 1 < STEP) measure_rows<S + 1>(p, lane, match);
 }
 
 extern "C" __global__ void __launch_bounds__(TEAM, 512 / TEAM) measure(Problem p, const float*, float*) {
-    SHARED(float, seen, SEEN_ROWS * SEEN);
-    SHARED(float4, references, ROWS * PADDED / 4);
+    SHARED(float, seen, (SEEN_ROWS + EARLY) * SEEN);
+    SHARED(float4, references, (ROWS + EARLY + 2 * DOWN - 2) * PADDED / 4);
     const int parts = (LANES + TEAM - 1) / TEAM, image = blockIdx.z / parts;
-    const int begin = blockIdx.z % parts * TEAM, number = begin + threadIdx.x, from = begin / SPAN;
+    const int begin = blockIdx.z % parts * TEAM, thread = begin + threadIdx.x, from = begin / SPAN;
     const float* const pixels = p.images + (long long)image * p.height * p.width;
-    // As many groups as references are STEP apart; one more may follow for the last one.
-    const int group = p.begin + blockIdx.y;
-    const bool regular = group < (p.height - BLOCK) / STEP / REFS + 1;
+    // References that are STEP apart; one more may follow.
+    const int all = (p.height - BLOCK) / STEP + 1, group = p.begin + blockIdx.y, top = group * (STEP * REFS);
     const bool regular_across = blockIdx.x < (p.width - BLOCK) / STEP / SIDE + 1;
-    Lane lane;
-    lane.top = regular ? group * (STEP * REFS) : p.height - BLOCK;
     const int left = regular_across ? blockIdx.x * (STEP * SIDE) : p.width - BLOCK;
     for (int k = threadIdx.x; k < SEEN_ROWS * SEEN; k += TEAM) {
-        const int y = lane.top - RADIUS + from * DOWN + k / SEEN, x = left - RADIUS + k % SEEN;
-        seen[k] = pixels[(long long)max(0, min(y, p.height - 1)) * p.width + max(0, min(x, p.width - 1))];
+        const int y = top - RADIUS + from * DOWN + k / SEEN, x = left - RADIUS + k % SEEN;
+        seen[EARLY * SEEN + k] = pixels[(long long)max(0, min(y, p.height - 1)) * p.width + max(0, min(x, p.width - 1))];
     }
     for (int k = threadIdx.x; k < ROWS * PADDED; k += TEAM) {
-        const int y = lane.top + k / PADDED, x = left + k % PADDED;
-        ((float*)references)[k] = pixels[(long long)min(y, p.height - 1) * p.width + min(x, p.width - 1)];
+        const int y = top + k / PADDED, x = left + k % PADDED;
+        ((float*)references)[(EARLY + DOWN - 1) * PADDED + k] =
+            pixels[(long long)min(y, p.height - 1) * p.width + min(x, p.width - 1)];
     }
     __syncthreads();
-    const int strip = number / SPAN, row = regular ? group * REFS : p.references / p.columns - 1;
+    const int strip = thread / SPAN, column = regular_across ? blockIdx.x * SIDE : p.columns - 1;
+    Lane lane;
     lane.down = strip * DOWN - RADIUS;
-    lane.over = number % SPAN - RADIUS;
-    lane.number = strip * DOWN * SPAN + number % SPAN;
+    lane.over = thread % SPAN - RADIUS;
+    lane.number = strip * DOWN * SPAN + thread % SPAN;
 #pragma unroll
     for (int c = 0; c < SIDE; ++c) {
         const int x = left + STEP * c;
         lane.beside[c] = x + lane.over >= 0 && x + lane.over <= p.width - BLOCK ? 0 : NEVER;
-        lane.real[c] = x <= p.width - BLOCK && number < LANES;
+        lane.real[c] = x <= p.width - BLOCK && thread < LANES;
     }
-    lane.references = (const float*)references;
-    lane.candidates = seen + (strip - from) * DOWN * SEEN + number % SPAN;
-    const long long first = (long long)image * p.references + row * p.columns;
-    lane.keys = p.measured + (first + (regular_across ? blockIdx.x * SIDE : p.columns - 1)) * (DOWN * LANES) + number;
-    Match match[DOWN][SIDE];
-    measure_rows<0>(p, lane, match);
+    int row = group * REFS;
+    lane.top = top;
+    lane.count = min(REFS, all - row);
+    const bool more = row + REFS >= all && (p.height - BLOCK) % STEP != 0;
+    for (int run = 0; run <= (int)more; ++run) {
+        if (run == 1) {
+            row = all;
+            lane.top = p.height - BLOCK;
+            lane.count = 1;
+        }
+        lane.references = references + (lane.top - top + DOWN - 1) * (PADDED / 4);
+        lane.candidates = seen + (lane.top - top + (strip - from) * DOWN) * SEEN + thread % SPAN;
+        lane.keys = p.measured + thread +
+                    ((long long)image * p.references + (row - TO_FIRST) * p.columns + column) * (DOWN * LANES);
+        Match match[DOWN][SIDE] = {};
+#pragma unroll 1
+        for (lane.turn = -TO_FIRST; lane.turn < lane.count; ++lane.turn) {
+            measure_rows<0>(p, lane, match);
+            lane.references += STEP * PADDED / 4;
+            lane.candidates += STEP * SEEN;
+            lane.keys += (long long)p.columns * (DOWN * LANES);
+        }
+    }
 }
 
 // Sort 64 numbers, of which a lane has those at `lane` and `lane + 32`.
@@ -339,11 +370,6 @@ __device__ static void haar_back(float (&value)[K]) {
     }
 }
 
-// A number so many bytes after an address that all threads have: a sum of 32 bits.
-__device__ static float read(const float* from, unsigned bytes) {
-    return __ldg((const float*)((const char*)from + bytes));
-}
-
 // Where `common` has what two blocks share, whose codes are 64 y + x: in row 8 |dy| + |dx|, or 64 if they do not overlap;
 // in bytes.
 __device__ static int common_row(int one, int other) {
@@ -352,6 +378,7 @@ __device__ static int common_row(int one, int other) {
 }
 
 constexpr int GROUPS = 2;                           // of a block of threads
+constexpr int COMMON = (NUMBERS + 1) * NUMBERS;     // numbers of `common`
 
 template <int K>
 struct Shared {                                     // of a group, which 64 threads have
@@ -362,13 +389,42 @@ struct Shared {                                     // of a group, which 64 thre
     float masses[2];
 };
 
+__device__ static float after(const float* from, int bytes) { return *(const float*)((const char*)from + bytes); }
+
+// From a level on, for the nodes of each: what their pairs share is added to `within`.
+template <int K, int LEVEL>
+__device__ __forceinline__ static void add_levels(const float* mine, const Shared<K>& s, float (&within)[K],
+                                                  float (&variance)[K]) {
+    if constexpr (LEVEL <= Tree<K>::LEVELS - Tree<K>::COUNTED) {
+        constexpr int half = 1 << (LEVEL - 1);
+#pragma unroll
+        for (int m = 0; m < K >> LEVEL; ++m) {
+            float x = 0;
+            const int* const rows = s.rows + Tree<K>::pairs(LEVEL) + m * half * half;
+            if constexpr (half == 1) {
+                x = after(mine, rows[0]);
+            } else {
+#pragma unroll
+                for (int q = 0; q < half * half / 4; ++q) {
+                    const int4 four = ((const int4*)rows)[q];
+                    x += (after(mine, four.x) + after(mine, four.y)) + (after(mine, four.z) + after(mine, four.w));
+                }
+            }
+            const float halves = within[2 * m] + within[2 * m + 1];
+            variance[Tree<K>::first(LEVEL) + m] = fmaxf(2 * half + 2 * (halves - x), 2e-3f * half);
+            within[m] = halves + x;
+        }
+        add_levels<K, LEVEL + 1>(mine, s, within, variance);
+    }
+}
+
 // The variance that white noise of sigma 1 has in each output of `haar`. Over the pairs of blocks of a node of the
 // transform's tree, what they share adds up to S = S_left + S_right + X, with X over the pairs that have a block in
 // either half. Of n blocks, the difference of the halves has the variance n + 2 (S_left + S_right - X), and the sum of
 // all K has K + 2 S. In the upper levels of large groups many pairs have few distances between them: it is counted how
 // many lie |dy|, |dx| apart, for each node.
 template <int K>
-__device__ static void find_variances(const Problem& p, Shared<K>& s, int c, float (&variance)[K]) {
+__device__ __forceinline__ static void find_variances(const float* common, Shared<K>& s, int c, float (&variance)[K]) {
     constexpr int COUNTED = Tree<K>::COUNTED, DIRECT = Tree<K>::LEVELS - COUNTED;
 #pragma unroll
     for (int level = 1; level <= DIRECT; ++level) {
@@ -389,42 +445,27 @@ __device__ static void find_variances(const Problem& p, Shared<K>& s, int c, flo
             if (row < 4 * NUMBERS * NUMBERS) atomicAdd(counts + row / NUMBERS + node, 1);
         }
     }
+    await_copies();
     __syncthreads();
-    const unsigned mine = 4 * c;
+    if (COUNTED) {
+        const int4 count = *(const int4*)s.counts[c];
+        *(float4*)s.counts[c] = {(float)count.x, (float)count.y, (float)count.z, 0};
+        __syncthreads();
+    }
+    const float* const mine = common + c;
     float within[K];
 #pragma unroll
     for (int k = 0; k < K; ++k) within[k] = 0;
-#pragma unroll
-    for (int level = 1; level <= DIRECT; ++level) {
-        const int half = 1 << (level - 1);
-#pragma unroll
-        for (int m = 0; m < K >> level; ++m) {
-            float x = 0;
-            const int* const rows = s.rows + Tree<K>::pairs(level) + m * half * half;
-            if (half == 1) {
-                x = read(p.common, mine + rows[0]);
-            } else {
-#pragma unroll
-                for (int q = 0; q < half * half / 4; ++q) {
-                    const int4 four = ((const int4*)rows)[q];
-                    x += (read(p.common, mine + four.x) + read(p.common, mine + four.y)) +
-                         (read(p.common, mine + four.z) + read(p.common, mine + four.w));
-                }
-            }
-            const float halves = within[2 * m] + within[2 * m + 1];
-            variance[Tree<K>::first(level) + m] = fmaxf(2 * half + 2 * (halves - x), 2e-3f * half);
-            within[m] = halves + x;
-        }
-    }
+    add_levels<K, 1>(mine, s, within, variance);
     if (COUNTED) {
         float x[3] = {0, 0, 0};
 #pragma unroll 8
         for (int d = 1; d < NUMBERS; ++d) {
-            const int4 count = *(const int4*)s.counts[d];
-            const float share = read(p.common, mine + d * (4 * NUMBERS));
-            x[0] = fmaf((float)count.x, share, x[0]);
-            x[1] = fmaf((float)count.y, share, x[1]);
-            x[2] = fmaf((float)count.z, share, x[2]);
+            const float4 count = *(const float4*)s.counts[d];
+            const float share = mine[d * NUMBERS];
+            x[0] = fmaf(count.x, share, x[0]);
+            x[1] = fmaf(count.y, share, x[1]);
+            x[2] = fmaf(count.z, share, x[2]);
         }
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
@@ -441,29 +482,30 @@ __device__ static void find_variances(const Problem& p, Shared<K>& s, int c, flo
 
 // Shrink a group, and write its blocks, weighted. Grid: (pairs of references, 1, N).
 template <int K, bool WIENER>
-__device__ static void filter(const Problem& p, Shared<K>* all) {
+__device__ static void filter(const Problem& p, Shared<K>* all, float4* common) {
     const int c = threadIdx.x % NUMBERS;
     Shared<K>& s = all[threadIdx.x / NUMBERS];
     // The last group may be done twice, for threads to meet.
     const int reference = min((int)(p.begin + blockIdx.x * GROUPS + threadIdx.x / NUMBERS), p.end - 1);
     const long long entry = (long long)blockIdx.z * p.references + reference;
     const long long image = (long long)blockIdx.z * p.positions * NUMBERS;
-    const float *const noisy = p.noisy + image, *const guide = (WIENER ? p.guide : p.noisy) + image;
-    const unsigned mine = 4 * c;
+    const float *const noisy = fixed(p.noisy + image + c), *const guide = WIENER ? fixed(p.guide + image + c) : noisy;
+    for (int k = threadIdx.x; k < COMMON / 4; k += GROUPS * NUMBERS) copy_ahead(common + k, (const float4*)p.common + k);
     if (c < K) {
         const int place = p.groups[entry * K + c];
-        s.places[c] = place * (4 * NUMBERS);        // in bytes, of which there are 2^32
+        s.places[c] = place * NUMBERS;
         s.codes[c] = place + place / p.across * (64 - p.across);
     }
     __syncthreads();
     if (c < 2 * K) {                                // half a block each, while variances are found
-        prefetch(guide, s.places[c / 2] + c % 2 * (2 * NUMBERS));
-        if (WIENER) prefetch(noisy, s.places[c / 2] + c % 2 * (2 * NUMBERS));
+        const int half = c % 2 * (NUMBERS / 2) - c;
+        prefetch(guide + s.places[c / 2] + half);
+        if (WIENER) prefetch(noisy + s.places[c / 2] + half);
     }
     float variance[K], value[K];
-    find_variances<K>(p, s, c, variance);
+    find_variances<K>((const float*)common, s, c, variance);
 #pragma unroll
-    for (int k = 0; k < K; ++k) value[k] = read(guide, mine + s.places[k]);
+    for (int k = 0; k < K; ++k) value[k] = __ldg(guide + s.places[k]);
     haar<K>(value);
     const float sigma = p.sigma[blockIdx.z];
     float mass = 0;
@@ -471,7 +513,7 @@ __device__ static void filter(const Problem& p, Shared<K>* all) {
         const float noise = p.factor * (sigma * sigma);
         float other[K];
 #pragma unroll
-        for (int k = 0; k < K; ++k) other[k] = read(noisy, mine + s.places[k]);
+        for (int k = 0; k < K; ++k) other[k] = __ldg(noisy + s.places[k]);
 #pragma unroll
         for (int k = 0; k < K; ++k) {
             const float energy = value[k] * value[k], scale = 1.0f / (1 << Tree<K>::level(k));
@@ -506,12 +548,14 @@ __device__ static void filter(const Problem& p, Shared<K>* all) {
 
 extern "C" __global__ void __launch_bounds__(GROUPS * NUMBERS) threshold(Problem p, const float*, float*) {
     SHARED(Shared<FIRST>, all, GROUPS);
-    filter<FIRST, false>(p, all);
+    SHARED(float4, common, COMMON / 4);
+    filter<FIRST, false>(p, all, common);
 }
 
 extern "C" __global__ void __launch_bounds__(GROUPS * NUMBERS, 4) wiener(Problem p, const float*, float*) {
     SHARED(Shared<SECOND>, all, GROUPS);
-    filter<SECOND, true>(p, all);
+    SHARED(float4, common, COMMON / 4);
+    filter<SECOND, true>(p, all, common);
 }
 
 // The power of two at or below a number >= 0; infinity where it is that, or NaN. Not below 2^-80.
@@ -524,7 +568,7 @@ __device__ static float power_below(float largest) {
 // multiples of 2^-42 of the power of two at or below the largest pixel, so that their order does not matter. A
 // weighted block is below 2^9 times that power, and a position has fewer than 2^11 of them, so that no sum reaches 2^63;
 // the least weight of a group is 2^-11, which leaves 31 bits of 24. Grid: (tiles of 57 columns, rows of positions, N).
-constexpr int WIDE = 64, GIVES = WIDE - BLOCK + 1, APART = WIDE * BLOCK + 4;
+constexpr int GIVES = WIDE - BLOCK + 1, APART = WIDE * BLOCK + 4;
 constexpr float ONE = 4398046511104.0f;             // 2^42
 
 struct Total {                                      // of a quarter of a block's row
@@ -550,12 +594,22 @@ extern "C" __global__ void __launch_bounds__(256, 4) gather(Problem p, const flo
     for (int m = 0; m < 32; ++m)
         matrix[m / 16][m / 4 % 4][m % 4] = half ? p.matrix[m / 4 * BLOCK + 4 + m % 4] : p.matrix[m / 4 * BLOCK + m % 4];
     const int shift = 31 - __clz(p.size);
-    for (int k = threadIdx.x / 16; k < WIDE; k += 16) {
+    int2 next_head = {0, 0};
+    int next_mine = 0;
+    // How many blocks a position has, and the first of them: read while those of the position before are added.
+    const auto look_up = [&](int k) {
         const int x = left + k;
-        const long long here = image + (long long)y * p.across + x;
-        const bool inside = x >= 0 && x < p.across;
-        const int2 head = inside ? *(const int2*)(p.heads + 2 * here) : int2{0, 0};
-        int mine = inside ? p.lists[LISTED * here + part] : 0;
+        const long long there = image + (long long)y * p.across + x;
+        const bool inside = k < WIDE && x >= 0 && x < p.across;
+        next_head = inside ? *(const int2*)(p.heads + 2 * there) : int2{0, 0};
+        next_mine = inside ? p.lists[LISTED * there + part] : 0;
+    };
+    look_up(threadIdx.x / 16);
+    for (int k = threadIdx.x / 16; k < WIDE; k += 16) {
+        const long long here = image + (long long)y * p.across + left + k;
+        const int2 head = next_head;
+        int mine = next_mine;
+        look_up(k + 16);
         const int listed = min(head.x, LISTED), most = max(listed, __shfl_xor_sync(ALL, listed, 16));
         Total total = {};
         for (int first = 0; first < most; first += 4) {  // four that do not wait for each other
