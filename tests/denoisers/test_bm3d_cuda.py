@@ -15,7 +15,8 @@ from torch import Tensor
 
 from cuda_on_cpu import needs_compiler
 from cuda_warps_on_cpu import CpuWarps
-from plugstream.denoisers.bm3d import cuda_form, cuda_kernels, reference
+from plugstream.base.errors import InputError
+from plugstream.denoisers.bm3d import BM3D, cuda_form, cuda_kernels, reference
 from plugstream.denoisers.bm3d.profile import PROFILES, Profile
 from plugstream.denoisers.bm3d.transforms import bior15, correlations, dct, haar
 
@@ -161,7 +162,7 @@ def test_many_images_go_some_at_a_time_each_with_its_sigma(monkeypatch):
         seen.append(len(images))
         return images * sigma[:, None, None]
 
-    monkeypatch.setattr(cuda_form, "_graph_call", lambda profile, stages: call)
+    monkeypatch.setattr(cuda_form, "graph_call", lambda profile, stages: call)
     monkeypatch.setattr(cuda_form, "AT_ONCE", 3 * 80)
     images, sigma = torch.rand(7, 8, 10), torch.rand(7)
     assert torch.equal(cuda_form.bm3d(images, sigma, PROFILE), images * sigma[:, None, None])
@@ -294,6 +295,22 @@ def test_it_gives_the_same_bits_every_time() -> None:
     sigma = torch.tensor([0.1, 0.05], device="cuda")
     runs = [cuda_form.bm3d(z, sigma, NORMAL) for _ in range(5)]
     assert all(torch.equal(runs[0], run) for run in runs[1:])
+
+
+@pytest.mark.gpu
+def test_an_image_that_comes_again_is_not_taken_for_another() -> None:
+    """What is known of a call by the address of its image holds for other values there, another sigma and shape."""
+    cuda_form.graph_call.cache_clear()
+    z, d = picture(64, 64)[0].cuda(), BM3D()
+    for seed in range(14):
+        z.copy_(picture(64, 64, seed=seed)[0])
+        for sigma in (0.1, 0.05):
+            for image in (z, z.view(32, 128)):
+                want = cuda_form.bm3d(image.clone(), torch.tensor([sigma], device="cuda"), NORMAL)
+                assert torch.equal(d(image, sigma), want)
+    assert cuda_form.graph_call(NORMAL, 2)._known
+    with pytest.raises(InputError, match="channels"):
+        BM3D(channels=True)(z[None], 0.1)
 
 
 @pytest.mark.gpu

@@ -18,7 +18,7 @@ constexpr float WHOLE = 12582912.0f;                // 1.5 2^23: added to a numb
 struct Problem {
     int count, height, width, down, across;         // images; pixels; tiles
     int team, limit;                                // blocks that share an image; iterations
-    double goal, coarse, medium;                    // tol^2; how many times that the squares of a residual are large
+    double goal, coarse;                            // tol^2; how many times that the squares of a residual are large
     const float *z, *start;                         // (count, height, width)
     const float* rows;                              // (count, ROW): see ridge_cuda.py
     const uint4 *forward, *backward;                // filters as a warp reads them
@@ -209,9 +209,8 @@ __device__ static double step(const Problem& p, Scratch& s, const Block& b, int 
     return squares;
 }
 
-// What the pixels of a tile give to those around, into s.sums: by the product of fronts alone, with the rests of pixels
-// and slopes besides, whose filters are rounded, or by all three products. A warp has RUNS runs of 16 pixels, two a row.
-template <int PRODUCTS>
+// What the pixels of a tile give to those around, into s.sums. Not FINE, by the product of fronts alone. A warp has RUNS runs of 16 pixels, two a row.
+template <bool FINE>
 __device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const unsigned* const pixels = s.pixels + (g & 1) * COPY + RUNS / 2 * warp * PITCH + g / 2;
@@ -237,19 +236,18 @@ __device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
             for (int i = 0; i < 4; ++i) {
                 const unsigned* at = pixels + (m / 2 * PITCH + m % 2 * 8 + i % 2 * 4) + from[i / 2];
                 front[m][i] = at[0];
-                if (PRODUCTS > 1) rest[m][i] = at[2 * COPY];
+                if (FINE) rest[m][i] = at[2 * COPY];
             }
 #pragma unroll
         for (int n = 0; n < TILES; ++n) {
             const uint4 w = __ldg(p.forward + (step * TILES + n) * 32 + lane);
 #pragma unroll
             for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], front[m], w.x, w.y);
-            if (PRODUCTS > 2)
+            if (!FINE) continue;
 #pragma unroll
-                for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], front[m], w.z, w.w);
-            if (PRODUCTS > 1)
+            for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], front[m], w.z, w.w);
 #pragma unroll
-                for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], rest[m], w.x, w.y);
+            for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], rest[m], w.x, w.y);
         }
     }
     bool inside[RUNS][2];
@@ -280,7 +278,7 @@ __device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
                 }
                 const unsigned both = pack(slope[0], slope[1]);
                 front[m][n][h] = both;
-                if (PRODUCTS > 1) rest[m][n][h] = pack(slope[0] - unpack(both, false), slope[1] - unpack(both, true));
+                if (FINE) rest[m][n][h] = pack(slope[0] - unpack(both, false), slope[1] - unpack(both, true));
             }
     const float to_units = s.row[STEP + 3];
     int* const around = s.sums + RUNS / 2 * warp * COLUMNS + g;
@@ -296,12 +294,11 @@ __device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
             const uint4 w = __ldg(p.backward + (j * (TILES / 2) + k) * 32 + lane);
 #pragma unroll
             for (int m = 0; m < RUNS; ++m) multiply(gives[m], &front[m][2 * k][0], w.x, w.y);
-            if (PRODUCTS > 2)
+            if (!FINE) continue;
 #pragma unroll
-                for (int m = 0; m < RUNS; ++m) multiply(gives[m], &front[m][2 * k][0], w.z, w.w);
-            if (PRODUCTS > 1)
+            for (int m = 0; m < RUNS; ++m) multiply(gives[m], &front[m][2 * k][0], w.z, w.w);
 #pragma unroll
-                for (int m = 0; m < RUNS; ++m) multiply(gives[m], &rest[m][2 * k][0], w.x, w.y);
+            for (int m = 0; m < RUNS; ++m) multiply(gives[m], &rest[m][2 * k][0], w.x, w.y);
         }
         // Eight taps are two columns of four rows, so that no two threads add to one place, or the bottom row; the
         // last tap of that has a place that is free.
@@ -332,11 +329,11 @@ __device__ static void give(const Problem& p, const Scratch& s, const Block& b, 
     }
 }
 
-// The image whose squares of the residual are at most the goal, and whether there is one; else the last. As long as the
-// residual is large beside the error, iterations take fewer products, but for the first two, which may find a good start.
+// The image whose squares of the residual are at most the goal, and whether there is one; else the last. The first
+// iterations are not fine, but for two that may find a good start, as long as the residual is large beside the error.
 __device__ static int iterate(const Problem& p, Scratch& s, Block& b, double goal, bool& near) {
-    int products = 3, last = 3, earlier = 3;        // of this iteration, the last one and the one before it
-    for (int k = 0;; ++k, earlier = last, last = products) {
+    bool fine = true, last = true, earlier = true;  // this iteration, the last one and the one before it
+    for (int k = 0;; ++k, earlier = last, last = fine) {
         // The residual of x_(k-2) was found with x_(k-1). A NaN counts as near, which no iteration would cure.
         double residual = 0, squares = 0;
         if (k >= 2)
@@ -354,17 +351,15 @@ __device__ static int iterate(const Problem& p, Scratch& s, Block& b, double goa
                 __syncthreads();
             }
             if (tile == b.rank) {
-                near = k >= 2 && earlier == 3 && !(residual > goal);
+                near = k >= 2 && earlier && !(residual > goal);
                 if (near) return k - 2;
                 if (k == p.limit + 2) return k - 1;
-                products = k < 2 || !(residual > p.medium * goal) ? 3 : k >= COARSE || !(residual > p.coarse * goal) ? 2 : 1;
+                fine = k < 2 || k >= COARSE || !(residual > p.coarse * goal);
             }
-            if (products == 3)
-                spread<3>(p, s, top, left);
-            else if (products == 2)
-                spread<2>(p, s, top, left);
+            if (fine)
+                spread<true>(p, s, top, left);
             else
-                spread<1>(p, s, top, left);
+                spread<false>(p, s, top, left);
             __syncthreads();
             give(p, s, b, k, top, left);
             if (!last_tile) __syncthreads();

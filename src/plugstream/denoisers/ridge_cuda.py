@@ -34,9 +34,7 @@ _MOST_FILTERS = 64
 _SMALL = 512 * 512  # numbers of images whose memory is kept
 _MOST_LEVELS = 16  # noise levels whose tables are remembered
 _LARGEST = 64.0  # slope in half precision, whose largest number is 65504
-# Residuals, relative to the image, beside which the error of products in half precision, 5e-4, is small, and that of
-# filters in half precision.
-_LARGE, _MEDIUM = 0.03, 2e-3
+_LARGE = 0.03  # residual, relative to the image, beside which the error of products in half precision, 5e-4, is small
 _UNITS = 2.0**21  # of the largest share that a pixel may give another: 4 x 81 of them are below 2^31
 
 
@@ -45,7 +43,8 @@ class Problem(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int) for name in ("count", "height", "width", "down", "across", "team", "limit")),
-        *((name, ctypes.c_double) for name in ("goal", "coarse", "medium")),
+        ("goal", ctypes.c_double),
+        ("coarse", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in ("z", "start", "rows", "forward", "backward")),
         *((name, ctypes.c_void_p) for name in ("x", "sums", "parts", "arrived", "out", "near")),
     )
@@ -215,8 +214,7 @@ class Solver:
         with _lock:  # until its memory is free again
             work = (_kept_memory if z.numel() <= _SMALL else _Memory)(z.shape, z.device, stream_handle(z.device))
             p = work.problem
-            p.limit, p.goal = self.limit, self.tol**2
-            p.coarse, p.medium = max(_LARGE / self.tol, 10.0) ** 2, max(_MEDIUM / self.tol, 3.0) ** 2
+            p.limit, p.goal, p.coarse = self.limit, self.tol**2, max(_LARGE / self.tol, 10.0) ** 2
             p.z, p.start, p.rows = z.data_ptr(), 0 if start is None else start.data_ptr(), rows.data_ptr()
             p.forward, p.backward = self._filters.forward.data_ptr(), self._filters.backward.data_ptr()
             p.out = out.data_ptr()

@@ -10,23 +10,11 @@
 __device__ static void store_if(bool really, int* to, int value) {
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %0, 0; @p st.global.s32 [%1], %2; }" ::"r"((int)really), "l"(to), "r"(value));
 }
-__device__ static void prefetch(const float* from) { asm volatile("prefetch.global.L1 [%0];" ::"l"(from)); }
-// Into shared memory, by the time that all of a thread's copies are awaited.
-__device__ static void copy_ahead(float4* to, const float4* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+__device__ static void prefetch(const float* from, unsigned bytes) {
+    asm volatile("prefetch.global.L1 [%0];" ::"l"((const char*)from + bytes));
 }
-// An address that the compiler adds nothing to, so that each number after it takes one more addition and not two.
-__device__ static const float* fixed(const float* at) {
-    asm volatile("" : "+l"(at));
-    return at;
-}
-__device__ static void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #else
-#define __forceinline__ inline
-static void prefetch(const float*) {}
-static void copy_ahead(float4* to, const float4* from) { *to = *from; }
-static const float* fixed(const float* at) { return at; }
-static void await_copies() {}
+static void prefetch(const float*, unsigned) {}
 static void store_if(bool really, int* to, int value) {
     if (really) *to = value;
 }
@@ -370,6 +358,11 @@ __device__ static void haar_back(float (&value)[K]) {
     }
 }
 
+// A number so many bytes after an address that all threads have: a sum of 32 bits.
+__device__ static float read(const float* from, unsigned bytes) {
+    return __ldg((const float*)((const char*)from + bytes));
+}
+
 // Where `common` has what two blocks share, whose codes are 64 y + x: in row 8 |dy| + |dx|, or 64 if they do not overlap;
 // in bytes.
 __device__ static int common_row(int one, int other) {
@@ -378,7 +371,6 @@ __device__ static int common_row(int one, int other) {
 }
 
 constexpr int GROUPS = 2;                           // of a block of threads
-constexpr int COMMON = (NUMBERS + 1) * NUMBERS;     // numbers of `common`
 
 template <int K>
 struct Shared {                                     // of a group, which 64 threads have
@@ -389,42 +381,13 @@ struct Shared {                                     // of a group, which 64 thre
     float masses[2];
 };
 
-__device__ static float after(const float* from, int bytes) { return *(const float*)((const char*)from + bytes); }
-
-// From a level on, for the nodes of each: what their pairs share is added to `within`.
-template <int K, int LEVEL>
-__device__ __forceinline__ static void add_levels(const float* mine, const Shared<K>& s, float (&within)[K],
-                                                  float (&variance)[K]) {
-    if constexpr (LEVEL <= Tree<K>::LEVELS - Tree<K>::COUNTED) {
-        constexpr int half = 1 << (LEVEL - 1);
-#pragma unroll
-        for (int m = 0; m < K >> LEVEL; ++m) {
-            float x = 0;
-            const int* const rows = s.rows + Tree<K>::pairs(LEVEL) + m * half * half;
-            if constexpr (half == 1) {
-                x = after(mine, rows[0]);
-            } else {
-#pragma unroll
-                for (int q = 0; q < half * half / 4; ++q) {
-                    const int4 four = ((const int4*)rows)[q];
-                    x += (after(mine, four.x) + after(mine, four.y)) + (after(mine, four.z) + after(mine, four.w));
-                }
-            }
-            const float halves = within[2 * m] + within[2 * m + 1];
-            variance[Tree<K>::first(LEVEL) + m] = fmaxf(2 * half + 2 * (halves - x), 2e-3f * half);
-            within[m] = halves + x;
-        }
-        add_levels<K, LEVEL + 1>(mine, s, within, variance);
-    }
-}
-
 // The variance that white noise of sigma 1 has in each output of `haar`. Over the pairs of blocks of a node of the
 // transform's tree, what they share adds up to S = S_left + S_right + X, with X over the pairs that have a block in
 // either half. Of n blocks, the difference of the halves has the variance n + 2 (S_left + S_right - X), and the sum of
 // all K has K + 2 S. In the upper levels of large groups many pairs have few distances between them: it is counted how
 // many lie |dy|, |dx| apart, for each node.
 template <int K>
-__device__ __forceinline__ static void find_variances(const float* common, Shared<K>& s, int c, float (&variance)[K]) {
+__device__ static void find_variances(const Problem& p, Shared<K>& s, int c, float (&variance)[K]) {
     constexpr int COUNTED = Tree<K>::COUNTED, DIRECT = Tree<K>::LEVELS - COUNTED;
 #pragma unroll
     for (int level = 1; level <= DIRECT; ++level) {
@@ -445,27 +408,42 @@ __device__ __forceinline__ static void find_variances(const float* common, Share
             if (row < 4 * NUMBERS * NUMBERS) atomicAdd(counts + row / NUMBERS + node, 1);
         }
     }
-    await_copies();
     __syncthreads();
-    if (COUNTED) {
-        const int4 count = *(const int4*)s.counts[c];
-        *(float4*)s.counts[c] = {(float)count.x, (float)count.y, (float)count.z, 0};
-        __syncthreads();
-    }
-    const float* const mine = common + c;
+    const unsigned mine = 4 * c;
     float within[K];
 #pragma unroll
     for (int k = 0; k < K; ++k) within[k] = 0;
-    add_levels<K, 1>(mine, s, within, variance);
+#pragma unroll
+    for (int level = 1; level <= DIRECT; ++level) {
+        const int half = 1 << (level - 1);
+#pragma unroll
+        for (int m = 0; m < K >> level; ++m) {
+            float x = 0;
+            const int* const rows = s.rows + Tree<K>::pairs(level) + m * half * half;
+            if (half == 1) {
+                x = read(p.common, mine + rows[0]);
+            } else {
+#pragma unroll
+                for (int q = 0; q < half * half / 4; ++q) {
+                    const int4 four = ((const int4*)rows)[q];
+                    x += (read(p.common, mine + four.x) + read(p.common, mine + four.y)) +
+                         (read(p.common, mine + four.z) + read(p.common, mine + four.w));
+                }
+            }
+            const float halves = within[2 * m] + within[2 * m + 1];
+            variance[Tree<K>::first(level) + m] = fmaxf(2 * half + 2 * (halves - x), 2e-3f * half);
+            within[m] = halves + x;
+        }
+    }
     if (COUNTED) {
         float x[3] = {0, 0, 0};
 #pragma unroll 8
         for (int d = 1; d < NUMBERS; ++d) {
-            const float4 count = *(const float4*)s.counts[d];
-            const float share = mine[d * NUMBERS];
-            x[0] = fmaf(count.x, share, x[0]);
-            x[1] = fmaf(count.y, share, x[1]);
-            x[2] = fmaf(count.z, share, x[2]);
+            const int4 count = *(const int4*)s.counts[d];
+            const float share = read(p.common, mine + d * (4 * NUMBERS));
+            x[0] = fmaf((float)count.x, share, x[0]);
+            x[1] = fmaf((float)count.y, share, x[1]);
+            x[2] = fmaf((float)count.z, share, x[2]);
         }
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
@@ -482,30 +460,29 @@ __device__ __forceinline__ static void find_variances(const float* common, Share
 
 // Shrink a group, and write its blocks, weighted. Grid: (pairs of references, 1, N).
 template <int K, bool WIENER>
-__device__ static void filter(const Problem& p, Shared<K>* all, float4* common) {
+__device__ static void filter(const Problem& p, Shared<K>* all) {
     const int c = threadIdx.x % NUMBERS;
     Shared<K>& s = all[threadIdx.x / NUMBERS];
     // The last group may be done twice, for threads to meet.
     const int reference = min((int)(p.begin + blockIdx.x * GROUPS + threadIdx.x / NUMBERS), p.end - 1);
     const long long entry = (long long)blockIdx.z * p.references + reference;
     const long long image = (long long)blockIdx.z * p.positions * NUMBERS;
-    const float *const noisy = fixed(p.noisy + image + c), *const guide = WIENER ? fixed(p.guide + image + c) : noisy;
-    for (int k = threadIdx.x; k < COMMON / 4; k += GROUPS * NUMBERS) copy_ahead(common + k, (const float4*)p.common + k);
+    const float *const noisy = p.noisy + image, *const guide = (WIENER ? p.guide : p.noisy) + image;
+    const unsigned mine = 4 * c;
     if (c < K) {
         const int place = p.groups[entry * K + c];
-        s.places[c] = place * NUMBERS;
+        s.places[c] = place * (4 * NUMBERS);        // in bytes, of which there are 2^32
         s.codes[c] = place + place / p.across * (64 - p.across);
     }
     __syncthreads();
     if (c < 2 * K) {                                // half a block each, while variances are found
-        const int half = c % 2 * (NUMBERS / 2) - c;
-        prefetch(guide + s.places[c / 2] + half);
-        if (WIENER) prefetch(noisy + s.places[c / 2] + half);
+        prefetch(guide, s.places[c / 2] + c % 2 * (2 * NUMBERS));
+        if (WIENER) prefetch(noisy, s.places[c / 2] + c % 2 * (2 * NUMBERS));
     }
     float variance[K], value[K];
-    find_variances<K>((const float*)common, s, c, variance);
+    find_variances<K>(p, s, c, variance);
 #pragma unroll
-    for (int k = 0; k < K; ++k) value[k] = __ldg(guide + s.places[k]);
+    for (int k = 0; k < K; ++k) value[k] = read(guide, mine + s.places[k]);
     haar<K>(value);
     const float sigma = p.sigma[blockIdx.z];
     float mass = 0;
@@ -513,7 +490,7 @@ __device__ static void filter(const Problem& p, Shared<K>* all, float4* common) 
         const float noise = p.factor * (sigma * sigma);
         float other[K];
 #pragma unroll
-        for (int k = 0; k < K; ++k) other[k] = __ldg(noisy + s.places[k]);
+        for (int k = 0; k < K; ++k) other[k] = read(noisy, mine + s.places[k]);
 #pragma unroll
         for (int k = 0; k < K; ++k) {
             const float energy = value[k] * value[k], scale = 1.0f / (1 << Tree<K>::level(k));
@@ -548,14 +525,12 @@ __device__ static void filter(const Problem& p, Shared<K>* all, float4* common) 
 
 extern "C" __global__ void __launch_bounds__(GROUPS * NUMBERS) threshold(Problem p, const float*, float*) {
     SHARED(Shared<FIRST>, all, GROUPS);
-    SHARED(float4, common, COMMON / 4);
-    filter<FIRST, false>(p, all, common);
+    filter<FIRST, false>(p, all);
 }
 
 extern "C" __global__ void __launch_bounds__(GROUPS * NUMBERS, 4) wiener(Problem p, const float*, float*) {
     SHARED(Shared<SECOND>, all, GROUPS);
-    SHARED(float4, common, COMMON / 4);
-    filter<SECOND, true>(p, all, common);
+    filter<SECOND, true>(p, all);
 }
 
 // The power of two at or below a number >= 0; infinity where it is that, or NaN. Not below 2^-80.
@@ -568,17 +543,19 @@ __device__ static float power_below(float largest) {
 // multiples of 2^-42 of the power of two at or below the largest pixel, so that their order does not matter. A
 // weighted block is below 2^9 times that power, and a position has fewer than 2^11 of them, so that no sum reaches 2^63;
 // the least weight of a group is 2^-11, which leaves 31 bits of 24. Grid: (tiles of 57 columns, rows of positions, N).
+#ifndef TOGETHER
+#define TOGETHER 2
+#endif
 constexpr int GIVES = WIDE - BLOCK + 1, APART = WIDE * BLOCK + 4;
 constexpr float ONE = 4398046511104.0f;             // 2^42
 
 struct Total {                                      // of a quarter of a block's row
-    long long block[4], weight;
-    __device__ void add(const float4& more, float share, float units) {
+    long long block[4];
+    __device__ void add(const float4& more, float units) {
         block[0] += (long long)(more.x * units);
         block[1] += (long long)(more.y * units);
         block[2] += (long long)(more.z * units);
         block[3] += (long long)(more.w * units);
-        weight += (long long)(share * ONE);
     }
 };
 
@@ -594,44 +571,64 @@ extern "C" __global__ void __launch_bounds__(256, 4) gather(Problem p, const flo
     for (int m = 0; m < 32; ++m)
         matrix[m / 16][m / 4 % 4][m % 4] = half ? p.matrix[m / 4 * BLOCK + 4 + m % 4] : p.matrix[m / 4 * BLOCK + m % 4];
     const int shift = 31 - __clz(p.size);
-    int2 next_head = {0, 0};
-    int next_mine = 0;
-    // How many blocks a position has, and the first of them: read while those of the position before are added.
-    const auto look_up = [&](int k) {
+    // While the blocks of a position are added, those of the next one are on their way, and the list of that after it.
+    const auto look_up = [&](int k, int2& head, int& mine) {
         const int x = left + k;
         const long long there = image + (long long)y * p.across + x;
         const bool inside = k < WIDE && x >= 0 && x < p.across;
-        next_head = inside ? *(const int2*)(p.heads + 2 * there) : int2{0, 0};
-        next_mine = inside ? p.lists[LISTED * there + part] : 0;
+        head = inside ? *(const int2*)(p.heads + 2 * there) : int2{0, 0};
+        mine = inside ? p.lists[LISTED * there + part] : 0;
     };
-    look_up(threadIdx.x / 16);
-    for (int k = threadIdx.x / 16; k < WIDE; k += 16) {
+    const auto ask_for = [&](bool real, int at) {
+        if (!real) return;
+        prefetch(p.blocks + (long long)at * NUMBERS, 0);
+        prefetch(p.blocks + (long long)at * NUMBERS, 2 * NUMBERS);
+    };
+    int2 head, next_head, far_head;
+    int mine, next, far;
+    look_up(threadIdx.x / 16, head, mine);
+    look_up(threadIdx.x / 16 + 16, next_head, next);
+    ask_for(part < head.x, mine);
+    for (int k = threadIdx.x / 16; k < WIDE; k += 16, head = next_head, mine = next, next_head = far_head, next = far) {
         const long long here = image + (long long)y * p.across + left + k;
-        const int2 head = next_head;
-        int mine = next_mine;
-        look_up(k + 16);
+        ask_for(part < next_head.x, next);
+        look_up(k + 32, far_head, far);
         const int listed = min(head.x, LISTED), most = max(listed, __shfl_xor_sync(ALL, listed, 16));
-        Total total = {};
-        for (int first = 0; first < most; first += 4) {  // four that do not wait for each other
-            if (first > 0 && first % 16 == 0) mine = first + part < listed ? p.lists[LISTED * here + first + part] : 0;
-            float4 block[4];
-            float share[4];
+        if (most == 0) {
+            if (part == 0) weights[k] = 0;
 #pragma unroll
-            for (int m = 0; m < 4; ++m) {
+            for (int j = 0; j < 4; ++j) sums[(4 * half + j) * APART + k * BLOCK + part / 2] = 0;
+            continue;
+        }
+        Total total = {};
+        long long weight = 0;                       // of the blocks of which this thread has the number
+        for (int first = 0; first < most; first += TOGETHER) {
+            if (first % 16 == 0) {
+                if (first > 0) {
+                    mine = first + part < listed ? p.lists[LISTED * here + first + part] : 0;
+                    ask_for(first + part < listed, mine);
+                }
+                if (first + part < listed) weight += (long long)(p.shares[mine >> shift] * ONE);
+            }
+            float4 block[TOGETHER];                 // that do not wait for each other
+#pragma unroll
+            for (int m = 0; m < TOGETHER; ++m) {
                 const int at = __shfl_sync(ALL, mine, (first + m) % 16, 16);
-                const bool real = first + m < listed;
-                block[m] = real ? ((const float4*)p.blocks)[(long long)at * 16 + part] : float4{0, 0, 0, 0};
-                share[m] = real ? p.shares[at >> shift] : 0;
+                block[m] = first + m < listed ? ((const float4*)p.blocks)[(long long)at * 16 + part] : float4{0, 0, 0, 0};
             }
 #pragma unroll
-            for (int m = 0; m < 4; ++m) total.add(block[m], share[m], units);
+            for (int m = 0; m < TOGETHER; ++m) total.add(block[m], units);
         }
         for (int link = head.y; link > 0;) {
             const int at = link - 1;
             link = p.next[at];
-            total.add(((const float4*)p.blocks)[(long long)at * 16 + part], p.shares[at >> shift], units);
+            total.add(((const float4*)p.blocks)[(long long)at * 16 + part], units);
+            if (part == 0) weight += (long long)(p.shares[at >> shift] * ONE);
         }
-        if (part == 0) weights[k] = (float)total.weight / ONE;
+        __syncwarp();
+#pragma unroll
+        for (int apart = 8; apart > 0; apart /= 2) weight += __shfl_xor_sync(ALL, weight, apart);
+        if (part == 0) weights[k] = (float)weight / ONE;
         float value[4], across[2][4];
 #pragma unroll
         for (int v = 0; v < 4; ++v) value[v] = (float)total.block[v] * unit;

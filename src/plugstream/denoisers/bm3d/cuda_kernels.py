@@ -15,7 +15,7 @@ from plugstream.denoisers import forms
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size
 
-_STRIP, _TALL, _TILE = 32, 4, 129  # columns and rows of a block of `transform`, columns of one of `gather`
+_STRIP, _TALL, _TILE = 32, 4, 57  # columns and rows of a block of `transform`, columns of one of `gather`
 _THREADS = 256
 _LISTED = 64  # blocks of a position that are not in its chain, sixteens of them
 # Measured on an H200 at 256 x 256 and 512 x 512.
@@ -43,8 +43,9 @@ def read_source(profile: Profile, shape: tuple[int, int]) -> str:
     """The text of the kernels for a profile and the groups of images of this shape."""
     text = Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")
     first, second = (group_size(shape, profile.radius, most) for most in (profile.group1, profile.group2))
-    sizes = {"STEP": profile.step, "RADIUS": profile.radius, "REFS": count_references(profile.step), "SIDE": _SIDE, "DOWN": _DOWN}
-    sizes |= {"LANES": count_lanes(profile.radius), "FIRST": first, "SECOND": second, "LISTED": _LISTED, "WIDE": _TILE + BLOCK - 1}
+    sizes = {"STEP": profile.step, "RADIUS": profile.radius, "SIDE": _SIDE, "DOWN": _DOWN, "FIRST": first}
+    sizes |= {"SECOND": second, "LISTED": _LISTED, "WIDE": _TILE + BLOCK - 1}
+    sizes |= {"REFS": count_references(profile.step), "LANES": count_lanes(profile.radius)}
     return "".join(f"#define {name} {size}\n" for name, size in sizes.items()) + text
 
 
