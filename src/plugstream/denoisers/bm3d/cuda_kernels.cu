@@ -2,7 +2,7 @@
 // cuda_kernels.py starts them; reference.py specifies them. Before this text are defined: STEP and
 // RADIUS of the profile; FIRST and SECOND, the blocks of a group of stage 1 and 2; REFS and SIDE, references below and
 // beside each other that are measured together; DOWN and LANES, the keys of a reference; LISTED, blocks of a position that
-// are not in its chain.
+// are not in its chain; WIDE, positions of a block of `gather`.
 
 #ifndef ON_CPU
 #define SHARED(type, name, count) __shared__ type name[count]
@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(256) transform(Problem p, const flo
 // The keys of all candidates of REFS x SIDE references. A lane has DOWN candidates below each other for each reference.
 // Pixel row s of its strip meets pixel row s - e of the references' strip for candidate e. The sums of that row serve
 // every reference whose block has the row, and references beside each other share squares and parts of their sums: with
-// the usual numbers, 49 rows of 17 pixels are read and 144 rows of 17 differences squared for 168 distances of 64. A turn
+// the usual numbers, 51 rows of 17 pixels are read and 153 rows of 17 differences squared for 168 distances of 64. A turn
 // of the loop has STEP rows, after which the next references are done. Nothing is fused that reference.py does not
 // fuse, so that distances are those to the bit. Grid: (groups of columns, groups of rows, parts of the lanes and N); the
 // last group of columns is for a reference that breaks the step, which the last group of rows has besides its own.
@@ -543,9 +543,7 @@ __device__ static float power_below(float largest) {
 // multiples of 2^-42 of the power of two at or below the largest pixel, so that their order does not matter. A
 // weighted block is below 2^9 times that power, and a position has fewer than 2^11 of them, so that no sum reaches 2^63;
 // the least weight of a group is 2^-11, which leaves 31 bits of 24. Grid: (tiles of 57 columns, rows of positions, N).
-#ifndef TOGETHER
-#define TOGETHER 2
-#endif
+constexpr int TOGETHER = 2;                         // blocks that are read at once
 constexpr int GIVES = WIDE - BLOCK + 1, APART = WIDE * BLOCK + 4;
 constexpr float ONE = 4398046511104.0f;             // 2^42
 
