@@ -15,7 +15,8 @@ from torch import Tensor
 
 from cuda_on_cpu import needs_compiler
 from cuda_warps_on_cpu import CpuWarps
-from plugstream.denoisers.bm3d import cuda_form, cuda_kernels, reference
+from plugstream.base.errors import InputError
+from plugstream.denoisers.bm3d import BM3D, cuda_form, cuda_kernels, reference
 from plugstream.denoisers.bm3d.profile import PROFILES, Profile
 from plugstream.denoisers.bm3d.transforms import bior15, correlations, dct, haar
 
@@ -83,20 +84,17 @@ def test_keys_are_those_of_the_torch_form_to_the_bit(kernels, shape):
 
 @pytest.mark.parametrize("step", [1, 2, 3, 5])
 @pytest.mark.parametrize("height", [8, 9, 20, 23, 64])
-def test_bands_have_every_reference_once(height, step):
+def test_bands_have_every_reference_once(height, step, monkeypatch):
+    monkeypatch.setattr(cuda_kernels, "_HIGH", 5 * step)
     launches = cuda_kernels.Launches(torch.ones(1, height, 19), torch.ones(1), Profile(step=step, radius=4), object())
+    groups = (height - 8) // step // 5 + 1
     for parts in (1, 2, 3, 7):
         bands = launches.bands(parts)
         assert [k for band in bands for k in band.references] == list(range(launches.rows * launches.columns))
         for band in bands:  # the groups of rows that are measured have its references
-            regular = (height - 8) // step // cuda_kernels._REFERENCES + 1
-            rows = {
-                row
-                for group in band.rows
-                for row in (range(launches.rows)[5 * group : 5 * group + 5] if group < regular else [launches.rows - 1])
-            }
-            if (height - 8) % step and regular not in band.rows:
-                rows.discard(launches.rows - 1)
+            rows = {row for group in band.rows for row in range(launches.rows)[5 * group : 5 * group + 5]}
+            if groups - 1 in band.rows:
+                rows.add(launches.rows - 1)
             assert rows == {k // launches.columns for k in band.references}
 
 
@@ -164,7 +162,7 @@ def test_many_images_go_some_at_a_time_each_with_its_sigma(monkeypatch):
         seen.append(len(images))
         return images * sigma[:, None, None]
 
-    monkeypatch.setattr(cuda_form, "_graph_call", lambda profile, stages: call)
+    monkeypatch.setattr(cuda_form, "graph_call", lambda profile, stages: call)
     monkeypatch.setattr(cuda_form, "AT_ONCE", 3 * 80)
     images, sigma = torch.rand(7, 8, 10), torch.rand(7)
     assert torch.equal(cuda_form.bm3d(images, sigma, PROFILE), images * sigma[:, None, None])
@@ -297,6 +295,22 @@ def test_it_gives_the_same_bits_every_time() -> None:
     sigma = torch.tensor([0.1, 0.05], device="cuda")
     runs = [cuda_form.bm3d(z, sigma, NORMAL) for _ in range(5)]
     assert all(torch.equal(runs[0], run) for run in runs[1:])
+
+
+@pytest.mark.gpu
+def test_an_image_that_comes_again_is_not_taken_for_another() -> None:
+    """What is known of a call by the address of its image holds for other values there, another sigma and shape."""
+    cuda_form.graph_call.cache_clear()
+    z, d = picture(64, 64)[0].cuda(), BM3D()
+    for seed in range(14):
+        z.copy_(picture(64, 64, seed=seed)[0])
+        for sigma in (0.1, 0.05):
+            for image in (z, z.view(32, 128)):
+                want = cuda_form.bm3d(image.clone(), torch.tensor([sigma], device="cuda"), NORMAL)
+                assert torch.equal(d(image, sigma), want)
+    assert cuda_form.graph_call(NORMAL, 2)._known
+    with pytest.raises(InputError, match="channels"):
+        BM3D(channels=True)(z[None], 0.1)
 
 
 @pytest.mark.gpu

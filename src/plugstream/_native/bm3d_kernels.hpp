@@ -11,7 +11,8 @@ namespace plugstream::bm3d {
 constexpr int block = 8;
 constexpr int coefficients = block * block;
 constexpr int index_bits = 11;        // of a key; the rest are the distance's
-constexpr int widest = 48;            // numbers in a row of the widest window, padded to whole vectors
+constexpr int widest = 48;            // numbers in a row of the widest window, padded to whole vectors,
+constexpr int widest_two = 80;        // and in two rows that share a vector
 constexpr int longest = 45;           // rows of the highest window
 constexpr int columns_at_once = 8;    // reference columns matched together, so that they share sums
 constexpr int rows_at_once = 24;      // and rows: as many as leave the keys in an L2 cache of 2 MB
@@ -37,7 +38,7 @@ struct Matching {
 };
 
 constexpr long keys_size = long{columns_at_once} * rows_at_once * longest * widest;
-constexpr long sums_size = (long{block} * columns_at_once + 1 + columns_at_once * block + 2 * block) * widest;
+constexpr long sums_size = (long{block} * columns_at_once + 1 + columns_at_once * block + 2 * block) * widest_two;
 constexpr long candidates_size = longest * widest + 64;
 
 struct MatchKernel {

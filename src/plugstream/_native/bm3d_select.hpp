@@ -67,23 +67,19 @@ struct Smallest {
 // of these bounds the K-th smallest of all, and few keys besides those wanted are below it.
 template <int vectors, bool two>
 inline void smallest_of(const int32_t* keys, int rows, int count, int32_t* candidates, int32_t* out) {
-    __m512i even[vectors], odd[vectors];
-    for (int v = 0; v < vectors; ++v) even[v] = odd[v] = _mm512_set1_epi32(never);
+    constexpr int parts = vectors < 5 ? 2 : 1;  // five vectors are of two rows already
+    __m512i lowest[parts * vectors];
+    repeat<parts * vectors>([&](auto k) { lowest[k.value] = _mm512_set1_epi32(never); });
+    auto lower = [&](auto k, int row) __attribute__((always_inline)) {
+        lowest[k.value] = _mm512_min_epi32(lowest[k.value], _mm512_load_si512(keys + (row * vectors + k.value) * 16));
+    };
     int row = 0;
-    for (; row + 1 < rows; row += 2)
-        for (int v = 0; v < vectors; ++v) {
-            even[v] = _mm512_min_epi32(even[v], _mm512_load_si512(keys + (row * vectors + v) * 16));
-            odd[v] = _mm512_min_epi32(odd[v], _mm512_load_si512(keys + ((row + 1) * vectors + v) * 16));
-        }
-    if (row < rows)
-        for (int v = 0; v < vectors; ++v)
-            even[v] = _mm512_min_epi32(even[v], _mm512_load_si512(keys + (row * vectors + v) * 16));
+    for (; row + parts <= rows; row += parts)
+        repeat<parts * vectors>([&](auto k) __attribute__((always_inline)) { lower(k, row); });
+    if (row < rows) repeat<vectors>([&](auto k) __attribute__((always_inline)) { lower(k, row); });
     alignas(64) int32_t sorted[32];
     Smallest<two> least;
-    for (int v = 0; v < vectors; ++v) {
-        least.add(even[v]);
-        least.add(odd[v]);
-    }
+    repeat<parts * vectors>([&](auto k) __attribute__((always_inline)) { least.add(lowest[k.value]); });
     _mm512_store_si512(sorted, least.low);
     _mm512_store_si512(sorted + 16, least.high);
     const int32_t last = sorted[count - 1];

@@ -123,6 +123,7 @@ class GraphCall:
         self._graphs: GraphStore[_Graph] = GraphStore()
         self._addresses: dict[Any, int] = {}
         self._in_place: dict[Any, _Graph] = {}
+        self._known: dict[Any, tuple[_Graph, tuple[Tensor | None, ...]]] = {}
         # Between the copy of the arguments and that of the result, no other thread may use the graph.
         self._lock = threading.Lock()
 
@@ -133,22 +134,45 @@ class GraphCall:
     def __call__(self, *arguments: Tensor | None) -> Tensor:
         # Until a GPU has its work it waits for these lines: they make few objects and calls.
         first: Tensor | None = None
-        key: list[Any] = []
         for a in arguments:
             if a is None:
-                key.append(None)
                 continue
             if not a.is_cuda or (a.requires_grad and torch.is_grad_enabled()):
                 return self.function(*arguments)
             first = a if first is None else first
-            key += (a.shape, a.dtype, a.device)
         if first is None or first.numel() > self.largest:
             return self.function(*arguments)
+        key = _kinds(arguments)
         with self._lock:
             if first.device.index != torch.cuda.current_device():
                 with torch.cuda.device(first.device):
-                    return self._replay(tuple(key), first, arguments)
-            return self._replay(tuple(key), first, arguments)
+                    return self._replay(key, first, arguments)
+            return self._replay(key, first, arguments)
+
+    def again(self, key: Any, first: Tensor) -> Tensor | None:
+        """The result of a call that `remember` was told of by this key; None if there was none.
+
+        Until a GPU has its work it waits for this, which therefore looks at nothing else.
+        """
+        known = self._known.get(key)
+        if known is None or not _may_capture(first):
+            return None
+        graph, others = known
+        with self._lock:
+            return graph.replay((first, *others))
+
+    def remember(self, key: Any, *arguments: Tensor | None) -> None:
+        """Let `again` know a call by a key, if a graph reads its first argument where it is.
+
+        Condition: the key stands for the address, shape and type of the first argument, which is contiguous, and for
+        the values of the others, which nobody changes.
+        """
+        first = arguments[0]
+        graph = None if first is None else self._in_place.get((_kinds(arguments), first.data_ptr()))
+        if graph is not None:
+            if len(self._known) > _KEYS:
+                self._known.clear()
+            self._known[key] = graph, arguments[1:]
 
     def _replay(self, key: Any, first: Tensor, arguments: tuple[Tensor | None, ...]) -> Tensor:
         graph = self._graphs.find(key, first, lambda: _Graph(self.function, arguments, self.steady))
@@ -168,6 +192,14 @@ class GraphCall:
             if self._addresses[key] > _OFTEN and _has_room(first.device):
                 graph = self._in_place[key] = _Graph(self.function, arguments, self.steady, in_place=True)
         return graph
+
+
+def _kinds(arguments: tuple[Tensor | None, ...]) -> tuple[Any, ...]:
+    """What a graph is for: shapes, types and devices of the arguments."""
+    key: list[Any] = []
+    for a in arguments:
+        key += (None,) if a is None else (a.shape, a.dtype, a.device)
+    return tuple(key)
 
 
 class _Graph:
@@ -214,12 +246,8 @@ def on_device(tensor: Tensor) -> AbstractContextManager[object]:
 
 
 def _may_capture(tensor: Tensor) -> bool:
-    return (
-        tensor.is_cuda
-        and stream_handle(tensor.device) == 0
-        and os.environ.get("PLUGSTREAM_CUDA_GRAPHS", "1") != "0"
-        and not torch.cuda.is_current_stream_capturing()
-    )
+    # Nothing is captured on the default stream.
+    return tensor.is_cuda and stream_handle(tensor.device) == 0 and os.environ.get("PLUGSTREAM_CUDA_GRAPHS", "1") != "0"
 
 
 def _has_room(device: torch.device) -> bool:

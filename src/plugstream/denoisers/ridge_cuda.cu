@@ -33,6 +33,13 @@ struct Problem {
 #ifndef ON_CPU
 #define SHARED(type, name, count) __shared__ type name[count]
 __device__ static void relax() {}
+// What a block wrote before it arrived, others see that look and find it there.
+__device__ static void arrive(unsigned* at) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory"); }
+__device__ static unsigned look(const unsigned* at) {
+    unsigned value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
+}
 __device__ static unsigned pack(float low, float high) {
     unsigned both;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
@@ -51,13 +58,16 @@ __device__ static void multiply(float* c, const unsigned* a, unsigned b0, unsign
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+#else
+static void arrive(unsigned* at) { atomicAdd(at, 1u); }
+static unsigned look(const unsigned* at) { return *(const volatile unsigned*)at; }
 #endif
 
 struct Scratch {                                    // of a block
     unsigned pixels[4 * COPY];                      // front, front from the next pixel on, rest, rest from the next on
     int sums[REGION];                               // what the pixels of a tile give to those around
     float row[ROW];
-    double each[THREADS / 32];
+    double each[2][THREADS / 32];
 };
 
 struct Block {
@@ -85,17 +95,25 @@ __device__ static double over_warp(double value) {
     return value;
 }
 
-// The sum over a block's threads, in a fixed order, or the largest of numbers >= 0, for all of them.
+// The sum over a block's threads, in a fixed order, or the largest of numbers >= 0, for all of them; of `also` the sum.
 template <Join JOIN>
-__device__ static double over_block(Scratch& s, double value) {
+__device__ static double over_block(Scratch& s, double value, double* also = nullptr) {
     value = over_warp<JOIN>(value);
+    if (also) *also = over_warp<SUM>(*also);
     __syncthreads();
-    if (threadIdx.x % 32 == 0) s.each[threadIdx.x / 32] = value;
+    if (threadIdx.x % 32 == 0) {
+        s.each[0][threadIdx.x / 32] = value;
+        if (also) s.each[1][threadIdx.x / 32] = *also;
+    }
     __syncthreads();
-    double all = 0;
+    double all[2] = {0, 0};
 #pragma unroll
-    for (int k = 0; k < THREADS / 32; ++k) all = join<JOIN>(all, s.each[k]);
-    return all;
+    for (int k = 0; k < THREADS / 32; ++k) {
+        all[0] = join<JOIN>(all[0], s.each[0][k]);
+        if (also) all[1] += s.each[1][k];
+    }
+    if (also) *also = all[1];
+    return all[0];
 }
 
 __device__ static double& part_of(const Problem& p, const Block& b, int kind, int rank) {
@@ -116,10 +134,8 @@ __device__ static void meet(const Problem& p, Block& b) {
     ++b.round;
     __syncthreads();
     if (threadIdx.x == 0) {
-        __threadfence();
-        atomicAdd(p.arrived + b.team, 1u);
-        while (*(volatile unsigned*)(p.arrived + b.team) < b.round * p.team) relax();
-        __threadfence();
+        arrive(p.arrived + b.team);
+        while (look(p.arrived + b.team) < b.round * p.team) relax();
     }
     __syncthreads();
 }
@@ -325,15 +341,20 @@ __device__ static int iterate(const Problem& p, Scratch& s, Block& b, double goa
                 residual += __ldcg(&part_of(p, b, (k - 1) % 2, rank));
         for (int tile = b.rank; tile < p.down * p.across; tile += p.team) {
             const int top = tile / p.across * TALL, left = tile % p.across * WIDE;
+            const bool last_tile = tile + p.team >= p.down * p.across;
             squares += step(p, s, b, k, top, left);
+            if (tile == b.rank || last_tile) {
+                double sum = squares;
+                residual = over_block<SUM>(s, residual, &sum);
+                if (last_tile && threadIdx.x == 0) part_of(p, b, k % 2, b.rank) = sum;
+            } else {
+                __syncthreads();
+            }
             if (tile == b.rank) {
-                residual = over_block<SUM>(s, residual);
                 near = k >= 2 && earlier && !(residual > goal);
                 if (near) return k - 2;
                 if (k == p.limit + 2) return k - 1;
                 fine = k < 2 || k >= COARSE || !(residual > p.coarse * goal);
-            } else {
-                __syncthreads();
             }
             if (fine)
                 spread<true>(p, s, top, left);
@@ -341,10 +362,8 @@ __device__ static int iterate(const Problem& p, Scratch& s, Block& b, double goa
                 spread<false>(p, s, top, left);
             __syncthreads();
             give(p, s, b, k, top, left);
-            __syncthreads();
+            if (!last_tile) __syncthreads();
         }
-        squares = over_block<SUM>(s, squares);
-        if (threadIdx.x == 0) part_of(p, b, k % 2, b.rank) = squares;
         meet(p, b);
     }
 }

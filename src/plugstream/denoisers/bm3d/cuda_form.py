@@ -44,7 +44,7 @@ def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2) ->
         sigma: float32 on the same device, one for each image; never read by the host, and not to be changed later. 0
             returns the image as it is.
     """
-    call, (height, width) = _graph_call(profile, stages), images.shape[-2:]
+    call, (height, width) = graph_call(profile, stages), images.shape[-2:]
     most = max(1, AT_ONCE // (height * width))
     if images.ndim == 2 or len(images) <= most:
         return call(images, sigma)
@@ -53,7 +53,9 @@ def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2) ->
 
 
 @lru_cache(maxsize=8)
-def _graph_call(profile: Profile, stages: int) -> GraphCall:
+def graph_call(profile: Profile, stages: int) -> GraphCall:
+    """What denoises (N, H, W) or (H, W) with (N,), as one CUDA graph where that pays."""
+
     def denoise(images: Tensor, sigma: Tensor) -> Tensor:
         return both(images[None], sigma)[0] if images.ndim == 2 else both(images, sigma)
 

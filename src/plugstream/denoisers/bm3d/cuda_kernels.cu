@@ -2,7 +2,7 @@
 // cuda_kernels.py starts them; reference.py specifies them. Before this text are defined: STEP and
 // RADIUS of the profile; FIRST and SECOND, the blocks of a group of stage 1 and 2; REFS and SIDE, references below and
 // beside each other that are measured together; DOWN and LANES, the keys of a reference; LISTED, blocks of a position that
-// are not in its chain.
+// are not in its chain; WIDE, positions of a block of `gather`.
 
 #ifndef ON_CPU
 #define SHARED(type, name, count) __shared__ type name[count]
@@ -80,125 +80,144 @@ extern "C" __global__ void __launch_bounds__(256) transform(Problem p, const flo
 // The keys of all candidates of REFS x SIDE references. A lane has DOWN candidates below each other for each reference.
 // Pixel row s of its strip meets pixel row s - e of the references' strip for candidate e. The sums of that row serve
 // every reference whose block has the row, and references beside each other share squares and parts of their sums: with
-// the usual numbers, 22 rows of 14 pixels are read and 60 rows of 14 differences squared for 45 distances of 64.
-// Nothing is fused that reference.py does not fuse, so that distances are those to the bit. Grid: (groups of columns,
-// groups of rows, parts of the lanes and N); the last group of either axis is for a reference that breaks the step.
-constexpr int SPAN = 2 * RADIUS + 1, ROWS = STEP * (REFS - 1) + BLOCK, COLUMNS = STEP * (SIDE - 1) + BLOCK;
+// the usual numbers, 51 rows of 17 pixels are read and 153 rows of 17 differences squared for 168 distances of 64. A turn
+// of the loop has STEP rows, after which the next references are done. Nothing is fused that reference.py does not
+// fuse, so that distances are those to the bit. Grid: (groups of columns, groups of rows, parts of the lanes and N); the
+// last group of columns is for a reference that breaks the step, which the last group of rows has besides its own.
+constexpr int SPAN = 2 * RADIUS + 1, COLUMNS = STEP * (SIDE - 1) + BLOCK;
+// The last row of a turn ends the sums of the lane's last candidate and this turn's reference. Turns before the first one's:
+constexpr int TO_FIRST = (BLOCK + DOWN - 1 + STEP - 1) / STEP - 1;
+constexpr int EARLY = STEP * (TO_FIRST + 1) - (BLOCK + DOWN - 1);  // rows that these have before the first pixel
+constexpr int ROWS = STEP * REFS + BLOCK - 1;                      // pixels of references, one that breaks the step included
 constexpr int TEAM = LANES < 32 ? 32 : LANES < 256 ? LANES : 256;  // threads
 constexpr int STRIPS = (TEAM + SPAN - 2) / SPAN + 1;               // of lanes, that a block may have
 constexpr int SEEN_ROWS = DOWN * (STRIPS - 1) + ROWS + DOWN - 1, SEEN = SPAN - 1 + COLUMNS, PADDED = (COLUMNS + 3) / 4 * 4;
 
-// Whether a sum of 2 or 4 rows from `row` on is part of a reference's.
-__device__ static constexpr bool is_part(int row, int rows) {
-    for (int first = 0; first <= STEP * (REFS - 1); first += STEP)
-        if (row >= first && row - first < BLOCK && (row - first) % rows == 0) return true;
-    return false;
-}
-
 struct Match {                                      // of a candidate and a column of references
-    float row, pairs[ROWS], fours[ROWS];            // the last row's sum, and sums of rows from here on
+    float row, pairs[3], fours[5];                  // the last row's sum; sums of two and of four rows, the last ones first
 };
 
-template <int R>
+// The distance of the block whose last row this is; what is not used of it is not computed.
 __device__ static float add_row(Match& m, float sum) {
-    if constexpr (R >= 1) {
-        if constexpr (is_part(R - 1, 2)) m.pairs[R - 1] = m.row + sum;
-    }
-    if constexpr (R >= 3) {
-        if constexpr (is_part(R - 3, 4)) m.fours[R - 3] = m.pairs[R - 3] + m.pairs[R - 1];
-    }
+    m.pairs[2] = m.pairs[1];
+    m.pairs[1] = m.pairs[0];
+    m.pairs[0] = m.row + sum;
+#pragma unroll
+    for (int k = 4; k > 0; --k) m.fours[k] = m.fours[k - 1];
+    m.fours[0] = m.pairs[2] + m.pairs[0];
     m.row = sum;
-    if constexpr (R >= 7) {
-        if constexpr ((R - 7) % STEP == 0) return m.fours[R - 7] + m.fours[R - 3];
-    }
-    return 0;
+    return m.fours[4] + m.fours[0];
 }
 
 struct Lane {
-    const float *references, *candidates;           // (ROWS, PADDED); (.., SEEN), from this lane's first on
-    int* keys;
-    int top, down, over, number;                    // of the references; from a reference to the lane's first candidate
+    const float4* references;                       // (.., PADDED / 4), from the turn's first row on
+    const float* candidates;                        // (.., SEEN), from this lane's first column of that row on
+    int* keys;                                      // of this turn's reference
+    int turn, count, top, down, over, number;       // of the references; from a reference to the lane's first candidate
     int beside[SIDE];                               // NEVER for candidates beside the image, else 0
     bool real[SIDE];                                // whether there is a reference, and this lane has candidates
 };
 
-// Row S of a lane's strip and candidate E.
+// Row S of a turn and candidate E.
 template <int S, int E>
 __device__ static void measure_row(const Problem& p, const Lane& lane, const float (&candidate)[COLUMNS],
                                    Match (&match)[DOWN][SIDE]) {
-    constexpr int R = S - E;
-    if constexpr (R >= 0 && R < ROWS) {
-        float square[COLUMNS];
+    float square[PADDED];
 #pragma unroll
-        for (int j = 0; j < COLUMNS; ++j) {
-            const float d = lane.references[R * PADDED + j] - candidate[j];
-            square[j] = d * d;
-        }
+    for (int j = 0; j < PADDED / 4; ++j) {
+        const float4 four = lane.references[(S - E) * (PADDED / 4) + j];
+        square[4 * j] = four.x;
+        square[4 * j + 1] = four.y;
+        square[4 * j + 2] = four.z;
+        square[4 * j + 3] = four.w;
+    }
 #pragma unroll
-        for (int c = 0; c < SIDE; ++c) {
-            const float* const q = square + STEP * c;
-            const float sum = ((q[0] + q[1]) + (q[2] + q[3])) + ((q[4] + q[5]) + (q[6] + q[7]));
-            const float distance = add_row<R>(match[E][c], sum);
-            if constexpr (R >= 7 && (R - 7) % STEP == 0) {
-                const int y = lane.top + (R - 7), dy = lane.down + E;
-                const bool valid = (unsigned)(y + dy) <= (unsigned)(p.height - BLOCK) && dy <= RADIUS;
-                const int number = valid && (dy != 0 || lane.over != 0) ? lane.number + E * SPAN : NEVER;
-                const int key = (__float_as_int(distance) & ~NUMBER) | number | lane.beside[c];
-                store_if(lane.real[c] && y <= p.height - BLOCK,
-                         lane.keys + ((R - 7) / STEP * p.columns + c) * (DOWN * LANES) + E * LANES, key);
-            }
+    for (int j = 0; j < COLUMNS; ++j) {
+        const float d = square[j] - candidate[j];
+        square[j] = d * d;
+    }
+#pragma unroll
+    for (int c = 0; c < SIDE; ++c) {
+        const float* const q = square + STEP * c;
+        const float sum = ((q[0] + q[1]) + (q[2] + q[3])) + ((q[4] + q[5]) + (q[6] + q[7]));
+        const float distance = add_row(match[E][c], sum);
+        if constexpr ((S + DOWN - E) % STEP == 0) {
+            constexpr int ahead = (S + DOWN - E) / STEP - 1;
+            const int reference = lane.turn + ahead, y = lane.top + reference * STEP, dy = lane.down + E;
+            const bool valid = (unsigned)(y + dy) <= (unsigned)(p.height - BLOCK) && dy <= RADIUS;
+            const int number = valid && (dy != 0 || lane.over != 0) ? lane.number + E * SPAN : NEVER;
+            const int key = (__float_as_int(distance) & ~NUMBER) | number | lane.beside[c];
+            store_if(lane.real[c] && (unsigned)reference < (unsigned)lane.count,
+                     lane.keys + (c + (long long)ahead * p.columns) * (DOWN * LANES) + E * LANES, key);
         }
     }
     if constexpr (E + 1 < DOWN) measure_row<S, E + 1>(p, lane, candidate, match);
 }
 
+// The turn's rows from S on.
 template <int S>
 __device__ static void measure_rows(const Problem& p, const Lane& lane, Match (&match)[DOWN][SIDE]) {
     float candidate[COLUMNS];
 #pragma unroll
     for (int j = 0; j < COLUMNS; ++j) candidate[j] = lane.candidates[S * SEEN + j];
     measure_row<S, 0>(p, lane, candidate, match);
-    if constexpr (S + 1 < ROWS + DOWN - 1) measure_rows<S + 1>(p, lane, match);
+    if constexpr (S + 1 < STEP) measure_rows<S + 1>(p, lane, match);
 }
 
 extern "C" __global__ void __launch_bounds__(TEAM, 512 / TEAM) measure(Problem p, const float*, float*) {
-    SHARED(float, seen, SEEN_ROWS * SEEN);
-    SHARED(float4, references, ROWS * PADDED / 4);
+    SHARED(float, seen, (SEEN_ROWS + EARLY) * SEEN);
+    SHARED(float4, references, (ROWS + EARLY + 2 * DOWN - 2) * PADDED / 4);
     const int parts = (LANES + TEAM - 1) / TEAM, image = blockIdx.z / parts;
-    const int begin = blockIdx.z % parts * TEAM, number = begin + threadIdx.x, from = begin / SPAN;
+    const int begin = blockIdx.z % parts * TEAM, thread = begin + threadIdx.x, from = begin / SPAN;
     const float* const pixels = p.images + (long long)image * p.height * p.width;
-    // As many groups as references are STEP apart; one more may follow for the last one.
-    const int group = p.begin + blockIdx.y;
-    const bool regular = group < (p.height - BLOCK) / STEP / REFS + 1;
+    // References that are STEP apart; one more may follow.
+    const int all = (p.height - BLOCK) / STEP + 1, group = p.begin + blockIdx.y, top = group * (STEP * REFS);
     const bool regular_across = blockIdx.x < (p.width - BLOCK) / STEP / SIDE + 1;
-    Lane lane;
-    lane.top = regular ? group * (STEP * REFS) : p.height - BLOCK;
     const int left = regular_across ? blockIdx.x * (STEP * SIDE) : p.width - BLOCK;
     for (int k = threadIdx.x; k < SEEN_ROWS * SEEN; k += TEAM) {
-        const int y = lane.top - RADIUS + from * DOWN + k / SEEN, x = left - RADIUS + k % SEEN;
-        seen[k] = pixels[(long long)max(0, min(y, p.height - 1)) * p.width + max(0, min(x, p.width - 1))];
+        const int y = top - RADIUS + from * DOWN + k / SEEN, x = left - RADIUS + k % SEEN;
+        seen[EARLY * SEEN + k] = pixels[(long long)max(0, min(y, p.height - 1)) * p.width + max(0, min(x, p.width - 1))];
     }
     for (int k = threadIdx.x; k < ROWS * PADDED; k += TEAM) {
-        const int y = lane.top + k / PADDED, x = left + k % PADDED;
-        ((float*)references)[k] = pixels[(long long)min(y, p.height - 1) * p.width + min(x, p.width - 1)];
+        const int y = top + k / PADDED, x = left + k % PADDED;
+        ((float*)references)[(EARLY + DOWN - 1) * PADDED + k] =
+            pixels[(long long)min(y, p.height - 1) * p.width + min(x, p.width - 1)];
     }
     __syncthreads();
-    const int strip = number / SPAN, row = regular ? group * REFS : p.references / p.columns - 1;
+    const int strip = thread / SPAN, column = regular_across ? blockIdx.x * SIDE : p.columns - 1;
+    Lane lane;
     lane.down = strip * DOWN - RADIUS;
-    lane.over = number % SPAN - RADIUS;
-    lane.number = strip * DOWN * SPAN + number % SPAN;
+    lane.over = thread % SPAN - RADIUS;
+    lane.number = strip * DOWN * SPAN + thread % SPAN;
 #pragma unroll
     for (int c = 0; c < SIDE; ++c) {
         const int x = left + STEP * c;
         lane.beside[c] = x + lane.over >= 0 && x + lane.over <= p.width - BLOCK ? 0 : NEVER;
-        lane.real[c] = x <= p.width - BLOCK && number < LANES;
+        lane.real[c] = x <= p.width - BLOCK && thread < LANES;
     }
-    lane.references = (const float*)references;
-    lane.candidates = seen + (strip - from) * DOWN * SEEN + number % SPAN;
-    const long long first = (long long)image * p.references + row * p.columns;
-    lane.keys = p.measured + (first + (regular_across ? blockIdx.x * SIDE : p.columns - 1)) * (DOWN * LANES) + number;
-    Match match[DOWN][SIDE];
-    measure_rows<0>(p, lane, match);
+    int row = group * REFS;
+    lane.top = top;
+    lane.count = min(REFS, all - row);
+    const bool more = row + REFS >= all && (p.height - BLOCK) % STEP != 0;
+    for (int run = 0; run <= (int)more; ++run) {
+        if (run == 1) {
+            row = all;
+            lane.top = p.height - BLOCK;
+            lane.count = 1;
+        }
+        lane.references = references + (lane.top - top + DOWN - 1) * (PADDED / 4);
+        lane.candidates = seen + (lane.top - top + (strip - from) * DOWN) * SEEN + thread % SPAN;
+        lane.keys = p.measured + thread +
+                    ((long long)image * p.references + (row - TO_FIRST) * p.columns + column) * (DOWN * LANES);
+        Match match[DOWN][SIDE] = {};
+#pragma unroll 1
+        for (lane.turn = -TO_FIRST; lane.turn < lane.count; ++lane.turn) {
+            measure_rows<0>(p, lane, match);
+            lane.references += STEP * PADDED / 4;
+            lane.candidates += STEP * SEEN;
+            lane.keys += (long long)p.columns * (DOWN * LANES);
+        }
+    }
 }
 
 // Sort 64 numbers, of which a lane has those at `lane` and `lane + 32`.
@@ -524,17 +543,17 @@ __device__ static float power_below(float largest) {
 // multiples of 2^-42 of the power of two at or below the largest pixel, so that their order does not matter. A
 // weighted block is below 2^9 times that power, and a position has fewer than 2^11 of them, so that no sum reaches 2^63;
 // the least weight of a group is 2^-11, which leaves 31 bits of 24. Grid: (tiles of 57 columns, rows of positions, N).
-constexpr int WIDE = 64, GIVES = WIDE - BLOCK + 1, APART = WIDE * BLOCK + 4;
+constexpr int TOGETHER = 2;                         // blocks that are read at once
+constexpr int GIVES = WIDE - BLOCK + 1, APART = WIDE * BLOCK + 4;
 constexpr float ONE = 4398046511104.0f;             // 2^42
 
 struct Total {                                      // of a quarter of a block's row
-    long long block[4], weight;
-    __device__ void add(const float4& more, float share, float units) {
+    long long block[4];
+    __device__ void add(const float4& more, float units) {
         block[0] += (long long)(more.x * units);
         block[1] += (long long)(more.y * units);
         block[2] += (long long)(more.z * units);
         block[3] += (long long)(more.w * units);
-        weight += (long long)(share * ONE);
     }
 };
 
@@ -550,34 +569,64 @@ extern "C" __global__ void __launch_bounds__(256, 4) gather(Problem p, const flo
     for (int m = 0; m < 32; ++m)
         matrix[m / 16][m / 4 % 4][m % 4] = half ? p.matrix[m / 4 * BLOCK + 4 + m % 4] : p.matrix[m / 4 * BLOCK + m % 4];
     const int shift = 31 - __clz(p.size);
-    for (int k = threadIdx.x / 16; k < WIDE; k += 16) {
+    // While the blocks of a position are added, those of the next one are on their way, and the list of that after it.
+    const auto look_up = [&](int k, int2& head, int& mine) {
         const int x = left + k;
-        const long long here = image + (long long)y * p.across + x;
-        const bool inside = x >= 0 && x < p.across;
-        const int2 head = inside ? *(const int2*)(p.heads + 2 * here) : int2{0, 0};
-        int mine = inside ? p.lists[LISTED * here + part] : 0;
+        const long long there = image + (long long)y * p.across + x;
+        const bool inside = k < WIDE && x >= 0 && x < p.across;
+        head = inside ? *(const int2*)(p.heads + 2 * there) : int2{0, 0};
+        mine = inside ? p.lists[LISTED * there + part] : 0;
+    };
+    const auto ask_for = [&](bool real, int at) {
+        if (!real) return;
+        prefetch(p.blocks + (long long)at * NUMBERS, 0);
+        prefetch(p.blocks + (long long)at * NUMBERS, 2 * NUMBERS);
+    };
+    int2 head, next_head, far_head;
+    int mine, next, far;
+    look_up(threadIdx.x / 16, head, mine);
+    look_up(threadIdx.x / 16 + 16, next_head, next);
+    ask_for(part < head.x, mine);
+    for (int k = threadIdx.x / 16; k < WIDE; k += 16, head = next_head, mine = next, next_head = far_head, next = far) {
+        const long long here = image + (long long)y * p.across + left + k;
+        ask_for(part < next_head.x, next);
+        look_up(k + 32, far_head, far);
         const int listed = min(head.x, LISTED), most = max(listed, __shfl_xor_sync(ALL, listed, 16));
-        Total total = {};
-        for (int first = 0; first < most; first += 4) {  // four that do not wait for each other
-            if (first > 0 && first % 16 == 0) mine = first + part < listed ? p.lists[LISTED * here + first + part] : 0;
-            float4 block[4];
-            float share[4];
+        if (most == 0) {
+            if (part == 0) weights[k] = 0;
 #pragma unroll
-            for (int m = 0; m < 4; ++m) {
+            for (int j = 0; j < 4; ++j) sums[(4 * half + j) * APART + k * BLOCK + part / 2] = 0;
+            continue;
+        }
+        Total total = {};
+        long long weight = 0;                       // of the blocks of which this thread has the number
+        for (int first = 0; first < most; first += TOGETHER) {
+            if (first % 16 == 0) {
+                if (first > 0) {
+                    mine = first + part < listed ? p.lists[LISTED * here + first + part] : 0;
+                    ask_for(first + part < listed, mine);
+                }
+                if (first + part < listed) weight += (long long)(p.shares[mine >> shift] * ONE);
+            }
+            float4 block[TOGETHER];                 // that do not wait for each other
+#pragma unroll
+            for (int m = 0; m < TOGETHER; ++m) {
                 const int at = __shfl_sync(ALL, mine, (first + m) % 16, 16);
-                const bool real = first + m < listed;
-                block[m] = real ? ((const float4*)p.blocks)[(long long)at * 16 + part] : float4{0, 0, 0, 0};
-                share[m] = real ? p.shares[at >> shift] : 0;
+                block[m] = first + m < listed ? ((const float4*)p.blocks)[(long long)at * 16 + part] : float4{0, 0, 0, 0};
             }
 #pragma unroll
-            for (int m = 0; m < 4; ++m) total.add(block[m], share[m], units);
+            for (int m = 0; m < TOGETHER; ++m) total.add(block[m], units);
         }
         for (int link = head.y; link > 0;) {
             const int at = link - 1;
             link = p.next[at];
-            total.add(((const float4*)p.blocks)[(long long)at * 16 + part], p.shares[at >> shift], units);
+            total.add(((const float4*)p.blocks)[(long long)at * 16 + part], units);
+            if (part == 0) weight += (long long)(p.shares[at >> shift] * ONE);
         }
-        if (part == 0) weights[k] = (float)total.weight / ONE;
+        __syncwarp();
+#pragma unroll
+        for (int apart = 8; apart > 0; apart /= 2) weight += __shfl_xor_sync(ALL, weight, apart);
+        if (part == 0) weights[k] = (float)weight / ONE;
         float value[4], across[2][4];
 #pragma unroll
         for (int v = 0; v < 4; ++v) value[v] = (float)total.block[v] * unit;

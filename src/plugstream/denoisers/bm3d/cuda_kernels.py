@@ -19,8 +19,8 @@ _STRIP, _TALL, _TILE = 32, 4, 57  # columns and rows of a block of `transform`, 
 _THREADS = 256
 _LISTED = 64  # blocks of a position that are not in its chain, sixteens of them
 # Measured on an H200 at 256 x 256 and 512 x 512.
-_REFERENCES = 5  # references below each other in one block of the matching,
-_SIDE = 3  # as many side by side, and
+_HIGH = 42  # pixels over which the references below each other of one block of the matching begin,
+_SIDE = 4  # references side by side, and
 _DOWN = 3  # candidates below each other in one lane: 39 x 13 lanes fill 512
 
 
@@ -43,9 +43,15 @@ def read_source(profile: Profile, shape: tuple[int, int]) -> str:
     """The text of the kernels for a profile and the groups of images of this shape."""
     text = Path(__file__).with_suffix(".cu").read_text(encoding="utf-8")
     first, second = (group_size(shape, profile.radius, most) for most in (profile.group1, profile.group2))
-    sizes = {"STEP": profile.step, "RADIUS": profile.radius, "REFS": _REFERENCES, "SIDE": _SIDE, "DOWN": _DOWN}
-    sizes |= {"LANES": count_lanes(profile.radius), "FIRST": first, "SECOND": second, "LISTED": _LISTED}
+    sizes = {"STEP": profile.step, "RADIUS": profile.radius, "SIDE": _SIDE, "DOWN": _DOWN, "FIRST": first}
+    sizes |= {"SECOND": second, "LISTED": _LISTED, "WIDE": _TILE + BLOCK - 1}
+    sizes |= {"REFS": count_references(profile.step), "LANES": count_lanes(profile.radius)}
     return "".join(f"#define {name} {size}\n" for name, size in sizes.items()) + text
+
+
+def count_references(step: int) -> int:
+    """How many references below each other a block of the matching has."""
+    return max(1, _HIGH // step)
 
 
 def count_lanes(radius: int) -> int:
@@ -108,10 +114,11 @@ class Launches:
 
     def bands(self, count: int = 1) -> list[Band]:
         """All references in at most so many parts of about equal size."""
-        # The last row may break the step, and has programs of its own.
-        regular, last = _groups(self.height, self.profile.step, _REFERENCES)
-        bounds = [k * (regular + last) // count for k in range(count + 1)]
-        ends = [self.rows if b == regular + last else min(b * _REFERENCES, self.rows - last) for b in bounds]
+        at_once = count_references(self.profile.step)
+        groups, _ = _groups(self.height, self.profile.step, at_once)
+        bounds = [k * groups // count for k in range(count + 1)]
+        # The last row may break the step, and is with the last group.
+        ends = [self.rows if b == groups else b * at_once for b in bounds]
         parts = zip(bounds, bounds[1:], ends, ends[1:], strict=False)
         return [Band(range(a, b), range(c * self.columns, d * self.columns)) for a, b, c, d in parts if a < b]
 
