@@ -155,7 +155,7 @@ class GraphCall:
         Until a GPU has its work it waits for this, which therefore looks at nothing else.
         """
         known = self._known.get(key)
-        if known is None or not _may_capture(first):
+        if known is None or not _may_capture(first) or first.device.index != torch.cuda.current_device():
             return None
         graph, others = known
         with self._lock:
