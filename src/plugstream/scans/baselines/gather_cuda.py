@@ -97,6 +97,7 @@ class CudaGather:
         """The rows of the detector, from and up to, that any view needs for slices `first` to `last` (exclusive)."""
         if self._places is not None:
             rows = self._places[:, :1] + self._places[:, 1:] * np.array([first, last - 1])
+            rows = rows.clip(0, self.detector[0] - 1)  # a slice just beyond the first row also reads the second
         else:
             _, height, width = self.shape
             ends = (first, last - 1), (0, height - 1), (0, width - 1)
