@@ -124,11 +124,11 @@ SANITIZE := -std=c++20 -g1 -O1 -fno-omit-frame-pointer -fsanitize=address,undefi
 LEVELS := baseline $(if $(filter x86_64 amd64,$(shell uname -m)),avx2 avx512)
 FLAGS_avx2 := -mavx2 -mfma
 FLAGS_avx512 := -mavx512f -mavx512vl -mavx512bw -mavx512dq
-LOOPS := tv_rows bm3d_match bm3d_filter tnrd_rows ridge_rows nlm_rows joseph_rows joseph_columns joseph_crossings joseph_pairs gather_rows nufft_rows
+LOOPS := tv_rows bm3d_match bm3d_filter bm4d_match bm4d_filter tnrd_rows unet_rows ridge_rows nlm_rows joseph_rows joseph_columns joseph_crossings joseph_pairs gather_rows nufft_rows
 OBJECTS := $(foreach level,$(LEVELS),$(LOOPS:%=$(ASAN)/%-$(level).o)) \
-  $(patsubst %,$(ASAN)/%.o,level memory tv bm3d bm3d_tiles tnrd ridge nlm joseph joseph_plan joseph_volume joseph_oblique joseph_overlaps gather nufft nufft_table reader)
+  $(patsubst %,$(ASAN)/%.o,level memory tv bm3d bm3d_tiles bm4d bm4d_tiles tnrd unet ridge nlm joseph joseph_plan joseph_volume joseph_oblique joseph_overlaps gather nufft nufft_table reader)
 # How many of each: all is done in two minutes on two cores.
-CALLS := bm3d-500 gather-500 joseph-1000 nlm-300 nufft-1000 reader-1000 ridge-100 tnrd-150 tv-1000
+CALLS := bm3d-500 bm4d-60 gather-500 joseph-1000 nlm-300 nufft-1000 reader-1000 ridge-100 tnrd-150 tv-1000 unet-300
 
 asan:
 	$(MAKE) --no-print-directory -j2 $(CALLS:%=asan-%)
