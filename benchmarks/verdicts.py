@@ -295,6 +295,35 @@ def other_cases() -> list[Case]:
     return good + spoilt
 
 
+def falling_cases() -> list[Case]:
+    """Runs in which sigma and the step fall together, on pictures that no other case has; nothing was chosen by them."""
+    p = pictures(68)[40:]
+    good: list[Case] = []
+    words = {name: ("--denoiser", name) for name in ("bm3d", "tnrd", "unet")}
+    for number, snr in enumerate((15.0, 20.0, 25.0, 30.0, 35.0, 40.0)):
+        options: dict[str, Any] = {"size": 64, "views": 60, "snr": snr, "picture": p[number], "seed": number}
+        good.append(Case(f"fall born {snr:g} dB", lambda o=options: born(**o)))
+    for number, snr in enumerate((10.0, 15.0, 20.0, 25.0, 30.0, 40.0)):
+        options = {"snr": snr, "picture": p[6 + number], "seed": number}
+        good.append(Case(f"fall mri {snr:g} dB", lambda o=options: mri(**o)))
+    for number, photons in enumerate((1e3, 1e4, 1e5, 1e6)):
+        options = {"photons": photons, "picture": p[12 + number], "seed": number}
+        good += [Case(f"fall ct {photons:g} {n}", lambda o=options: ct(**o), words=w) for n, w in words.items()]
+    for number, name in enumerate(("bm3d", "unet")):
+        options = {"size": 64, "views": 60, "snr": 30.0, "picture": p[16 + number], "seed": number}
+        good.append(Case(f"fall born {name}", lambda o=options: born(**o), words=words[name]))
+    b: dict[str, Any] = {"size": 64, "views": 60, "snr": 30.0, "picture": p[18]}
+    spoilt = [
+        Case("fall born wave x 1.04", lambda: longer_wave(1.04, **b), "wavelength"),
+        Case("fall born conjugate", lambda: conjugated(born(**b)), "conjugate"),
+        Case("fall born dead view", lambda: dead_view(born(**b)), "view"),
+        Case("fall mri maps swapped", lambda: swapped_maps(picture=p[19], snr=25.0), "coil"),
+        Case("fall mri maps conjugate", lambda: conjugated_maps(picture=p[20], snr=20.0), "coil"),
+        Case("fall ct axis 2 px", lambda: axis_off(2.0, picture=p[21], photons=1e5), "axis", words["tnrd"]),
+    ]
+    return good + spoilt
+
+
 def run_case(case: Case, folder: Path) -> Path:
     """The folder of the case's run, which is made where it is not there yet."""
     scan, run = folder / "scan.zarr", folder / "run"
@@ -365,7 +394,7 @@ def main() -> None:
     )
     parser.add_argument("--tenfold", action="store_true", help="take ten times as many steps, to see what they change")
     parsed = parser.parse_args()
-    known = {case.name.replace(" ", "-"): case for case in [*cases(), *other_cases()]}
+    known = {case.name.replace(" ", "-"): case for case in [*cases(), *other_cases(), *falling_cases()]}
     with tempfile.TemporaryDirectory() as own:
         folder = parsed.folder or Path(own)
         names = list(known) + [p.name for p in sorted(folder.glob("real-*"))]
