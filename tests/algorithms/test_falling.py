@@ -101,6 +101,16 @@ def test_a_long_step_lowers_the_last_sigma_instead(target, monkeypatch):
     assert torch.allclose(start.s, state.trunk.s * (gamma / min(0.3 / 2.0**best, longest)))
 
 
+def test_an_averaged_denoiser_keeps_the_weight_that_was_found(monkeypatch):
+    search = problem(0.3)[-1]
+    search = replace(search, algorithm=replace(search.algorithm, denoiser=FromFunction(shrink, averaged=0.5)))
+    monkeypatch.setattr(FallingSearch, "_look", lambda self, side: (1 + (state.power - 0.4) ** 2, None))
+    state = search.init()
+    while not state.ended:
+        state = search.step(state)
+    assert state.sigma**2 / search.found_step(state) == pytest.approx(0.1**2 / 0.3 * 2**0.4)
+
+
 def test_it_goes_on_from_the_best_run_with_its_dual_and_the_step_found():
     _, _, whole, search = problem(0.3)
     state = run(search)

@@ -25,7 +25,8 @@ _RATIO, _FARTHEST = 2.0, 6
 # The best lam over that of the noise, roughly.
 _NOISE = 0.64
 # How much longer the last step is than that of the best run, up to the longest: a run ends before it has arrived, and
-# until it has the prior goes on smoothing.
+# until it has the prior goes on smoothing. Of an averaged denoiser, such as the prox of a convex prior, no more than
+# that prior asks for.
 _ARRIVED = math.sqrt(2.0)
 # The most runs.
 _RUNS = 12
@@ -68,7 +69,8 @@ class FallingSearch(SigmaRace):
     two times the first lam that is next to 0.64 times that, at least a factor of two away; the others are neighbours,
     until the best run has both its neighbours. lam is then at the bottom of the parabola through these three, and the
     algorithm goes on from the last image of the best run, with its last sigma and gamma = sqrt(2) sigma^2 / lam, 150/L
-    at most, which stay: until ADMM has arrived, the prior smooths more than in so few steps.
+    at most, which stay: until ADMM has arrived, the prior smooths more than in so few steps. Of averaged denoisers, of
+    which that is not so, gamma = sigma^2 / lam.
 
     Many views: where steps use all n of them, runs use m = `most` at most, evenly spaced, since m views say what v is
     as well as n do. lam = v / m of the runs is then v / n for all views, so gamma is n / m times as long at the end.
@@ -117,7 +119,8 @@ class FallingSearch(SigmaRace):
     def found_step(self, state: Any) -> float:
         """gamma of a search that has ended, for all views."""
         gamma = float(state.sigma**2 / self._weight(state.place_found))
-        gamma = max(gamma, min(_ARRIVED * gamma, _LONG / float(self.algorithm.fidelity.lipschitz_max)))
+        longer = 1.0 if self.denoiser.averaged is not None else _ARRIVED
+        gamma = max(gamma, min(longer * gamma, _LONG / float(self.algorithm.fidelity.lipschitz_max)))
         return gamma * (len(self.fidelity.available) / self._count)
 
     def finish(self, state: Any, algorithm: Any | None = None) -> tuple[Any, Any]:
