@@ -255,6 +255,46 @@ def test_nan_is_left_out_and_a_shape_is_not_believed(write, tmp_path):
     assert_imported(live, {"omit": str(n)})
 
 
+@pytest.mark.parametrize(
+    ("change", "said", "views", "omit"),
+    [
+        ("nan", "1 views are left out: 7", 19, {"omit": "7"}),
+        (
+            "short",
+            "27 rows of data, 26 rows of image_key, 26 rows of angles: only the first 26 are used",
+            20,
+            None,
+        ),
+        (
+            "radians",
+            "they were taken for degrees, but look like radians; import it anew",
+            20,
+            None,
+        ),
+    ],
+)
+def test_doubts_about_angles_are_told(tmp_path, change, said, views, omit):
+    """A motor that was away, a frame whose angle never came, and angles without a unit, which only the end can tell."""
+    writer = growing_files.Writer(tmp_path / "scan.h5", "nexus", shared=False)
+    writer.fields("darks")
+    writer.fields("flats")
+    for n in range(20):
+        writer.view(n)
+    if change == "nan":
+        writer.angles[6 + 7] = np.nan
+    elif change == "short":
+        writer.put(writer.data, 26, growing_files.frame(0))
+    else:
+        writer.angles[:] = np.deg2rad(writer.angles[:])
+        del writer.angles.attrs["units"]
+    writer.file.close()
+    live = Live(tmp_path / "scan.h5", tmp_path / "live.zarr")
+    assert any(said in remark for remark in live.end().remarks)
+    assert open_scan(live.out).n_views == views
+    if omit is not None:
+        assert_imported(live, omit)
+
+
 @pytest.mark.slow
 def test_a_frame_that_is_written_again_is_noticed(write, tmp_path):
     """At the end, since the scan must be what the file holds."""

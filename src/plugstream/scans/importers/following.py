@@ -40,11 +40,10 @@ from plugstream.scans.streams.frames import TakenError
 from plugstream.scans.streams.tap import Tap
 from plugstream.scans.writer import ScanWriter
 
-# Seconds between two looks: while views come, and at most.
-_LOOK, _LONGEST_LOOK = 0.05, 0.5
+_LOOK, _LONGEST_LOOK = 0.05, 0.5  # seconds between two looks: while views come, and at most
 _DONE = 2.0  # seconds: a file that was closed is done if nobody has opened it again for so long
-# A file that can be opened but not read is looked at so often: what a writer changes meanwhile may look damaged.
-_ATTEMPTS = 5
+# A recording that cannot be read is looked at so often, for so many seconds: what is being written may look damaged.
+_ATTEMPTS, _DAMAGED = 5, 3.0
 # Views that are looked at behind one that cannot be used, to see whether the writer went on.
 _BEYOND = 8
 _MOST_SAID = 100  # views whose leaving out is said at once; the end tells how many there are
@@ -168,7 +167,8 @@ class _Follower:
 
     def run(self, patience: float | None, progress: Callable[[int], None]) -> ImportResult:
         """Follow to the end."""
-        growth, news, failures, said, remarks = self.growth, time.monotonic(), 0, "", list[str]()
+        growth, news, said, remarks = self.growth, time.monotonic(), "", list[str]()
+        failures = list[float]()  # when each in a row was
         while True:
             progress(self.committed)
             waiting, before = "", self.committed
@@ -176,12 +176,13 @@ class _Follower:
                 self._look()
                 with self._open(growth) as reading:
                     waiting = self._take(reading, progress)
-                    failures, remarks = 0, list(reading.remarks)
+                    failures, remarks = [], list(reading.remarks)
             except NotYetError as error:
                 waiting = str(error)
             except InputError as error:
-                failures += 1
-                if isinstance(error, StorageError) or growth.final or failures >= _ATTEMPTS or self._tap:
+                failures.append(time.monotonic())
+                lasts = len(failures) >= _ATTEMPTS and failures[-1] - failures[0] >= min(growth.grace, _DAMAGED)
+                if isinstance(error, StorageError) or growth.final or lasts or self._tap:
                     raise
                 waiting = str(error)
             now = time.monotonic()
@@ -268,7 +269,7 @@ class _Follower:
         if isinstance(error, TakenError):
             return
         self._left_out[self._next] = str(error)
-        if len(self._left_out) <= _MOST_SAID:
+        if len(self._left_out) <= _MOST_SAID and not (self._writer and self._writer.finished):
             self._say(f"view {self._next} is left out: {error}")
 
     def _read(self, reading: Reading, first: int, count: int) -> dict[str, NDArray[Any]]:
@@ -361,7 +362,9 @@ class _Follower:
         if self._confirmed < len(self._sums):
             raise self._conflict()
         writer.finish()
-        left_out = dict(self._left_out)
+        left_out, growth = dict(self._left_out), self.growth
+        if growth.expected is not None and growth.seen > growth.expected:
+            remarks.append(f"of {growth.seen} views only the first {growth.expected} are used, as were expected")
         if left_out:
             remarks.append(f"{len(left_out)} views are left out: {_listed(left_out)}")
         self._compare(left_out, remarks)

@@ -20,7 +20,7 @@ class Growth:
         expected: views that it will have, None if unknown.
         grace: seconds for which a missing or unusable view holds up those after it.
         closed: whether its writer has ended it. final: whether nothing more is awaited, for whatever reason.
-        seen: views that are there, of which some may be unusable.
+        seen: views that are there, of which some may be unusable, and some more than are expected.
         settings: options that the recording itself has settled, such as which flat fields came before the views.
         memory: what readers keep between two looks, by name.
     """
@@ -38,8 +38,8 @@ class Growth:
         raise InputError(what) if self.final else NotYetError(what)
 
     def turn_to(self, views: int, what: str) -> int:
-        """Note how many views there are, and wait for the first."""
+        """Note how many views there are, and wait for the first; the number of those that are expected."""
         self.seen = views
         if views == 0:
             self.wait(f"no {what} is there yet")
-        return views
+        return views if self.expected is None else min(views, self.expected)
