@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +72,28 @@ def test_mistakes_are_one_line(tmp_path, monkeypatch, capfd, words, said):
     assert error.startswith("plugstream: ")
     assert said in error
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads which processes there are")
+def test_an_import_ends_with_its_follow(tmp_path):
+    """Even with one that is killed: it would take frames of a stream from the next one."""
+
+    def lives(number):
+        try:
+            return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            return False
+
+    words = [*PLUGSTREAM, "follow", "ct", str(tmp_path / "scan.h5"), *OPTIONS, "--sigma", "0.01"]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as follow:
+        place, until = Path(f"/proc/{follow.pid}/task/{follow.pid}/children"), time.monotonic() + 60
+        while not (children := place.read_text().split()) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert len(children) == 1
+        follow.kill()
+    while lives(children[0]) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not lives(children[0])
 
 
 @pytest.mark.slow
