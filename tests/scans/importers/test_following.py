@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from itertools import chain, repeat
+from unittest.mock import Mock
 
 import h5py
 import numpy as np
@@ -19,13 +21,15 @@ import plugstream.instruments.ct_counts  # before anybody waits for it
 import plugstream.scans.importers.ct  # noqa: F401
 from growing_files import COLUMNS, angle, clear_flags
 from live_import import CT, LIMIT, Live, assert_imported
-from plugstream.base.errors import DamagedError, InputError
+from plugstream.base.errors import DamagedError, InputError, StorageError
 from plugstream.instruments.ct import CT as CTInstrument
 from plugstream.models.ct_geometry import Voxels
-from plugstream.scans.importers import following, import_file, picture_stack
+from plugstream.scans.importers import following, import_file, picture_stack, reading
 from plugstream.scans.importers.following import Following, follow_file
 from plugstream.scans.importers.hdf5_storage import open_shared
+from plugstream.scans.journal import Quota
 from plugstream.scans.store import open_scan
+from plugstream.scans.stream import RefusedError
 
 
 @pytest.fixture(autouse=True)
@@ -255,6 +259,28 @@ def test_nan_is_left_out_and_a_shape_is_not_believed(write, tmp_path):
     assert_imported(live, {"omit": str(n)})
 
 
+def test_a_full_disk_does_not_end_the_scan(tmp_path, monkeypatch):
+    """Not even where all views are there: the same command goes on with those that had no room."""
+    writer = growing_files.Writer(tmp_path / "scan.h5", "nexus", shared=False)
+    writer.fields("darks")
+    writer.fields("flats")
+    for n in range(20):
+        writer.view(n)
+    writer.file.close()
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", 4 * 16 * COLUMNS)
+    with monkeypatch.context() as full:
+        room = chain([None], repeat(RefusedError("waiting", "")))
+        full.setattr(Quota, "check_disk", Mock(side_effect=room))
+        with pytest.raises(StorageError, match=r"live.zarr has no room for more views; the same command goes on"):
+            Live(tmp_path / "scan.h5", tmp_path / "live.zarr").end()
+    assert open_scan(tmp_path / "live.zarr").n_views == 4
+    assert not open_scan(tmp_path / "live.zarr").complete
+    live = Live(tmp_path / "scan.h5", tmp_path / "live.zarr")
+    live.end()
+    assert open_scan(live.out).n_views == 20
+    assert_imported(live)
+
+
 @pytest.mark.parametrize(
     ("change", "said", "views", "omit"),
     [
@@ -423,6 +449,14 @@ def test_arrays_of_any_instrument(write, tmp_path):
     write("rays 2", "close")
     live.end()
     assert_imported(live, {"instrument": "ct"}, "hdf5")
+
+
+def test_a_column_that_stays_too_short_is_told(write, tmp_path):
+    instrument = CTInstrument(Voxels((COLUMNS, COLUMNS), 0.001), COLUMNS)
+    (tmp_path / "scan.json").write_text(json.dumps(instrument.values()))
+    write(f"open {tmp_path / 'scan.h5'} arrays", "data 0", "data 1", "data 2", "rays 0", "rays 1", "close")
+    live = Live(tmp_path / "scan.h5", tmp_path / "live.zarr", {"instrument": "ct"}, kind="hdf5")
+    assert "it has 3 rows of data, 2 rows of rays: only the first 2 are used" in live.end().remarks
 
 
 def test_what_needs_all_projections_is_refused_at_once(tmp_path):

@@ -210,10 +210,7 @@ def _reader(data: Any, frames: Indices, angles: NDArray[np.float64] | None, grow
 def _doubts(growth: Growth, look: Lookup) -> list[str]:
     """What to say of a finished file whose arrays differ in length, or whose angles may be radians."""
     arrays = {name: look.array(name) for name in ("data", "image_key", "angles") if name in look.mapping}
-    remarks, lengths = list[str](), {name: int(array.shape[0]) for name, array in arrays.items()}
-    if growth.closed and len(set(lengths.values())) > 1:
-        words = ", ".join(f"{count} rows of {name}" for name, count in lengths.items())
-        remarks.append(f"it has {words}: only the first {min(lengths.values())} are used")
+    remarks = growth.uneven({name: int(array.shape[0]) for name, array in arrays.items()})
     angles = arrays.get("angles")
     if growth.closed and angles is not None and unit_of(angles) is None and look_like_radians(np.asarray(angles[:])):
         remarks.append("its angles have no unit: they were taken for degrees, but look like radians; import it anew")

@@ -1,10 +1,9 @@
 """Make a scan from a file, or a folder of pictures, that another program is still writing.
 
 The file is opened anew at each look, since its writer may die, come back, or begin it again, and read by its importer
-as far as it is there. Views are taken in order, each once, into a `ScanWriter`, as `plugstream acquire` does: whatever
-follows a scan follows this one. A view that cannot be used (half-written, missing, NaN) holds up those after it for a
-while, and is then left out. In the end every view is compared with the finished file. A stream is followed in the same
-way, but what has come by it does not come again.
+as far as it is there. Views are taken in order, each once, into a `ScanWriter`, as `plugstream acquire` does. One that
+cannot be used (half-written, missing, NaN) holds up those after it for a while, and is then left out. In the end every
+view is compared with the finished file. A stream is followed in the same way, but what has come does not come again.
 """
 
 from __future__ import annotations
@@ -315,8 +314,9 @@ class _Follower:
             return
         try:
             self._quota.check_disk(sum(values.nbytes for values in new.values()))
-        except RefusedError as error:
-            raise NotYetError(f"{error}") from None
+        except RefusedError:
+            kind = StorageError if self.growth.final else NotYetError
+            raise kind(f"the disk of {self.out} has no room for more views; the same command goes on") from None
         self._writer.append_checked(new)
         if self._tap is None:
             self._writer.commit()

@@ -37,6 +37,12 @@ class Growth:
         """Wait for something, unless nothing more is awaited: then it is missing."""
         raise InputError(what) if self.final else NotYetError(what)
 
+    def uneven(self, lengths: dict[str, int]) -> list[str]:
+        """What to say of a finished recording whose arrays have so many rows."""
+        words = ", ".join(f"{count} rows of {name}" for name, count in lengths.items())
+        uneven = self.closed and len(set(lengths.values())) > 1
+        return [f"it has {words}: only the first {min(lengths.values())} are used"] if uneven else []
+
     def turn_to(self, views: int, what: str) -> int:
         """Note how many views there are, and wait for the first; the number of those that are expected."""
         self.seen = views
