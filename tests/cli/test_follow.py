@@ -14,6 +14,7 @@ import pytest
 import growing_files
 from plugstream.cli import main
 from plugstream.scans.importers import import_file
+from plugstream.scans.importers.following import Following, follow_file
 from plugstream.scans.store import open_scan
 
 PLUGSTREAM = [sys.executable, "-m", "plugstream"]
@@ -72,6 +73,20 @@ def test_mistakes_are_one_line(tmp_path, monkeypatch, capfd, words, said):
     assert error.startswith("plugstream: ")
     assert said in error
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finished_scan_is_refused_before_a_run_begins(tmp_path, capfd, monkeypatch):
+    """The run began, and was stopped with the advice to go on with an import that is refused."""
+    monkeypatch.chdir(tmp_path)
+    writer = growing_files.Writer(tmp_path / "scan.h5", "nexus", shared=False)
+    writer.fields("flats")
+    writer.view(0)
+    writer.file.close()
+    options = {"center": 11.5, "rows": "1"}
+    follow_file("ct", "scan.h5", "scan.zarr", options, following=Following(expect=1))
+    assert main(["follow", "ct", "scan.h5", *OPTIONS, "--sigma", "0.1"]) == 2
+    assert "scan.zarr is finished; choose another name" in capfd.readouterr().err
+    assert not (tmp_path / "scan-run").exists()
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads which processes there are")

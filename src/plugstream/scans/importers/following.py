@@ -24,7 +24,7 @@ from plugstream.base.registry import Entry, Options
 from plugstream.base.trust import trusting
 from plugstream.scans.checks import check_views, data_bytes
 from plugstream.scans.importers.address import RunAddress
-from plugstream.scans.importers.base import ImportResult, plan_import
+from plugstream.scans.importers.base import ImportResult, open_begun, plan_import
 from plugstream.scans.importers.growth import Growth, NotYetError
 from plugstream.scans.importers.hdf5 import SIGNATURE
 from plugstream.scans.importers.hdf5_growth import writer_state
@@ -119,6 +119,8 @@ def plan_following(
     elif path.is_dir():
         raise InputError(f"{path} is a folder; its pictures are described by a TOML file in it, which is followed")
     entry.facts.get("check_growing", lambda *_: None)(options, path, Growth(expect))
+    if target.exists():
+        open_begun(target, path)
     return entry, options, path, target
 
 
@@ -338,11 +340,7 @@ class _Follower:
             )
 
     def _resume(self) -> None:
-        scan = open_scan(self.out)
-        if not scan.provenance.get("followed") or scan.provenance.get("file") != self.path.name:
-            raise InputError(f"{self.out} exists already, and was not made by following {self.path.name}")
-        if scan.complete:
-            raise InputError(f"the scan {self.out} is finished; choose another name")
+        scan = open_begun(self.out, self.path)
         settled = scan.provenance.get("options", {})
         self.growth.settings = {name: settled[name] for name in _SETTLED if name in settled}
         self._writer = ScanWriter(self.out)
