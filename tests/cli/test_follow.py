@@ -7,12 +7,14 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 import growing_files
 from plugstream.cli import main
 from plugstream.scans.importers import import_file
+from plugstream.scans.importers.following import Following, follow_file
 from plugstream.scans.store import open_scan
 
 PLUGSTREAM = [sys.executable, "-m", "plugstream"]
@@ -71,6 +73,42 @@ def test_mistakes_are_one_line(tmp_path, monkeypatch, capfd, words, said):
     assert error.startswith("plugstream: ")
     assert said in error
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finished_scan_is_refused_before_a_run_begins(tmp_path, capfd, monkeypatch):
+    """The run began, and was stopped with the advice to go on with an import that is refused."""
+    monkeypatch.chdir(tmp_path)
+    writer = growing_files.Writer(tmp_path / "scan.h5", "nexus", shared=False)
+    writer.fields("flats")
+    writer.view(0)
+    writer.file.close()
+    options = {"center": 11.5, "rows": "1"}
+    follow_file("ct", "scan.h5", "scan.zarr", options, following=Following(expect=1))
+    assert main(["follow", "ct", "scan.h5", *OPTIONS, "--sigma", "0.1"]) == 2
+    assert "scan.zarr is finished; choose another name" in capfd.readouterr().err
+    assert not (tmp_path / "scan-run").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads which processes there are")
+def test_an_import_ends_with_its_follow(tmp_path):
+    """Even with one that is killed: it would take frames of a stream from the next one."""
+
+    def lives(number):
+        try:
+            return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            return False
+
+    words = [*PLUGSTREAM, "follow", "ct", str(tmp_path / "scan.h5"), *OPTIONS, "--sigma", "0.01"]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as follow:
+        place, until = Path(f"/proc/{follow.pid}/task/{follow.pid}/children"), time.monotonic() + 60
+        while not (children := place.read_text().split()) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert len(children) == 1
+        follow.kill()
+    while lives(children[0]) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not lives(children[0])
 
 
 @pytest.mark.slow

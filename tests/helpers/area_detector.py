@@ -11,6 +11,7 @@ from typing import Any
 
 import numcodecs
 import numpy as np
+from p4p import Type, Value
 from p4p.nt import NTNDArray, NTScalar
 from p4p.server import Server
 from p4p.server.thread import SharedPV
@@ -57,6 +58,18 @@ def ntndarray(array: Any, number: int, attributes: Any = (), codec: str = "", **
     return value
 
 
+class _Odd:
+    """A structure that is of no normative type."""
+
+    _type = Type([("x", "i")])
+
+    def wrap(self, number: int) -> Any:
+        return Value(self._type, {"x": number})
+
+    def unwrap(self, value: Any) -> int:
+        return int(value["x"])
+
+
 class AreaDetector:
     """The server. Its addresses count for p4p's clients in this process, and in those it starts, while it lasts."""
 
@@ -64,10 +77,12 @@ class AreaDetector:
         self.prefix = prefix or f"test-{uuid.uuid4().hex[:8]}:"
         self.image = SharedPV(initial=ntndarray(np.zeros((2, 2), np.uint16), 0))  # what was there before
         self.motor = SharedPV(nt=NTScalar("d"), initial=0.0)
-        providers = [{f"{self.prefix}Image": self.image, f"{self.prefix}Motor": self.motor}]
+        self.odd = SharedPV(nt=_Odd(), initial=0)  # without a value
+        names = {"Image": self.image, "Motor": self.motor, "Odd": self.odd}
+        providers = [{f"{self.prefix}{name}": pv for name, pv in names.items()}]
         self.server = Server(providers, isolate=True) if conf is None else Server(providers, conf=conf, useenv=False)
         self.conf = self.server.conf()
-        self.address, self.angle = f"pva://{self.prefix}Image", f"pva://{self.prefix}Motor"
+        self.address, self.angle, self.odd_address = (f"pva://{self.prefix}{name}" for name in names)
         self._before = {name: os.environ.get(name) for name in self.conf}
         os.environ.update({name: value for name, value in self.conf.items() if name.startswith("EPICS_PVA_")})
         self.number = 100

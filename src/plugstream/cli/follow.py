@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.base.text import shell_join
 from plugstream.cli.common import draft_of, say
-from plugstream.cli.import_ import FOLLOWING, add_options as add_importer_options, add_places, importer_values
+from plugstream.cli.import_ import FOLLOWING, PARENT, add_options as add_importer_options, add_places, importer_values
 from plugstream.cli.reconstruct import SECTIONS as SECTIONS, run as reconstruct
 from plugstream.cli.serve import add_viewers
 
@@ -86,6 +87,7 @@ class _Producer:
     def __init__(self, command: Sequence[str]) -> None:
         words = [sys.executable, "-m", "plugstream", *command, "--progress", "json"]
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        streams["env"] = os.environ | {PARENT: str(os.getpid())}
         # Ctrl-C is for the run, which ends this process after its last step.
         self._process = subprocess.Popen(words, text=True, errors="replace", start_new_session=True, **streams)
         self._error, self._begun, self._leaving = "", False, False

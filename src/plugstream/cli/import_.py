@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from plugstream.scans.importers.base import ImportResult
 
 _STUCK = 300
+PARENT = "PLUGSTREAM_PARENT"  # in the environment, the number of the process without which this one ends
 FOLLOWING: dict[str, tuple[Any, str, str]] = {
     "expect": (int, "N", "when following, projections or frames that there will be; by default, until it is closed"),
     "patience": (float, "S", "when following, end the scan after this many seconds without a view"),
@@ -124,9 +125,11 @@ def _follow(parsed: argparse.Namespace, values: dict[str, Any], limits: dict[str
             say(f"{views} views")
 
     def watch() -> None:
-        """End a process that HDF5 does not come back to: it searches a damaged file without end, and cannot be told."""
+        """End a process whose `follow` was killed, or that HDF5, in a damaged file, does not come back to."""
         nonlocal silent
         while not ended.wait(1):
+            if PARENT in os.environ and os.getppid() != int(os.environ[PARENT]):
+                os._exit(2)  # what is committed stays; otherwise it would take a stream's frames from the next one
             silent += 1  # seconds in which this process ran
             if silent == _STUCK:
                 why = f"{parsed.file} could not be read for {_STUCK} s, so it is damaged or its disk is gone"

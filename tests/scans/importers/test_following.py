@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from itertools import chain, repeat
+from unittest.mock import Mock
 
 import h5py
 import numpy as np
@@ -19,13 +21,15 @@ import plugstream.instruments.ct_counts  # before anybody waits for it
 import plugstream.scans.importers.ct  # noqa: F401
 from growing_files import COLUMNS, angle, clear_flags
 from live_import import CT, LIMIT, Live, assert_imported
-from plugstream.base.errors import DamagedError, InputError
+from plugstream.base.errors import DamagedError, InputError, StorageError
 from plugstream.instruments.ct import CT as CTInstrument
 from plugstream.models.ct_geometry import Voxels
-from plugstream.scans.importers import following, import_file, picture_stack
+from plugstream.scans.importers import following, import_file, picture_stack, reading
 from plugstream.scans.importers.following import Following, follow_file
 from plugstream.scans.importers.hdf5_storage import open_shared
+from plugstream.scans.journal import Quota
 from plugstream.scans.store import open_scan
+from plugstream.scans.stream import RefusedError
 
 
 @pytest.fixture(autouse=True)
@@ -255,6 +259,68 @@ def test_nan_is_left_out_and_a_shape_is_not_believed(write, tmp_path):
     assert_imported(live, {"omit": str(n)})
 
 
+def test_a_full_disk_does_not_end_the_scan(tmp_path, monkeypatch):
+    """Not even where all views are there: the same command goes on with those that had no room."""
+    writer = growing_files.Writer(tmp_path / "scan.h5", "nexus", shared=False)
+    writer.fields("darks")
+    writer.fields("flats")
+    for n in range(20):
+        writer.view(n)
+    writer.file.close()
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", 4 * 16 * COLUMNS)
+    with monkeypatch.context() as full:
+        room = chain([None], repeat(RefusedError("waiting", "")))
+        full.setattr(Quota, "check_disk", Mock(side_effect=room))
+        with pytest.raises(StorageError, match=r"live.zarr has no room for more views; the same command goes on"):
+            Live(tmp_path / "scan.h5", tmp_path / "live.zarr").end()
+    assert open_scan(tmp_path / "live.zarr").n_views == 4
+    assert not open_scan(tmp_path / "live.zarr").complete
+    live = Live(tmp_path / "scan.h5", tmp_path / "live.zarr")
+    live.end()
+    assert open_scan(live.out).n_views == 20
+    assert_imported(live)
+
+
+@pytest.mark.parametrize(
+    ("change", "said", "views", "omit"),
+    [
+        ("nan", "1 views are left out: 7", 19, {"omit": "7"}),
+        (
+            "short",
+            "27 rows of data, 26 rows of image_key, 26 rows of angles: only the first 26 are used",
+            20,
+            None,
+        ),
+        (
+            "radians",
+            "they were taken for degrees, but look like radians; import it anew",
+            20,
+            None,
+        ),
+    ],
+)
+def test_doubts_about_angles_are_told(tmp_path, change, said, views, omit):
+    """A motor that was away, a frame whose angle never came, and angles without a unit, which only the end can tell."""
+    writer = growing_files.Writer(tmp_path / "scan.h5", "nexus", shared=False)
+    writer.fields("darks")
+    writer.fields("flats")
+    for n in range(20):
+        writer.view(n)
+    if change == "nan":
+        writer.angles[6 + 7] = np.nan
+    elif change == "short":
+        writer.put(writer.data, 26, growing_files.frame(0))
+    else:
+        writer.angles[:] = np.deg2rad(writer.angles[:])
+        del writer.angles.attrs["units"]
+    writer.file.close()
+    live = Live(tmp_path / "scan.h5", tmp_path / "live.zarr")
+    assert any(said in remark for remark in live.end().remarks)
+    assert open_scan(live.out).n_views == views
+    if omit is not None:
+        assert_imported(live, omit)
+
+
 @pytest.mark.slow
 def test_a_frame_that_is_written_again_is_noticed(write, tmp_path):
     """At the end, since the scan must be what the file holds."""
@@ -383,6 +449,14 @@ def test_arrays_of_any_instrument(write, tmp_path):
     write("rays 2", "close")
     live.end()
     assert_imported(live, {"instrument": "ct"}, "hdf5")
+
+
+def test_a_column_that_stays_too_short_is_told(write, tmp_path):
+    instrument = CTInstrument(Voxels((COLUMNS, COLUMNS), 0.001), COLUMNS)
+    (tmp_path / "scan.json").write_text(json.dumps(instrument.values()))
+    write(f"open {tmp_path / 'scan.h5'} arrays", "data 0", "data 1", "data 2", "rays 0", "rays 1", "close")
+    live = Live(tmp_path / "scan.h5", tmp_path / "live.zarr", {"instrument": "ct"}, kind="hdf5")
+    assert "it has 3 rows of data, 2 rows of rays: only the first 2 are used" in live.end().remarks
 
 
 def test_what_needs_all_projections_is_refused_at_once(tmp_path):

@@ -23,6 +23,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(following, "_LOOK", 0.02)
     monkeypatch.setattr(following, "_LONGEST_LOOK", 0.02)
     monkeypatch.setattr(picture_stack, "_SETTLED", 0.1)
+    monkeypatch.setattr(picture_stack, "_OVERTAKEN", 0.4)
 
 
 def begin(folder, suffix="tif", **more):
@@ -114,6 +115,37 @@ def test_pictures_that_cannot_be_used_are_left_out(tmp_path):
     assert "picture 6 of projections is missing" in said
 
 
+@pytest.mark.parametrize("table", [True, False])
+def test_a_folder_that_is_full_already(tmp_path, table):
+    """Nobody waits for more flat fields; a picture too many, with any number, is not used, and said."""
+    toml = begin(tmp_path, **({} if table else {"angles": None}))
+    for n in (*range(20), 20261118):
+        put(tmp_path / f"proj_{n}.tif", frame(n))
+    values = {"rows": "1", "center": 11.5}
+    if not table:
+        np.savetxt(tmp_path / "angles.txt", [angle(n) for n in range(20)])
+        values["angles"] = str(tmp_path / "angles.txt")
+    live = Live(toml, tmp_path / "live.zarr", values)
+    assert "of 20261119 views only the first 20 are used, as were expected" in live.end().remarks
+    (tmp_path / "proj_20261118.tif").unlink()
+    assert_imported(live)
+
+
+def test_a_first_picture_that_comes_late_or_cannot_be_read(tmp_path):
+    """Number 0 may be overtaken by 1, and damaged: it is left out as any other."""
+    toml = begin(tmp_path)
+    put(tmp_path / "proj_1.tif", frame(1))
+    live = Live(toml, tmp_path / "live.zarr")
+    live.look(2)
+    (tmp_path / "proj_0.tif").write_bytes(b"no picture")
+    live.look(4)
+    for n in range(2, 20):
+        put(tmp_path / f"proj_{n}.tif", frame(n))
+    assert "1 views are left out: 0" in live.end().remarks
+    put(tmp_path / "proj_0.tif", frame(0))
+    assert_imported(live, {"omit": "0"})
+
+
 @pytest.mark.slow
 def test_numbers_must_be_told_apart(tmp_path):
     toml = begin(tmp_path)
@@ -127,7 +159,7 @@ def test_numbers_must_be_told_apart(tmp_path):
     put(tmp_path / "proj_2.tif", frame(2))
     live.wait_for(2)
     put(tmp_path / "proj_0.tif", frame(0))
-    with pytest.raises(InputError, match=r"proj_0.tif of projections came after number 1 was taken for the first"):
+    with pytest.raises(InputError, match=r"came after number 1 .* say first = 0 in the TOML file"):
         live.end()
 
 

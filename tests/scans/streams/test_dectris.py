@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import subprocess
 import sys
 import time
@@ -282,6 +283,17 @@ def test_mistakes_are_one_line(tmp_path, monkeypatch, capfd, words, said):
     assert error.startswith("plugstream: ")
     assert said in error
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_host_that_is_nowhere(tmp_path, monkeypatch):
+    """ZeroMQ would wait for it without a word."""
+
+    def fail(*words):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    with pytest.raises(InputError, match="cannot find eigre of dectris://eigre: Name or service not known; is that"):
+        follow_file("ct", "dectris://eigre", tmp_path / "scan.zarr", CT)
 
 
 def test_a_missing_package_is_one_line(tmp_path, monkeypatch):

@@ -136,6 +136,9 @@ def test_a_later_process_has_the_fields(tmp_path):
         with pytest.raises(TakenError):
             second.read(n)
     assert not second.counts
+    other = make(tmp_path, resume=True)
+    other.add(10**12, np.zeros((2, 3), np.uint16), {"angle": 0.0})  # which would be as many empty places
+    assert (other.next, other.counts) == (5, {"impossible": 1})
     third = make(tmp_path)  # a scan that begins anew
     assert third.keys == []
     assert not list((tmp_path / "keep").glob("*.npy"))

@@ -19,6 +19,7 @@ from plugstream.base.errors import InputError
 from plugstream.scans.importers import import_file
 from plugstream.scans.importers.following import follow_file
 from plugstream.scans.store import open_scan
+from plugstream.scans.streams import pva
 from plugstream.scans.streams.ntndarray import read_attributes, read_picture
 
 
@@ -112,6 +113,27 @@ def test_the_angle_of_another_pv(detector, written, tmp_path):
     assert_same(live, written, tmp_path)
 
 
+def test_an_angle_that_comes_late_is_told(detector, tmp_path):
+    """Since its frame has got the one before."""
+    live = Connected(detector, tmp_path / "live.zarr", {**CT, "map": (f"angles={detector.angle}",)}, expect=2)
+    detector.fields()
+    for n in range(2):
+        before = time.time()
+        detector.send(frame(n))
+        live.wait_for(1)
+        detector.motor.post(angle(n + 5), timestamp=before)
+    assert any("come after the frames of their time" in remark for remark in live.end().remarks)
+
+
+def test_a_pv_that_is_not_there_is_told(detector, tmp_path, monkeypatch):
+    monkeypatch.setattr(pva, "_SILENT", 0.1)
+    live = Connected(detector, tmp_path / "live.zarr", {**CT, "map": ("angles=pva://test:nobody",)}, patience=1)
+    detector.send(frame(0))
+    with pytest.raises(InputError, match="no frame has come"):
+        live.end()
+    assert "frames wait for pva://test:nobody, which has no value; is that its name, and is it on?" in live.said
+
+
 def test_words_for_the_kinds_of_frames(detector, written, tmp_path):
     """As the scans of the APS have them."""
     live = Connected(detector, tmp_path / "live.zarr", {**CT, "map": ("angles=theta", "image_key=SaveDest")})
@@ -173,7 +195,17 @@ def test_a_pv_that_is_no_picture(detector, tmp_path):
     for n in range(20):
         detector.turn_to(float(n))
         time.sleep(0.05)
-    with pytest.raises(InputError, match="no frame has come from pva://test-"):
+    with pytest.raises(InputError, match=r"no frame .*has come from pva://test-"):
+        live.end()
+
+
+def test_a_pv_without_a_value(detector, tmp_path):
+    """A structure of anybody's is counted, and no more."""
+    live = Live(detector.odd_address, tmp_path / "live.zarr", patience=1)
+    for n in range(20):
+        detector.odd.post(n)
+        time.sleep(0.05)
+    with pytest.raises(InputError, match=r"no frame that is a picture, but \d+ others, has come"):
         live.end()
 
 

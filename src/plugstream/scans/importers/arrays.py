@@ -169,10 +169,11 @@ def read_by_declaration(
         raise InputError(f"{path} has no data; say where it is with --map data=PATH")
     data = _numeric(path, "data", stored, cls.data.dtypes[0])
     _unit_scale(path, cls.data, stored)
-    growth, n_views = source.growth, int(data.shape[0]) if data.shape else 0
+    growth, n_views, remarks = source.growth, int(data.shape[0]) if data.shape else 0, list[str]()
     if growth is not None:  # columns may lag behind the data, or lead
-        rows = (getattr(look.array(column.name), "shape", None) for column in cls.columns)
-        n_views = growth.turn_to(min([n_views, *(shape[0] for shape in rows if shape)]), "view")
+        shapes = {column.name: getattr(look.array(column.name), "shape", None) for column in cls.columns}
+        rows = {"data": n_views} | {name: int(shape[0]) for name, shape in shapes.items() if shape}
+        n_views, remarks = growth.turn_to(min(rows.values()), "view"), growth.uneven(rows)
     if len(data.shape) == 0 or data.shape[0] == 0 or tuple(data.shape[1:]) != instrument.data_shape:
         raise InputError(
             f"data of {path} has shape {tuple(data.shape)}, but {cls.name} has views of {instrument.view_text}: it "
@@ -193,7 +194,7 @@ def read_by_declaration(
         return {"data": data[views], **{name: _read_scaled(*column, views) for name, column in columns.items()}}
 
     dtype = data.dtype.name if data.dtype.name in cls.data.dtypes else None
-    return Reading(instrument, n_views, read, dtype, _truth(look, instrument), {})
+    return Reading(instrument, n_views, read, dtype, _truth(look, instrument), {}, remarks)
 
 
 def _numeric(path: Path, name: str, array: Any, dtype: str) -> Any:

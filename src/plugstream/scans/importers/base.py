@@ -25,6 +25,7 @@ from plugstream.base.errors import InputError
 from plugstream.base.registry import Entry, Field, Options, entries, find, register
 from plugstream.base.trust import trusting
 from plugstream.scans.importers.address import run_address
+from plugstream.scans.store import StoredScan, open_scan
 from plugstream.scans.streams.address import Address, read_place
 
 
@@ -128,3 +129,13 @@ def describe_file(path: str | Path, *, trust: bool = False) -> tuple[str, list[s
         if description is not None:
             return description
     return None
+
+
+def open_begun(out: Path, path: Path | Address) -> StoredScan:
+    """The scan that following this recording has begun; a finished one, or another's, is refused."""
+    scan = open_scan(out)
+    if not scan.provenance.get("followed") or scan.provenance.get("file") != path.name:
+        raise InputError(f"{out} exists already, and was not made by following {path.name}; choose another name")
+    if scan.complete:
+        raise InputError(f"the scan {out} is finished; choose another name, or use plugstream reconstruct")
+    return scan

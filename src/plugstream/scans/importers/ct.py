@@ -225,6 +225,8 @@ def fix_options(options: CTImport, file: Path | Address, growth: Growth) -> CTIm
     choose_views(options, 0, growing=True)
     if options.arc is not None and growth.expected is None:
         raise InputError("--arc is divided among all projections; say how many to --expect, or give --angles FILE")
+    if options.angles is not None and growth.expected is None:
+        growth.expected = len(read_angles(Path(options.angles)))
     fixed = {"air": 0 if options.air == "auto" else options.air, "hardening": "none"}
     return options.model_copy(update=fixed | growth.settings)
 
@@ -283,7 +285,6 @@ def _angles(projections: Projections, options: CTImport, growth: Growth | None) 
             "it does not have an angle for each projection; give the --arc that they cover, in degrees, or --angles"
         )
     if growth is not None:
-        growth.expected = len(angles) if growth.expected is None and options.angles is not None else growth.expected
         angles = angles[: projections.views]
     if len(angles) != projections.views:
         raise InputError(f"there are {len(angles)} angles for {projections.views} projections")

@@ -75,7 +75,8 @@ def wait_for_fields(growth: Growth, counts: tuple[int, int], views: int) -> None
     """
     before, earlier = growth.memory.get("fields", (None, views))
     growth.memory["fields"] = (counts, earlier if counts == before else views)
-    if counts[0] and not growth.final and not (counts == before and views > earlier):
+    done = growth.final or (growth.expected is not None and views >= growth.expected)
+    if counts[0] and not done and not (counts == before and views > earlier):
         growth.wait(f"{views} projections are there, and {counts[0]} flat fields, which may become more")
 
 

@@ -112,11 +112,11 @@ def read_stack(source: Source, choice: FrameChoice = FrameChoice()) -> Projectio
         count = views if growth is None else growth.expected or 0
         angles = _angles(table.get("angles"), numbers["arc"], folder, count)
     if growth is not None:
-        growth.turn_to(views, "projection")
         if table.get("angles") is not None and angles is not None:
             growth.expected = growth.expected or len(angles)
         if numbers["arc"] is not None and growth.expected is None:
             raise InputError("its arc is divided among all projections; say how many to --expect, or list the angles")
+        views = growth.turn_to(views, "projection")
         angles = None if angles is None else angles[:views]
     pixel = numbers["pixel"]
     return Projections(

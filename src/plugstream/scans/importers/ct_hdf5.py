@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.models.ct_line_integrals import FlatField
 from plugstream.scans.importers.ct_fields import FrameChoice, Frames, make_field, settle_fields, wait_for_fields
-from plugstream.scans.importers.ct_projections import Projections, angles_in_radians, length_in_metres
+from plugstream.scans.importers.ct_projections import (
+    Projections,
+    angles_in_radians,
+    length_in_metres,
+    look_like_radians,
+)
 from plugstream.scans.importers.formats import open_source
 from plugstream.scans.importers.growth import Growth
 from plugstream.scans.importers.reading import Indices
@@ -96,13 +101,14 @@ def _read_separate(
 ) -> Projections:
     """Projections in a dataset of their own."""
     source, data = look.source, look.array("data")
-    growth, views, angles = source.growth, int(data.shape[0]), _mapped_angles(look)
+    growth, views, angles, remarks = source.growth, int(data.shape[0]), _mapped_angles(look), list[str]()
     if growth is None:
         angles = None if angles is None or len(angles) != views else angles  # of other frames too, or of none
     elif "angles" in look.mapping:
         views = min(views, 0 if angles is None else len(angles))  # which may lag behind
     if growth is not None:
-        growth.turn_to(views, "projection" + " with its angle" * ("angles" in look.mapping))
+        remarks = _doubts(growth, look)
+        views = growth.turn_to(views, "projection" + " with its angle" * ("angles" in look.mapping))
         angles = None if angles is None else angles[:views]
     field = _separate_field(look, choice, views)
     return Projections(
@@ -110,10 +116,11 @@ def _read_separate(
         views,
         data.shape[1:],
         _reader(data, np.arange(views), angles, growth),
-        angles,
+        None if angles is None else np.nan_to_num(angles),
         flat_field=field,
         pixel=None if pixel is None else (pixel, pixel),
         provenance=words,
+        remarks=remarks,
     )
 
 
@@ -185,17 +192,29 @@ def _mapped_angles(look: Lookup) -> NDArray[np.float64] | None:
 
 
 def _reader(data: Any, frames: Indices, angles: NDArray[np.float64] | None, growth: Growth | None) -> Any:
-    """Reads projections; while a file is open, those after the first whose angle is 0 may have none yet."""
-    if angles is None or growth is None or growth.closed:
+    """Reads projections whose angle is a number; while a file is open, a second angle of 0 may be none yet."""
+    if angles is None:
         return partial(_read_views, data, frames)
-    doubtful = set(np.flatnonzero(angles == 0)[1:].tolist())
+    wrong = dict.fromkeys(np.flatnonzero(~np.isfinite(angles)).tolist(), "NaN or infinity as its angle")
+    if growth is not None and not growth.closed:
+        wrong |= dict.fromkeys(np.flatnonzero(angles == 0)[1:].tolist(), "no angle yet")
 
     def read(views: Indices, rows: slice) -> NDArray[Any]:
-        if unknown := doubtful.intersection(views.tolist()):
-            raise InputError(f"projection {min(unknown)} has no angle yet")
+        if unknown := wrong.keys() & set(views.tolist()):
+            raise InputError(f"projection {min(unknown)} has {wrong[min(unknown)]}")
         return _read_views(data, frames, views, rows)
 
     return read
+
+
+def _doubts(growth: Growth, look: Lookup) -> list[str]:
+    """What to say of a finished file whose arrays differ in length, or whose angles may be radians."""
+    arrays = {name: look.array(name) for name in ("data", "image_key", "angles") if name in look.mapping}
+    remarks = growth.uneven({name: int(array.shape[0]) for name, array in arrays.items()})
+    angles = arrays.get("angles")
+    if growth.closed and angles is not None and unit_of(angles) is None and look_like_radians(np.asarray(angles[:])):
+        remarks.append("its angles have no unit: they were taken for degrees, but look like radians; import it anew")
+    return remarks
 
 
 def _angle_unit(source: Source, array: Any) -> str | None:
@@ -258,7 +277,10 @@ def _read_keyed(
     source, data = look.source, look.array("data")
     growth, key = source.growth, np.asarray(look.array("image_key")[:]).astype(np.int64)
     angles = _mapped_angles(look)
+    remarks = list[str]()
     if growth is not None:  # each may lag behind the others
+        if source.container != "stream":
+            remarks = _doubts(growth, look)
         lengths = [len(key), int(data.shape[0])]
         lengths += [0 if angles is None else len(angles)] if "angles" in look.mapping else []
         key, angles = key[: min(lengths)], None if angles is None else angles[: min(lengths)]
@@ -267,18 +289,20 @@ def _read_keyed(
     elif angles is not None and len(angles) != len(key):
         raise InputError(f"its rotation_angle has {len(angles)} entries for {len(key)} frames")
     frames = np.flatnonzero(key == PROJECTION)
-    angles = None if angles is None else angles[frames]
     if growth is not None:
-        growth.turn_to(len(frames), "projection" + " with its angle" * ("angles" in look.mapping))
+        views = growth.turn_to(len(frames), "projection" + " with its angle" * ("angles" in look.mapping))
+        frames = frames[:views]
+    angles = None if angles is None else angles[frames]
     return Projections(
         kind,
         len(frames),
         data.shape[1:],
         _reader(data, frames, angles, None if source.container == "stream" else growth),
-        angles,
+        None if angles is None else np.nan_to_num(angles),
         flat_field=_keyed_field(source, data, key, choice),
         pixel=pixel,
         provenance=words,
+        remarks=remarks,
         **distances,
     )
 

@@ -69,13 +69,18 @@ def angles_in_radians(values: Any, unit: str | None) -> NDArray[np.float64]:
     Unless that were a scan over 6.4 degrees or less, of eight views or more, which nobody takes: then radians.
     """
     angles = np.asarray(values, dtype=np.float64).reshape(-1)
-    narrow = len(angles) >= _SEVERAL and 1 < float(np.ptp(angles)) < 1.02 * 2 * np.pi
-    word = (unit or ("radians" if narrow else "degrees")).strip().lower()
+    word = (unit or ("radians" if look_like_radians(angles) else "degrees")).strip().lower()
     if word in ("rad", "radian", "radians"):
         return angles
     if word in ("deg", "degree", "degrees", "°"):
         return np.deg2rad(angles)
     raise InputError(f"its angles are in {unit!r}, which is neither degrees nor radians")
+
+
+def look_like_radians(angles: NDArray[np.float64]) -> bool:
+    """Whether angles without a unit are radians: eight or more, over 1 to 6.4 of it."""
+    known = angles[np.isfinite(angles)]
+    return len(known) >= _SEVERAL and 1 < float(np.ptp(known)) < 1.02 * 2 * np.pi
 
 
 def length_in_metres(value: Any, unit: str | None, quantity: str) -> float:

@@ -1,10 +1,9 @@
 """Make a scan from a file, or a folder of pictures, that another program is still writing.
 
 The file is opened anew at each look, since its writer may die, come back, or begin it again, and read by its importer
-as far as it is there. Views are taken in order, each once, into a `ScanWriter`, as `plugstream acquire` does: whatever
-follows a scan follows this one. A view that cannot be used (half-written, missing, NaN) holds up those after it for a
-while, and is then left out. In the end every view is compared with the finished file. A stream is followed in the same
-way, but what has come by it does not come again.
+as far as it is there. Views are taken in order, each once, into a `ScanWriter`, as `plugstream acquire` does. One that
+cannot be used (half-written, missing, NaN) holds up those after it for a while, and is then left out. In the end every
+view is compared with the finished file. A stream is followed in the same way, but what has come does not come again.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from plugstream.base.registry import Entry, Options
 from plugstream.base.trust import trusting
 from plugstream.scans.checks import check_views, data_bytes
 from plugstream.scans.importers.address import RunAddress
-from plugstream.scans.importers.base import ImportResult, plan_import
+from plugstream.scans.importers.base import ImportResult, open_begun, plan_import
 from plugstream.scans.importers.growth import Growth, NotYetError
 from plugstream.scans.importers.hdf5 import SIGNATURE
 from plugstream.scans.importers.hdf5_growth import writer_state
@@ -40,11 +39,10 @@ from plugstream.scans.streams.frames import TakenError
 from plugstream.scans.streams.tap import Tap
 from plugstream.scans.writer import ScanWriter
 
-# Seconds between two looks: while views come, and at most.
-_LOOK, _LONGEST_LOOK = 0.05, 0.5
+_LOOK, _LONGEST_LOOK = 0.05, 0.5  # seconds between two looks: while views come, and at most
 _DONE = 2.0  # seconds: a file that was closed is done if nobody has opened it again for so long
-# A file that can be opened but not read is looked at so often: what a writer changes meanwhile may look damaged.
-_ATTEMPTS = 5
+# A recording that cannot be read is looked at so often, for so many seconds: what is being written may look damaged.
+_ATTEMPTS, _DAMAGED = 5, 3.0
 # Views that are looked at behind one that cannot be used, to see whether the writer went on.
 _BEYOND = 8
 _MOST_SAID = 100  # views whose leaving out is said at once; the end tells how many there are
@@ -121,6 +119,8 @@ def plan_following(
     elif path.is_dir():
         raise InputError(f"{path} is a folder; its pictures are described by a TOML file in it, which is followed")
     entry.facts.get("check_growing", lambda *_: None)(options, path, Growth(expect))
+    if target.exists():
+        open_begun(target, path)
     return entry, options, path, target
 
 
@@ -168,7 +168,8 @@ class _Follower:
 
     def run(self, patience: float | None, progress: Callable[[int], None]) -> ImportResult:
         """Follow to the end."""
-        growth, news, failures, said, remarks = self.growth, time.monotonic(), 0, "", list[str]()
+        growth, news, said, remarks = self.growth, time.monotonic(), "", list[str]()
+        failures = list[float]()  # when each in a row was
         while True:
             progress(self.committed)
             waiting, before = "", self.committed
@@ -176,12 +177,13 @@ class _Follower:
                 self._look()
                 with self._open(growth) as reading:
                     waiting = self._take(reading, progress)
-                    failures, remarks = 0, list(reading.remarks)
+                    failures, remarks = [], list(reading.remarks)
             except NotYetError as error:
                 waiting = str(error)
             except InputError as error:
-                failures += 1
-                if isinstance(error, StorageError) or growth.final or failures >= _ATTEMPTS or self._tap:
+                failures.append(time.monotonic())
+                lasts = len(failures) >= _ATTEMPTS and failures[-1] - failures[0] >= min(growth.grace, _DAMAGED)
+                if isinstance(error, StorageError) or growth.final or lasts or self._tap:
                     raise
                 waiting = str(error)
             now = time.monotonic()
@@ -268,7 +270,7 @@ class _Follower:
         if isinstance(error, TakenError):
             return
         self._left_out[self._next] = str(error)
-        if len(self._left_out) <= _MOST_SAID:
+        if len(self._left_out) <= _MOST_SAID and not (self._writer and self._writer.finished):
             self._say(f"view {self._next} is left out: {error}")
 
     def _read(self, reading: Reading, first: int, count: int) -> dict[str, NDArray[Any]]:
@@ -314,8 +316,9 @@ class _Follower:
             return
         try:
             self._quota.check_disk(sum(values.nbytes for values in new.values()))
-        except RefusedError as error:
-            raise NotYetError(f"{error}") from None
+        except RefusedError:
+            kind = StorageError if self.growth.final else NotYetError
+            raise kind(f"the disk of {self.out} has no room for more views; the same command goes on") from None
         self._writer.append_checked(new)
         if self._tap is None:
             self._writer.commit()
@@ -337,11 +340,7 @@ class _Follower:
             )
 
     def _resume(self) -> None:
-        scan = open_scan(self.out)
-        if not scan.provenance.get("followed") or scan.provenance.get("file") != self.path.name:
-            raise InputError(f"{self.out} exists already, and was not made by following {self.path.name}")
-        if scan.complete:
-            raise InputError(f"the scan {self.out} is finished; choose another name")
+        scan = open_begun(self.out, self.path)
         settled = scan.provenance.get("options", {})
         self.growth.settings = {name: settled[name] for name in _SETTLED if name in settled}
         self._writer = ScanWriter(self.out)
@@ -361,7 +360,9 @@ class _Follower:
         if self._confirmed < len(self._sums):
             raise self._conflict()
         writer.finish()
-        left_out = dict(self._left_out)
+        left_out, growth = dict(self._left_out), self.growth
+        if growth.expected is not None and growth.seen > growth.expected:
+            remarks.append(f"of {growth.seen} views only the first {growth.expected} are used, as were expected")
         if left_out:
             remarks.append(f"{len(left_out)} views are left out: {_listed(left_out)}")
         self._compare(left_out, remarks)

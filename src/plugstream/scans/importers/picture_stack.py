@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from plugstream.scans.importers.source import first_line
 _SUFFIXES = (".tif", ".tiff", ".cbf")
 # A file that has not changed for so many seconds is believed to be whole.
 _SETTLED = 0.5
+_OVERTAKEN = 1.0  # seconds for which picture 1 waits for one that may be 0
 
 
 class Stack:
@@ -54,11 +56,11 @@ class Stack:
             if growth is not None:
                 growth.wait(what)
             raise InputError(what)
-        picture = self._load(self.files[min(self.files)])
+        file, picture = self._load_first()
         self.frames = picture if len(self.files) == 1 and picture.ndim == 3 else None
         self.shape: Any = picture.shape[-2:]
         if picture.ndim != 2 and (self.frames is None or growth is not None):
-            raise InputError(f"{self.files[0].name} has shape {picture.shape}, but must be a grey picture")
+            raise InputError(f"{file.name} has shape {picture.shape}, but must be a grey picture")
 
     def __len__(self) -> int:
         return max(self.files) + 1 if self.frames is None else len(self.frames)
@@ -78,6 +80,15 @@ class Stack:
                 raise InputError(f"{name} is {picture.shape}, but the first of {self.key} is {self.shape}")
             pictures.append(picture[rows])
         return np.stack(pictures)
+
+    def _load_first(self) -> tuple[Path, NDArray[Any]]:
+        """The first picture; of a folder that still fills, the first that is one."""
+        files = [self.files[n] for n in sorted(self.files)][: 1 if self.growth is None else None]
+        for file in files[:-1]:
+            with suppress(InputError):
+                if (picture := self._load(file)).ndim == 2:
+                    return file, picture
+        return files[-1], self._load(files[-1])
 
     def _load(self, file: Path) -> NDArray[Any]:
         kind = "CBF" if file.suffix.lower() == ".cbf" else "TIFF"
@@ -148,12 +159,18 @@ def _number(files: list[Path], key: str, first: int | None, growth: Growth) -> d
     if not numbered:
         return {}
     least = min(numbered)
+    since = growth.memory.setdefault(f"files of {key}", time.monotonic())
+    if first is None and least == 1 and not growth.final and time.monotonic() - since < _OVERTAKEN:
+        growth.wait(f"{key} begin with 1, unless 0 was overtaken")
     begin = growth.memory.setdefault(f"first of {key}", first if first is not None else least if least <= 1 else None)
     if begin is None:
         del growth.memory[f"first of {key}"]
         growth.wait(f"{key} begin with {least}; if none before it will come, say first = {least} in the TOML file")
     if least < begin:
-        raise InputError(f"{numbered[least].name} of {key} came after number {begin} was taken for the first")
+        raise InputError(
+            f"{numbered[least].name} of {key} came after number {begin} was taken for the first; say first = {least} "
+            "in the TOML file, and make another scan"
+        )
     return {number - begin: file for number, file in numbered.items()}
 
 

@@ -8,6 +8,7 @@ Reference: https://github.com/dectris/documentation, stream_v2 and cbor/dectris-
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -42,6 +43,10 @@ class DectrisFeed:
         self._start: dict[str, Any] = frames.memory.get("start", {})
         self._mask: NDArray[np.bool_] | None = None
         host, port = address.host_and_port(_PORT)
+        try:
+            socket.getaddrinfo(host.strip("[]"), port)  # ZeroMQ would look for it for ever
+        except OSError as error:
+            raise InputError(f"cannot find {host} of {address}: {error.strerror or error}; is that its name?") from None
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PULL)
         options = {zmq.LINGER: 0, zmq.RCVHWM: 100, zmq.MAXMSGSIZE: _MOST_BYTES, zmq.IPV6: "[" in host}

@@ -29,8 +29,8 @@ PROJECTION, FLAT, DARK, NOTHING = range(4)
 """Kinds of frames, by the numbers of NXtomo's image_key."""
 
 _WORDS = (("dark", DARK), ("white", FLAT), ("flat", FLAT), ("proj", PROJECTION), ("data", PROJECTION))
-LONGEST_GAP = 100_000
-"""Frames that may be missing in a row."""
+LONGEST_GAP, _LONGEST_REST = 100_000, 1_000_000
+"""Frames that may be missing in a row, the second while nobody listened."""
 _RECENT = 1000  # frames whose checksums are kept, to tell repeated ones
 _MOST_BYTES = 4 << 30
 
@@ -121,12 +121,19 @@ class LiveFrames:
     def trouble(self) -> str:
         """Why no frame counts, for a person, if there are some."""
         number = next(iter(self._reasons), None)
+        if number is None and self.counts["mistyped"]:
+            return f"that is a picture, but {self.counts['mistyped']} others, "
         return "" if number is None else f"that can be used (frame {number} {self._reasons[number]}) "
 
     @property
     def pending(self) -> bool:
         """Whether frames wait for others that are missing."""
         return bool(self._early)
+
+    @property
+    def longest_gap(self) -> int:
+        """Frames that may be missing before the next one."""
+        return _LONGEST_REST if self.resuming else LONGEST_GAP
 
     @property
     def next(self) -> int:
@@ -215,7 +222,7 @@ class LiveFrames:
 
     def _is_new(self, number: int, total: int | None) -> bool:
         """Whether to take a frame; others are counted."""
-        if number < 0 or (number > self.last + LONGEST_GAP and not self.resuming):
+        if number < 0 or number > self.last + self.longest_gap:
             self.counts["impossible"] += 1
         elif number < self.next and number in self._reasons:
             self.counts["late"] += 1

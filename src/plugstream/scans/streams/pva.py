@@ -6,6 +6,7 @@ updates, so that frames are lost: their numbers tell. What a PV holds when the c
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from bisect import bisect_right
@@ -22,6 +23,7 @@ from plugstream.scans.streams.ntndarray import read_attributes, read_picture, re
 _QUEUE = 100  # updates that the server holds for us
 _AT_ONCE = 0.2  # seconds for which frames are taken before the views are
 _SETTLED = 0.1  # seconds for another PV's update to overtake a frame
+_SILENT = 1.0  # seconds that a frame waits for another PV before that is said
 _RECENT = 10_000  # updates of another PV that are remembered
 
 
@@ -53,6 +55,7 @@ class PvaFeed:
         self._room = threading.Condition()
         self._news: deque[str] = deque()  # about the connection
         self._connected = self._primed = self._closed = False
+        self._said = set[str]()
         names = {name for name in (frames.names.angles, frames.names.image_key) if name and name.startswith("pva://")}
         self._others = {name: _Values() for name in names}
         self._context = thread.Context("pva", nt=False)
@@ -77,6 +80,11 @@ class PvaFeed:
             self.frames.say(self._news.popleft())
         until = time.monotonic() + _AT_ONCE
         ready = all(values.known for values in self._others.values())
+        for name, values in self._others.items():
+            if not values.known and self._arrived and time.monotonic() - self._arrived[0][0] > _SILENT:
+                self._say_once(f"frames wait for {name}, which has no value; is that its name, and is it on?")
+            if values.late:
+                self._say_once(f"values of {name} come after the frames of their time, which got those before")
         while self._arrived and ready and not self.frames.full and time.monotonic() < until:
             since, value, old = self._arrived[0]
             if self._others and time.monotonic() - since < _SETTLED:
@@ -86,6 +94,12 @@ class PvaFeed:
                 self._nbytes -= _size(value)
                 self._room.notify_all()
             self._take(value, old)
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self.frames.say(text)
+            self.remarks.append(text)
 
     def go_on(self) -> None:
         """A PV has no end."""
@@ -137,7 +151,7 @@ class PvaFeed:
             self._restart(number)
         assert self._first is not None
         place = number - self._first
-        anew = place < 0 or (place > self.frames.last + LONGEST_GAP and not self.frames.resuming)
+        anew = place < 0 or place > self.frames.last + self.frames.longest_gap
         if anew or (picture is not None and self.frames.differs(place, picture)):
             self.frames.say(f"the detector counts anew, from {number}")
             self._restart(number)
@@ -149,9 +163,13 @@ class PvaFeed:
 
 
 class _Values:
-    """The values of a PV with their times."""
+    """The values of a PV with their times.
+
+    Attribute: late, whether one came for a time for which another one was taken.
+    """
 
     def __init__(self) -> None:
+        self.late, self._asked = False, 0.0
         self._times: list[float] = []
         self._values: list[Any] = []
         self._lock = threading.Lock()
@@ -170,6 +188,7 @@ class _Values:
         if isinstance(content, bool | int | float | str):
             with self._lock:
                 place = bisect_right(self._times, stamp or time.time())
+                self.late |= (stamp or math.inf) <= self._asked and self._values[max(place - 1, 0)] != content
                 self._times.insert(place, stamp or time.time())
                 self._values.insert(place, content)
                 if len(self._times) > 2 * _RECENT:
@@ -178,9 +197,10 @@ class _Values:
     def at(self, stamp: float | None) -> Any:
         """The value at a time, the last one not later; None for none. Without a time, the last one."""
         with self._lock:
+            self._asked = max(self._asked, stamp or 0.0)
             place = len(self._times) if stamp is None else bisect_right(self._times, stamp)
             return self._values[place - 1] if place else None
 
 
 def _size(value: Any) -> int:
-    return int(getattr(value["value"], "nbytes", 0) or 0) + 1000
+    return int(getattr(value.get("value", None), "nbytes", 0) or 0) + 1000
