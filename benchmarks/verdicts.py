@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -296,22 +297,22 @@ def other_cases() -> list[Case]:
 
 
 def falling_cases() -> list[Case]:
-    """Runs in which sigma and the step fall together, on pictures that no other case has; nothing was chosen by them."""
+    """Runs in which sigma and the step fall together, on pictures of their own, by which nothing was chosen."""
     p = pictures(68)[40:]
     good: list[Case] = []
     words = {name: ("--denoiser", name) for name in ("bm3d", "tnrd", "unet")}
     for number, snr in enumerate((15.0, 20.0, 25.0, 30.0, 35.0, 40.0)):
         options: dict[str, Any] = {"size": 64, "views": 60, "snr": snr, "picture": p[number], "seed": number}
-        good.append(Case(f"fall born {snr:g} dB", lambda o=options: born(**o)))
+        good.append(Case(f"fall born {snr:g} dB", partial(born, **options)))
     for number, snr in enumerate((10.0, 15.0, 20.0, 25.0, 30.0, 40.0)):
         options = {"snr": snr, "picture": p[6 + number], "seed": number}
-        good.append(Case(f"fall mri {snr:g} dB", lambda o=options: mri(**o)))
+        good.append(Case(f"fall mri {snr:g} dB", partial(mri, **options)))
     for number, photons in enumerate((1e3, 1e4, 1e5, 1e6)):
         options = {"photons": photons, "picture": p[12 + number], "seed": number}
-        good += [Case(f"fall ct {photons:g} {n}", lambda o=options: ct(**o), words=w) for n, w in words.items()]
+        good += [Case(f"fall ct {photons:g} {n}", partial(ct, **options), words=w) for n, w in words.items()]
     for number, name in enumerate(("bm3d", "unet")):
         options = {"size": 64, "views": 60, "snr": 30.0, "picture": p[16 + number], "seed": number}
-        good.append(Case(f"fall born {name}", lambda o=options: born(**o), words=words[name]))
+        good.append(Case(f"fall born {name}", partial(born, **options), words=words[name]))
     b: dict[str, Any] = {"size": 64, "views": 60, "snr": 30.0, "picture": p[18]}
     spoilt = [
         Case("fall born wave x 1.04", lambda: longer_wave(1.04, **b), "wavelength"),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 import torch
 
 from plugstream import ADMM, FromFunction, InputError, LeastSquares, ProximalGradient
-from plugstream.algorithms import All, Epochs, FallingSearch
+from plugstream.algorithms import All, Epochs, FallingHeat, FallingSearch, Rival
 from plugstream.models.matrix import MatrixModel
 
 FALL = 5
@@ -109,6 +109,27 @@ def test_an_averaged_denoiser_keeps_the_weight_that_was_found(monkeypatch):
     while not state.ended:
         state = search.step(state)
     assert state.sigma**2 / search.found_step(state) == pytest.approx(0.1**2 / 0.3 * 2**0.4)
+
+
+@pytest.mark.parametrize(("factor", "shift", "best"), [(0.25, 0.3, 1), (4.0, 0.0, 0), (0.25, 0.0, 0)])
+def test_among_denoisers_each_search_is_that_of_its_own(factor, shift, best):
+    """The least misfit wins, and of two that are equal (another sigma for the same prior) the first."""
+    own = problem(0.3)[-1]
+    other = Rival("other", FromFunction(lambda z, sigma: z / (1 + factor * sigma**2) + shift * sigma**2), 2.0)
+    alone = replace(own, algorithm=replace(own.algorithm, denoiser=other.denoiser, sigma=0.2))
+    parts = {field.name: getattr(own, field.name) for field in fields(own)}
+    heat = FallingHeat(**parts, rivals=(other,))
+    state, ends = run(heat), [run(own), run(alone)]
+    assert list(state.heat) == [end.misfit for end in ends]
+    search, end = (own, alone)[best], ends[best]
+    assert (state.entrant, state.k) == (best, sum(one.k for one in ends))
+    assert heat.found_step(state) == search.found_step(end)
+    algorithm, start = heat.finish(state)
+    expected, begin = search.finish(end)
+    assert (algorithm.sigma, algorithm.step_size) == (expected.sigma, expected.step_size)
+    assert algorithm.denoiser is search.algorithm.denoiser
+    assert torch.equal(start.image, begin.image)
+    assert torch.equal(start.s, begin.s)
 
 
 def test_it_goes_on_from_the_best_run_with_its_dual_and_the_step_found():

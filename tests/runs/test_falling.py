@@ -70,6 +70,29 @@ def test_a_run_that_is_stopped_goes_on_to_the_bit(scan, whole, tmp_path, stored)
         assert settings_of(out)["algorithm"] == settings_of(whole)["algorithm"]
 
 
+@pytest.mark.parametrize("names", [("nlm", "tv", "bm3d"), ("tv", "nlm")])
+def test_of_several_denoisers_the_least_misfit_is_kept_and_goes_on_to_the_bit(scan, tmp_path, names):
+    words = ["--denoiser", names[0], "--rivals", ",".join(names[1:]), "--fall", "4", *RUN[4:]]
+    words[words.index("--iterations") + 1] = "200"
+    out = tmp_path / "whole"
+    assert main(["reconstruct", str(scan), "--out", str(out), *words]) == 0
+    history, found = replay(out / "events.jsonl"), settings_of(out)
+    (chosen,), end = history.chosen, history.trials[-1].step
+    assert set(chosen.misfits) == set(names)
+    assert chosen.misfits[chosen.denoiser] == min(chosen.misfits.values())
+    assert (found["denoiser"]["name"], found["denoiser"]["rivals"]) == (chosen.denoiser, "none")
+    assert (found["algorithm"]["sigma"], found["algorithm"]["fall"]) == (history.trials[-1].sigma, "none")
+    for stop in effort([end - 9, end], [3, end // 2, end - 9, end - 1, end, end + 2]):
+        part = tmp_path / f"run-{stop}"
+        with pytest.MonkeyPatch.context() as patch:
+            due = commands.Requests.due
+            patch.setattr(commands.Requests, "due", lambda self, k, stop=stop, due=due: k >= stop or due(self, k))
+            main(["reconstruct", str(scan), "--out", str(part), *words])
+        assert main(["resume", str(part)]) == 0
+        assert (part / "result.npy").read_bytes() == (out / "result.npy").read_bytes()
+        assert settings_of(part) == found
+
+
 def test_many_good_views_have_a_lower_sigma_and_go_on_to_the_bit(tmp_path):
     """Of 300 views runs use 256; the last sigma is lower than where the search began, and repeats with the step."""
     words = ["--instrument", "ct", "--size", "16", "--views", "300", "--photons", "1e7"]
@@ -102,7 +125,11 @@ def test_a_run_that_has_found_its_step_can_take_more(whole, tmp_path):
         (["--fall", "4", "--search", "none", "--sigma", "0.1"], "leave --fall out"),
         (["--fall", "4", "--algorithm", "hqs"], "not for hqs"),
         (["--fall", "30", "--search", "90"], "four runs of --fall take 120 steps"),
-        (["--fall", "4", "--rivals", "bm3d"], "leave --rivals out"),
+        (
+            ["--fall", "30", "--search", "230", "--rivals", "bm3d"],
+            "four runs of --fall take 120 steps for each denoiser",
+        ),
+        (["--fall", "4", "--rivals", "tnrd"], "cannot be a rival of itself"),
         (["--fall", "1"], "greater than or equal to 2"),
     ],
 )

@@ -268,9 +268,9 @@ class _Advisor:
         from plugstream.runs.rivals import heat_share, heat_steps
 
         a, chosen, advised = self.typed.algorithm, _SEARCH in self.given, self.presets
-        if a.fall is not None or _FALL in later:
-            return self._fall_presets(a.fall or later[_FALL])
         rivals = str(later.get(_RIVALS) or self.typed.denoiser.rivals or "")
+        if a.fall is not None or _FALL in later:
+            return self._fall_presets(a.fall or later[_FALL], 1 + len(rivals.split(",")) * bool(rivals))
         unused = not chosen and not rivals and not needs_sigma(self.typed.denoiser.name)
         if (chosen and a.search is None) or _SEARCH in advised or unused:
             return None
@@ -292,11 +292,11 @@ class _Advisor:
             added[_SEARCH] = total * 5 // 6 if _SIGMA in advised else total * 5 // 6 // 20 * 20
         return added
 
-    def _fall_presets(self, steps: int) -> dict[tuple[str, str], Any]:
+    def _fall_presets(self, steps: int, denoisers: int) -> dict[tuple[str, str], Any]:
         """What makes a run search by runs of so many steps, in which sigma and the step fall together."""
         sigma = f"{self._growth() * float(_FALL_END[:-1]):g}%"
-        added = {**_BY_FALL, _SIGMA: sigma, _FALL: steps, _SEARCH: _FALLS * steps}
-        added[_ITERATIONS] = (_FALLS + 5) * steps
+        search = _FALLS * steps * denoisers
+        added = {**_BY_FALL, _SIGMA: sigma, _FALL: steps, _SEARCH: search, _ITERATIONS: search + 5 * steps}
         return {place: value for place, value in added.items() if place not in self.given}
 
     def _white(self, later: dict[tuple[str, str], Any], find_range: Callable[[], float]) -> dict[tuple[str, str], Any]:

@@ -42,6 +42,8 @@ class _Other(NamedTuple):
 # docs/sigma-search.md has what was measured.
 _PROOF = 3.0
 _OTHERS = {("tv", "bm4d"): _Other(0.3, 1.0, (0.5, 1.0, 2.0), 6)}
+# sigma of a weight over the root of a level of noise, where both fall.
+_FALLING = 0.28
 # Seconds that BM4D takes for a real voxel, times threads on the CPU, between Xeon (2.5e-6) and Neoverse N1 (5.6e-6),
 # and on an H200 (docs/denoisers.md). A run has hundreds of calls, so that nobody should wait for longer ones unasked.
 _SECONDS, _MOST_SECONDS = {"cpu": 4e-6, "cuda": 1.2e-8}, 2.0
@@ -89,6 +91,15 @@ def make_entrants(settings: Settings, name: str, denoiser: Denoiser) -> list[Riv
     (a, u), (b, v) = (_SIGMAS.get(one, (1.0, 1.0)) for one in (own, name))
     power = v / u
     return [Rival(name, denoiser, b * white / (a * white) ** power, power, _EVEN.get((own, name), 0.0) * white)]
+
+
+def falling_entrant(settings: Settings, name: str, denoiser: Denoiser) -> Rival:
+    """A rival whose sigma falls as that of the settings' denoiser does: as a level of noise, or its root for a weight.
+
+    The search finds the weight of its prior; sigma says from where on, and how long steps become.
+    """
+    weights = is_weight(name) - is_weight(settings.denoiser.name)
+    return Rival(name, denoiser, _FALLING**weights, 0.5**weights)
 
 
 def advise_rival(image: ImageSpace, device: str, threads: float) -> tuple[Advice | None, str]:

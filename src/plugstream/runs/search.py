@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from plugstream.algorithms import DenoiserRace, FallingSearch, HeatState, RaceState, SigmaRace
+from plugstream.algorithms import DenoiserRace, FallingHeat, FallingSearch, HeatState, RaceState, SigmaRace
 from plugstream.algorithms.race import LEAST_STEPS
 from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser
@@ -29,7 +29,15 @@ from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Chosen, FoundStep, Note, Trial, Views
 from plugstream.runs.measuring import held_out_views, usable_views
 from plugstream.runs.parts import goes_by_lipschitz
-from plugstream.runs.rivals import are_comparable, heat_margin, heat_share, heat_steps, make_entrants, race_steps
+from plugstream.runs.rivals import (
+    are_comparable,
+    falling_entrant,
+    heat_margin,
+    heat_share,
+    heat_steps,
+    make_entrants,
+    race_steps,
+)
 from plugstream.scans.scan import Scan
 from plugstream.settings import Settings, is_weight, share_of_range
 from plugstream.solver.result import Progress, Turn
@@ -93,7 +101,7 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
             raise InputError("a denoiser is chosen by the search for sigma, and there is none; leave --rivals out")
         return
     name, rivals = settings.denoiser.name, settings.denoiser.rival_names
-    other = next((rival for rival in rivals if not are_comparable(name, rival)), "")
+    other = next((rival for rival in rivals if a.fall is None and not are_comparable(name, rival)), "")
     share = heat_share(name, rivals)
     for wrong, advice in (
         (a.sigma is None, "it starts from a sigma, and not from a lam; give --sigma"),
@@ -109,17 +117,19 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
         (a.distance_limit is not None, "the distance is of one sigma; leave --distance-limit out"),
         (":" in a.name, f"it is for our own algorithms, and not for {a.name}"),
         (
-            bool(rivals) and race_steps(a.search, share) < LEAST_STEPS,
+            bool(rivals) and a.fall is None and race_steps(a.search, share) < LEAST_STEPS,
             f"with {len(rivals)} rivals it takes at least {LEAST_STEPS + heat_steps(LEAST_STEPS, share)} steps",
         ),
         (name in rivals, f"{name} cannot be a rival of itself; leave it out of --rivals"),
         (bool(other), f"sigma of {other} means something else than that of {name}; leave {other} out of --rivals"),
-        (a.fall is not None and bool(rivals), "with --fall it is for one denoiser; leave --rivals out"),
         (
             a.fall is not None and not a.entry.facts.get("falls", False),
             f"--fall is for admm, ipa and inexact-admm, and not for {a.name}",
         ),
-        (a.fall is not None and a.search < 4 * a.fall, f"four runs of --fall take {4 * (a.fall or 0)} steps"),
+        (
+            a.fall is not None and a.search // (1 + len(rivals)) < 4 * a.fall,
+            f"four runs of --fall take {4 * (a.fall or 0)} steps" + " for each denoiser" * bool(rivals),
+        ),
         (a.search >= a.iterations, f"it takes {a.search} of {a.iterations} steps; more must be left for the image"),
     ):
         if wrong:
@@ -171,17 +181,19 @@ def make_race(
     """
     search, nats = settings.algorithm.search, as_loss(settings.loss.build()).nats
     assert search is not None
-    name, names = settings.denoiser.name, settings.denoiser.rival_names
+    name, names, fall = settings.denoiser.name, settings.denoiser.rival_names, settings.algorithm.fall
     expected, pull = None, 0.0
     if advised is not None and advised.spread is not None and nats is not None:
         expected, pull = float(advised.value), 1 / (nats * max(1, len(judges)) * advised.spread**2)
     patient, growing = advised is not None, not is_weight(name)
-    race = (algorithm, judges, race_steps(search, heat_share(name, names)), patient, judge, growing, expected, pull)
-    if settings.algorithm.fall is not None:
-        return FallingSearch(*race, settings.algorithm.fall)
+    steps = race_steps(search, heat_share(name, names)) if fall is None else search // (1 + len(names))
+    race = (algorithm, judges, steps, patient, judge, growing, expected, pull)
     if not names:
-        return SigmaRace(*race)
-    entrants = [e for one, denoiser in zip(names, rivals, strict=True) for e in make_entrants(settings, one, denoiser)]
+        return SigmaRace(*race) if fall is None else FallingSearch(*race, fall)
+    pairs = list(zip(names, rivals, strict=True))
+    if fall is not None:
+        return FallingHeat(*race, fall, rivals=tuple(falling_entrant(settings, *pair) for pair in pairs))
+    entrants = [entrant for pair in pairs for entrant in make_entrants(settings, *pair)]
     model = algorithm.fidelity.model
     count = len(judges) * math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
     margin = heat_margin(max(1, round(count if judge is None else count * SHARE)))
@@ -304,6 +316,8 @@ class Search:
         if not state.ended:
             return None
         self.sigma, self._end = state.sigma, state.k
+        if isinstance(race, FallingHeat):
+            self._tell_choice(race, state)
         if isinstance(race, DenoiserRace) and isinstance(state, HeatState):
             self.denoiser, misfits = self._name(race, state.choice), self._misfits(race, state)
             self.log.add(Chosen(state.k, self.denoiser, misfits))  # type: ignore[arg-type]
@@ -329,7 +343,16 @@ class Search:
             settings = settings.model_copy(update={"denoiser": settings.denoiser.chosen(self.denoiser)})
         return with_strength(settings, self.sigma, self.step, repeat=True)
 
-    def _name(self, race: DenoiserRace, number: int) -> str:
+    def _tell_choice(self, race: FallingHeat, state: Any) -> None:
+        """Which denoiser's runs came to the least misfit."""
+        misfits = {self._name(race, number): misfit for number, misfit in enumerate(state.heat)}
+        self.denoiser = self._name(race, state.entrant)
+        self.log.add(Chosen(state.k, self.denoiser, misfits))
+        words = ", ".join(f"{name} {misfit:.5g}" for name, misfit in misfits.items())
+        self.log.add(Note(f"denoiser {self.denoiser} was chosen: held-out misfit of the best runs {words}"))
+        self.log.sync()
+
+    def _name(self, race: DenoiserRace | FallingHeat, number: int) -> str:
         """The name of an entrant of the heat."""
         return self.settings.denoiser.name if number == 0 else race.rivals[number - 1].name
 
