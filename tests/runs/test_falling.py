@@ -154,6 +154,8 @@ def test_what_cannot_be_is_refused_in_one_line(scan, tmp_path, capsys, words, te
         (["--denoiser", f"{__file__}:Net", "--condition", "scalar"], 12),
         (["--denoiser", f"{__file__}:Net"], None),
         (["--denoiser", "tnrd"], 12),
+        (["--denoiser", "tnrd", "--rivals", "tv,unet"], 12),
+        (["--denoiser", "tnrd", "--rivals", "bm3d"], None),  # to which sigma means the same, so that they race
         (["--denoiser", "ridge"], 12),
         (["--denoiser", "nlm"], None),
         (["--denoiser", "tv"], None),

@@ -212,11 +212,11 @@ class _Advisor:
         return {*type(getattr(self.typed, section)).model_fields, *options}
 
     def search_sigma(self, find_range: Callable[[], float]) -> None:
-        """Let the run find its sigma by itself, where nobody gave one and it can.
+        """Let the run find its sigma by itself, where nobody gave one and `plugstream.runs.search` says that it can.
 
-        `plugstream.runs.search` says whether it can. Where a person asks for a search it is added in any case, and the
-        plan refuses it with the reason.
+        Where a person asks for a search it is added in any case, and the plan refuses it with the reason.
         """
+        from plugstream.runs.rivals import are_comparable
         from plugstream.runs.search import check_judges, check_search
 
         if self.given & _STRENGTH:
@@ -226,12 +226,12 @@ class _Advisor:
         later = self._if_searched
         if any(section == "denoiser" and key not in _COMMON for section, key in self.given):  # somebody means one
             later = [advice for advice in later if advice.section != "denoiser"]
+        alike = all(are_comparable(self.typed.denoiser.name, rival) for rival in self.typed.denoiser.rival_names)
         others = any(
-            (section in _OTHERS and (section, key) not in _ALIKE) or key in ("rivals", "opening")
+            (section in _OTHERS and (section, key) not in _ALIKE) or key == "opening" or (key == "rivals" and alike)
             for section, key in self.given
         )
-        names = [str(advice.value) for advice in later if (advice.section, advice.key) == _DENOISER]
-        name = names[0] if names else self.typed.denoiser.name
+        name = next((str(a.value) for a in later if (a.section, a.key) == _DENOISER), self.typed.denoiser.name)
         # Where another algorithm is meant, or the usual one, nothing falls; and where it does, it has no rivals.
         usual = others or not _facts(name).falls(self.typed.denoiser)
         falls = not usual and any((advice.section, advice.key) == _FALL for advice in later)
