@@ -125,7 +125,7 @@ class DenoiserSettings(Choice):
     rivals: str | None = setting(
         None,
         "other denoisers, separated by commas, that the search for sigma may choose instead, judged by data that no "
-        "step uses; where sigma falls, of any kind, each with a search of its own; for volumes it does so if none is given",
+        "step uses; where sigma falls, of any kind, each with a search of its own; volumes have some if none is given",
     )
     along: Literal["z", "y", "x", "all"] | None = setting(
         None,
