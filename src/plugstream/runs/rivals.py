@@ -80,8 +80,14 @@ def heat_margin(n_data: int) -> float:
 
 
 def make_entrants(settings: Settings, name: str, denoiser: Denoiser) -> list[Rival]:
-    """A rival of the settings' denoiser, with what is known of both on the average, once for each sigma to try."""
+    """A rival of the settings' denoiser, with what is known of both on the average, once for each sigma to try.
+
+    Where sigma falls, the search finds the weight of its prior, and its sigma falls as that of the settings' denoiser.
+    """
     own = settings.denoiser.name
+    if settings.algorithm.fall is not None:
+        weights = is_weight(name) - is_weight(own)
+        return [Rival(name, denoiser, _FALLING**weights, 0.5**weights)]
     if (own, name) in _OTHERS:
         factor, power, spread, rounds = _OTHERS[own, name]
         unit = 1 - power / 2
@@ -91,15 +97,6 @@ def make_entrants(settings: Settings, name: str, denoiser: Denoiser) -> list[Riv
     (a, u), (b, v) = (_SIGMAS.get(one, (1.0, 1.0)) for one in (own, name))
     power = v / u
     return [Rival(name, denoiser, b * white / (a * white) ** power, power, _EVEN.get((own, name), 0.0) * white)]
-
-
-def falling_entrant(settings: Settings, name: str, denoiser: Denoiser) -> Rival:
-    """A rival whose sigma falls as that of the settings' denoiser does: as a level of noise, or its root for a weight.
-
-    The search finds the weight of its prior; sigma says from where on, and how long steps become.
-    """
-    weights = is_weight(name) - is_weight(settings.denoiser.name)
-    return Rival(name, denoiser, _FALLING**weights, 0.5**weights)
 
 
 def advise_rival(image: ImageSpace, device: str, threads: float) -> tuple[Advice | None, str]:

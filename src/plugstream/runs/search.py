@@ -29,15 +29,7 @@ from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Chosen, FoundStep, Note, Trial, Views
 from plugstream.runs.measuring import held_out_views, usable_views
 from plugstream.runs.parts import goes_by_lipschitz
-from plugstream.runs.rivals import (
-    are_comparable,
-    falling_entrant,
-    heat_margin,
-    heat_share,
-    heat_steps,
-    make_entrants,
-    race_steps,
-)
+from plugstream.runs.rivals import are_comparable, heat_margin, heat_share, heat_steps, make_entrants, race_steps
 from plugstream.scans.scan import Scan
 from plugstream.settings import Settings, is_weight, share_of_range
 from plugstream.solver.result import Progress, Turn
@@ -190,10 +182,9 @@ def make_race(
     race = (algorithm, judges, steps, patient, judge, growing, expected, pull)
     if not names:
         return SigmaRace(*race) if fall is None else FallingSearch(*race, fall)
-    pairs = list(zip(names, rivals, strict=True))
+    entrants = [e for one, denoiser in zip(names, rivals, strict=True) for e in make_entrants(settings, one, denoiser)]
     if fall is not None:
-        return FallingHeat(*race, fall, rivals=tuple(falling_entrant(settings, *pair) for pair in pairs))
-    entrants = [entrant for pair in pairs for entrant in make_entrants(settings, *pair)]
+        return FallingHeat(*race, fall, rivals=tuple(entrants))
     model = algorithm.fidelity.model
     count = len(judges) * math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
     margin = heat_margin(max(1, round(count if judge is None else count * SHARE)))
