@@ -6,7 +6,6 @@ Without a GPU the kernels run on the CPU, thread by thread.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,9 +27,8 @@ LEVELS = 5  # of the tree of a group of 32 blocks
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> CpuWarps:
-    folder: Path = tmp_path_factory.mktemp("kernels")
-    return CpuWarps(cuda_kernels.read_source(PROFILE, (99, 99)), folder)
+def kernels() -> CpuWarps:
+    return CpuWarps(cuda_kernels.read_source(PROFILE, (99, 99)))
 
 
 def noisy(height: int, width: int, count: int = 1) -> Tensor:
@@ -172,11 +170,9 @@ def test_many_images_go_some_at_a_time_each_with_its_sigma(monkeypatch):
 @needs_compiler
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("size", [4, 16, 32])
-def test_filtered_groups_are_those_of_the_torch_form(tmp_path, size, first):
+def test_filtered_groups_are_those_of_the_torch_form(size, first):
     """Blocks close together, of which many overlap, with noise of their own in two images."""
-    kernels = CpuWarps(
-        cuda_kernels.read_source(replace(PROFILE, radius=6, group1=size, group2=size), (99, 99)), tmp_path
-    )
+    kernels = CpuWarps(cuda_kernels.read_source(replace(PROFILE, radius=6, group1=size, group2=size), (99, 99)))
     z = noisy(15, 14, 2)
     basic = z.mean((1, 2), keepdim=True) + 0.7 * (z - z.mean((1, 2), keepdim=True))
     sigma = torch.tensor([0.1, 0.03])

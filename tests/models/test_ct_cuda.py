@@ -22,9 +22,8 @@ NOT_GATHERED = {"curved fan", "curved cone"}
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> CpuKernels:
-    together = "gather_even_cells", "gather_uneven_cells"
-    return CpuKernels(read_source(), tmp_path_factory.mktemp("kernels"), together)
+def kernels() -> CpuKernels:
+    return CpuKernels(read_source(), ("gather_even_cells", "gather_uneven_cells"))
 
 
 def compare(projector: ct_cuda.CudaProjector, lead: tuple[int, ...], views: list[int]) -> float:
