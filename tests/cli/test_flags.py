@@ -148,9 +148,9 @@ def actions(command: str) -> Iterator[argparse.Action]:
 
 
 def values_for(number: int, flags: int) -> list[tuple[str, str]]:
-    """The values to try with a flag: all of them, or usually a sixth, and of many flags an eighteenth; others for the
-    next flag."""
-    part = effort(18 if flags > 40 else 6, 1)
+    """The values to try with a flag: all of them, or usually a sixth, a twelfth of many flags, and one of very many;
+    others for the next flag."""
+    part = effort(25 if flags > 40 else 12 if flags > 12 else 6, 1)
     return list(VALUES.items())[number % part :: part]
 
 
