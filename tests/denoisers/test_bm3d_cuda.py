@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cuda_on_cpu import needs_compiler
 from cuda_warps_on_cpu import CpuWarps
+from effort import effort, thorough
 from plugstream.base.errors import InputError
 from plugstream.denoisers.bm3d import BM3D, cuda_form, cuda_kernels, reference
 from plugstream.denoisers.bm3d.profile import PROFILES, Profile
@@ -167,9 +168,10 @@ def test_many_images_go_some_at_a_time_each_with_its_sigma(monkeypatch):
     assert seen == [3, 3, 1]
 
 
+@thorough
 @needs_compiler
 @pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("size", [4, 16, 32])
+@pytest.mark.parametrize("size", effort([4, 32], [4, 16, 32]))
 def test_filtered_groups_are_those_of_the_torch_form(size, first):
     """Blocks close together, of which many overlap, with noise of their own in two images."""
     kernels = CpuWarps(cuda_kernels.read_source(replace(PROFILE, radius=6, group1=size, group2=size), (99, 99)))
