@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import fields, replace
 
 import numpy as np
@@ -53,10 +54,16 @@ def run(race, state=None, until=lambda state: state.ended):
     return state
 
 
+@functools.cache
+def run_through(*rivals, **how):
+    """The last state of a race, computed once for all tests that compare with it."""
+    return run(make_race(*rivals, **how))
+
+
 @pytest.mark.parametrize("patient", [False, True])
 def test_the_better_prior_wins_and_the_race_goes_on_with_it(patient):
     race = make_race(BAD, (GOOD, 1.5), patient=patient)
-    alone, state = run(make_race(patient=patient)), run(race)
+    alone, state = run_through(patient=patient), run(race)
     assert (state.choice, race.rivals[state.choice - 1].name) == (2, "rival 1")
     assert state.misfit < alone.misfit
     assert float((state.image.flatten() - TRUTH).norm()) < 0.7 * float((alone.image.flatten() - TRUTH).norm())
@@ -95,13 +102,13 @@ def test_a_heat_is_the_few_lines_that_it_is_said_to_be(patient):
 
 
 def test_its_own_denoiser_stays_unless_a_rival_is_better_by_the_margin():
-    assert run(make_race(BAD)).choice == 0
-    assert run(make_race(ZERO)).choice == 0  # itself
-    heat = run(make_race(GOOD)).heat
+    assert run_through(BAD).choice == 0
+    assert run_through(ZERO).choice == 0  # itself
+    heat = run_through(GOOD).heat
     gain = 1 - heat[1] / heat[0]
     assert gain > 0
-    assert run(make_race(GOOD, margin=1.01 * gain)).choice == 0
-    assert run(make_race(GOOD, margin=0.99 * gain)).choice == 1
+    assert run_through(GOOD, margin=1.01 * gain).choice == 0
+    assert run_through(GOOD, margin=0.99 * gain).choice == 1
 
 
 def test_below_the_sigma_where_both_are_as_good_a_rival_may_be_worse_by_the_margin():
@@ -121,7 +128,7 @@ def test_below_the_sigma_where_both_are_as_good_a_rival_may_be_worse_by_the_marg
 @pytest.mark.parametrize("patient", [False, True])
 def test_where_its_own_denoiser_stays_the_rounds_are_those_of_the_race_for_sigma_alone(patient):
     race = make_race(BAD, patient=patient)
-    state, alone = run(race), run(make_race(patient=patient))
+    state, alone = run(race), run_through(patient=patient)
     assert (state.sigma, state.rounds, state.used, state.misfit) == (
         alone.sigma,
         alone.rounds,
@@ -134,8 +141,8 @@ def test_where_its_own_denoiser_stays_the_rounds_are_those_of_the_race_for_sigma
 
 
 def test_an_image_that_is_not_finite_never_wins():
-    assert run(make_race(NAN)).choice == 0
-    assert run(make_race(NAN, GOOD)).choice == 2
+    assert run_through(NAN).choice == 0
+    assert run_through(NAN, GOOD).choice == 2
     broken = make_race(GOOD, own=ZERO)
     state = run(broken, until=lambda state: state.entrant is not None)
     own = replace(broken, algorithm=replace(broken.algorithm, denoiser=NAN))
@@ -217,7 +224,7 @@ def test_a_rival_that_must_prove_itself_wins_with_the_best_of_its_sigmas_and_mor
 def test_a_rival_that_does_not_prove_itself_leaves_the_race_as_if_it_had_not_been_there():
     """It is ahead in the heat, and worse once it has looked for a sigma of its own."""
     race = other_race(good_then_bad(GOOD, 4), factors=(1.5,))
-    state, alone = run(race), run(make_race())
+    state, alone = run(race), run_through()
     assert state.leader == 1
     assert state.heat[1] < state.heat[0] <= state.proof
     assert (state.choice, state.sigma, state.misfit) == (0, alone.sigma, state.heat[0])

@@ -18,12 +18,11 @@ from plugstream.base.errors import InputError
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory):
+def kernels():
     """Of either precision."""
     if shutil.which("g++") is None:
         pytest.skip("no g++ to compile CUDA kernels for the CPU")
-    folder, together = tmp_path_factory.mktemp("kernels"), ("orthonormalize",)
-    return {dtype: CpuKernels(read_source(dtype), folder, together) for dtype in (torch.complex64, torch.complex128)}
+    return {dtype: CpuKernels(read_source(dtype), ("orthonormalize",)) for dtype in (torch.complex64, torch.complex128)}
 
 
 class Matrix:

@@ -51,7 +51,7 @@ def test_it_prints_a_table_draws_a_picture_and_writes_json(pictures, tmp_path, c
 
 
 def test_a_guide_makes_nlm_averaged_by_construction(pictures, tmp_path, capsys):
-    words = ["certify", "--denoiser", "nlm", "--sigma", "0.1", "--images", str(pictures), *QUICK]
+    words = ["certify", "--denoiser", "nlm", "--sigma", "0.1", "--images", str(pictures), *QUICK, "--products", "3"]
     assert main([*words, "--nlm-guide", "camera", "--out", str(tmp_path / "a")]) == 0
     assert "nlm, with camera as its guide" in capsys.readouterr().out
     told = json.loads((tmp_path / "a" / "certificate.json").read_text())

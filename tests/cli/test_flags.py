@@ -148,9 +148,9 @@ def actions(command: str) -> Iterator[argparse.Action]:
 
 
 def values_for(number: int, flags: int) -> list[tuple[str, str]]:
-    """The values to try with a flag: all of them, or usually a sixth, and of many flags an eighteenth; others for the
-    next flag."""
-    part = effort(18 if flags > 40 else 6, 1)
+    """The values to try with a flag: all of them, or usually a sixth, a twelfth of many flags, and one of very many;
+    others for the next flag."""
+    part = effort(25 if flags > 40 else 12 if flags > 12 else 6, 1)
     return list(VALUES.items())[number % part :: part]
 
 
@@ -209,8 +209,8 @@ def test_an_empty_path_is_refused_wherever_there_is_one(tmp_path, monkeypatch, c
 )
 def test_hostile_values_of_what_is_chosen(place, tmp_path, monkeypatch, capfd, choice):
     """The flags that only this denoiser, loss or gradient has."""
-    base = set(flags_of([]))
-    new = [flag for flag in flags_of(choice) if flag not in base]
+    base = set(flags_of(()))
+    new = [flag for flag in flags_of(tuple(choice)) if flag not in base]
     words = [*BASES["reconstruct"], *choice]
     tried = [
         (f"{flag} {name}", [*words, f"{flag}={value}"])
@@ -220,7 +220,8 @@ def test_hostile_values_of_what_is_chosen(place, tmp_path, monkeypatch, capfd, c
     try_all(place, tmp_path, monkeypatch, capfd, "reconstruct", iter([("alone", words), *tried]))
 
 
-def flags_of(choice: list[str]) -> list[str]:
+@functools.cache
+def flags_of(choice: tuple[str, ...]) -> list[str]:
     """The flags that 'reconstruct --help' shows with these words."""
     parser, module = _Parser(prog="plugstream"), _module("reconstruct")
     add_settings(

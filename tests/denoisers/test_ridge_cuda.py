@@ -33,11 +33,11 @@ def away(found: Tensor, exact: Tensor, z: Tensor) -> Tensor:
 
 
 @needs_compiler
-def test_a_step_is_that_of_the_torch_form(tmp_path):
+def test_a_step_is_that_of_the_torch_form():
     """One image of two tiles, one of which the border cuts, by two blocks; filters of 9 x 9 reach over the corners."""
     ridges = some_ridges(9)
     z = torch.rand(1, 1, 9, 35, generator=torch.Generator().manual_seed(1))
-    kernels = CpuWarps(ridge_cuda.read_source(16, 2), tmp_path)
+    kernels = CpuWarps(ridge_cuda.read_source(16, 2))
     found, near = ridge_cuda.Solver(ridges, 1e-9, 0, kernels)(z, 0.1, None)
     want, _ = prox(some_ridges(9).double().at(torch.tensor([0.1])), z.double(), 0.0, 1, patience=1)
     assert near is not None
@@ -47,14 +47,14 @@ def test_a_step_is_that_of_the_torch_form(tmp_path):
 
 @thorough
 @needs_compiler
-def test_each_image_reaches_the_tolerance_from_any_start(tmp_path):
+def test_each_image_reaches_the_tolerance_from_any_start():
     """Three images for two blocks: with noise of its own, with none, and a constant one."""
     ridges = some_ridges()
     rng = torch.Generator().manual_seed(2)
     z, start = torch.rand(2, 3, 1, 8, 12, generator=rng) - 5
     z[2] = 3.25
     levels = torch.tensor([0.1, 0.0, 0.1])
-    kernels = CpuWarps(ridge_cuda.read_source(16, 2), tmp_path)
+    kernels = CpuWarps(ridge_cuda.read_source(16, 2))
     solver = ridge_cuda.Solver(ridges, 1e-3, 40, kernels)
     exact, _ = prox(some_ridges().double().at(levels[:1].double()), z[:1].double(), 1e-8, 500, patience=200)
     for begin in (None, start):

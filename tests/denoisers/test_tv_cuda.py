@@ -24,8 +24,8 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> CpuKernels:
-    return CpuKernels(tv_cuda.read_source(), tmp_path_factory.mktemp("kernels"), ("begin_twice", "descend_twice"))
+def kernels() -> CpuKernels:
+    return CpuKernels(tv_cuda.read_source(), ("begin_twice", "descend_twice"))
 
 
 def volume(shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
+import os
+import platform
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -106,33 +110,51 @@ extern "C" void run_together(void (*kernel)(Problem, const float*, float*), cons
 """
 
 
+_FLAGS = [
+    "-std=c++17",
+    "-O1",  # which compiles in two thirds of the time of -O2, and tests run small problems
+    "-U_FORTIFY_SOURCE",  # which takes a jump to another stack for a mistake
+    "-ffp-contract=off",
+    "-shared",
+    "-fPIC",
+    "-w",
+    "-fsanitize-undefined-trap-on-error",
+]
+COMPILED = Path(__file__).parents[2] / "build" / "cuda-on-cpu"
+"""What was compiled, by a hash of all that it is made of, for several test files and for the next time."""
+
+
+@functools.cache
+def _compiler() -> str:
+    """Which compiler this is, and for what."""
+    said = subprocess.run(["g++", "--version"], check=True, timeout=60, capture_output=True, text=True).stdout
+    return platform.machine() + said
+
+
+def _compile(text: str) -> Path:
+    """The library of this text; two processes may make it at once, and no one sees half of it."""
+    everything = "\n".join([_compiler(), *_FLAGS, text])
+    library = COMPILED / f"{hashlib.sha256(everything.encode()).hexdigest()}.so"
+    if not library.exists():
+        COMPILED.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=COMPILED) as folder:
+            code, made = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
+            code.write_text(text)
+            subprocess.run(["g++", *_FLAGS, "-o", str(made), str(code)], check=True, timeout=120)
+            os.replace(made, library)
+    return library
+
+
 class CpuKernels:
     """Launches kernels on the CPU, with the call of `plugstream.base.cuda_source.CudaKernels`.
 
-    Arguments: source; folder for what is compiled; together, the kernels that synchronise threads. Every thread of a
-    block must reach the same barriers and shuffles.
+    Arguments: source; together, the kernels that synchronise threads. Every thread of a block must reach the same
+    barriers and shuffles.
     """
 
-    def __init__(
-        self, source: str, folder: Path, together: tuple[str, ...] = (), *, shim: str = SHIM, run: str = RUN
-    ) -> None:
+    def __init__(self, source: str, together: tuple[str, ...] = (), *, shim: str = SHIM, run: str = RUN) -> None:
         self._together = together
-        text = shim + source + run
-        name = hashlib.sha256(text.encode()).hexdigest()[:16]
-        code, library = folder / f"{name}.cpp", folder / f"{name}.so"
-        code.write_text(text)
-        flags = [
-            "-std=c++17",
-            "-O2",
-            "-U_FORTIFY_SOURCE",  # which takes a jump to another stack for a mistake
-            "-ffp-contract=off",
-            "-shared",
-            "-fPIC",
-            "-w",
-            "-fsanitize-undefined-trap-on-error",
-        ]
-        subprocess.run(["g++", *flags, "-o", str(library), str(code)], check=True, timeout=120)
-        self._library = ctypes.CDLL(str(library))
+        self._library = ctypes.CDLL(str(_compile(shim + source + run)))
 
     def launch(
         self,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from cuda_on_cpu import CpuKernels
 
 SHIM = r"""
@@ -178,5 +176,5 @@ extern "C" void run(Kernel which, const unsigned* sizes, const Problem* given, c
 class CpuWarps(CpuKernels):
     """Launches kernels of one-dimensional blocks on the CPU, all threads of a grid at once."""
 
-    def __init__(self, source: str, folder: Path) -> None:
-        super().__init__(source, folder, shim=SHIM, run=RUN)
+    def __init__(self, source: str) -> None:
+        super().__init__(source, shim=SHIM, run=RUN)

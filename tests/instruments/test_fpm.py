@@ -55,15 +55,16 @@ def test_a_smear_is_simulated_described_and_reconstructed(tmp_path, monkeypatch,
 def test_who_says_that_nothing_is_refined_is_not_asked_for_what_was_advised(tmp_path, monkeypatch, capsys):
     """`--refine none` takes the advised steps of refining away as well, and a search for sigma begins."""
     monkeypatch.chdir(tmp_path)
-    assert main(["simulate", "known.zarr", "--instrument", "fpm", *SMALL, "--photons", "1e6"]) == 0
+    assert main(["simulate", "known.zarr", "--instrument", "fpm", *SMALL, "--leds", "5", "--photons", "1e6"]) == 0
     known = open_scan("known.zarr")
     save_scan(
         MemoryScan(known.read(), replace(known.instrument, calibrated=False), columns=dict(known.columns)), "s.zarr"
     )
     capsys.readouterr()
-    assert main(["reconstruct", "s.zarr", "--search", "20", "--out", "no", *QUICK]) == 2
+    assert main(["reconstruct", "s.zarr", "--search", "20", "--iterations", "40", "--out", "no", *QUICK]) == 2
     assert "use --refine none, or use --search none" in capsys.readouterr().err
-    assert main(["reconstruct", "s.zarr", "--search", "20", "--refine", "none", "--out", "run", *QUICK]) == 0
+    search = ["--search", "20", "--refine", "none", "--iterations", "40"]
+    assert main(["reconstruct", "s.zarr", *search, "--out", "run", *QUICK]) == 0
     assert "search for it" in capsys.readouterr().err
     assert not list((tmp_path / "run").glob("refined-*"))
 

@@ -21,7 +21,7 @@ from small_run import main, same_run
 
 CT = ["--instrument", "ct", "--size", "16", "--views", "24", "--order", "golden", "--photons", "1e6"]
 RUN = ["--sigma", "2", "--momentum", "none", "--sampler", "all", "--threads", "1"]
-RUN += ["--checkpoint", "0", "--preview", "0", "--iterations", "150"]
+RUN += ["--checkpoint", "0", "--preview", "0", "--iterations", "60"]
 
 
 @pytest.fixture(scope="module")

@@ -290,12 +290,12 @@ def test_only_whoever_has_a_key_delivers_a_view(tmp_path, keys):
         thread.start()
         for key in (None, others, mixed):
             with pytest.raises(InputError, match="nobody answered at"):
-                send_scan(scan, address, key=key, timeout=0.7)
+                send_scan(scan, address, key=key, timeout=0.4)
             assert not out.exists()
         end = time.monotonic() + LIMIT
         while not receiver.counts["unauthorised"] and time.monotonic() < end:  # it may take longer to be turned away
             with pytest.raises(InputError, match="nobody answered at"):
-                send_scan(scan, address, key=mixed, timeout=0.7)
+                send_scan(scan, address, key=mixed, timeout=0.4)
         assert receiver.counts["unauthorised"] > 0
         with pytest.raises(KeyboardInterrupt):
             send_scan(scan, address, key=right, name="scan", token=TOKEN, window=1, progress=break_off)

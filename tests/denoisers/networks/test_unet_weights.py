@@ -32,12 +32,12 @@ def test_on_bsd68_they_do_what_their_card_says(profile, shared_data):
     card = load_unet(FOLDER / f"unet-{profile}.safetensors")[1]["psnr_bsd68"]
     for noise_level, least in (("15", 31.62), ("25", 29.15), ("50", 26.2)):
         assert card[noise_level] >= least
-    gains = []
+    gains, network = [], UNet(profile)
     for file in files:
-        clean = load_picture(file)[:160, :160]
+        clean = load_picture(file)[:112, :112]
         for level in (15 / 255, 50 / 255):
             z = clean + level * torch.randn(clean.shape, generator=noise)
-            errors = [(denoiser(z, level) - clean).square().mean() for denoiser in (UNet(profile), ps.BM3D())]
+            errors = [(denoiser(z, level) - clean).square().mean() for denoiser in (network, ps.BM3D())]
             gains.append(float(-10 * torch.log10(errors[0] / errors[1])))
     assert min(gains) > -0.1
     assert sum(gains) / len(gains) > 0.3
@@ -45,9 +45,10 @@ def test_on_bsd68_they_do_what_their_card_says(profile, shared_data):
 
 def test_a_constant_picture_and_a_black_one_hardly_change():
     for profile in PROFILES:
+        network = UNet(profile)
         for value in (0.0, 0.5, 1.0):
-            z = torch.full((40, 48), value)
-            out = UNet(profile)(z, 0.05)
+            z = torch.full((24, 32), value)
+            out = network(z, 0.05)
             assert float((out - z).abs().max()) < 0.02
             assert float((out - z).square().mean().sqrt()) < 0.005
 

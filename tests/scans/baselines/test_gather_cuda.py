@@ -34,8 +34,8 @@ BEAMS: dict[str, tuple[Rays, Voxels]] = {
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> CpuKernels:
-    return CpuKernels(gather_cuda.read_source(), tmp_path_factory.mktemp("kernels"))
+def kernels() -> CpuKernels:
+    return CpuKernels(gather_cuda.read_source())
 
 
 def amid_nan(rows: torch.Tensor) -> torch.Tensor:

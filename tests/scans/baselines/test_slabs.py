@@ -28,15 +28,15 @@ BEAMS: dict[str, tuple[Rays, Voxels]] = {
     "short fan": (fan_beam(SHORT, 79, 1.5 * VOXEL, **FAN), FLAT),
     "stack": (parallel_beam(np.arange(30) * np.pi / 30, (13, 43), VOXEL), SOLID),
     "stack between rows": (parallel_beam(np.arange(30) * np.pi / 30, (11, 43), 1.3 * VOXEL), SOLID),
-    "cone": (cone_beam(np.arange(36) * 5 * TURN, (27, 50), 1.5 * VOXEL, middle=12.0, **CONE), SOLID),
-    "short cone": (cone_beam(SHORT[::3], (27, 50), 1.5 * VOXEL, **CONE), SOLID),
-    "rolled cone": (cone_beam(SHORT[::3], (27, 50), 1.5 * VOXEL, **CONE).roll_detector(0.01), SOLID),
+    "cone": (cone_beam(np.arange(18) * 10 * TURN, (27, 50), 1.5 * VOXEL, middle=12.0, **CONE), SOLID),
+    "short cone": (cone_beam(SHORT[::6], (27, 50), 1.5 * VOXEL, **CONE), SOLID),
+    "rolled cone": (cone_beam(SHORT[::6], (27, 50), 1.5 * VOXEL, **CONE).roll_detector(0.01), SOLID),
 }
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> CpuKernels:
-    return CpuKernels(gather_cuda.read_source(), tmp_path_factory.mktemp("kernels"))
+def kernels() -> CpuKernels:
+    return CpuKernels(gather_cuda.read_source())
 
 
 @pytest.fixture
