@@ -13,9 +13,11 @@ from effort import effort
 from plugstream import open_scan
 from plugstream.cli import command_parser
 from plugstream.cli.common import draft_of
+from plugstream.denoisers import NLM
 from plugstream.runs import commands
 from plugstream.runs.advice import advised_settings
 from plugstream.runs.replay import replay
+from plugstream.runs.rivals import make_entrants
 from small_run import SMALL, main
 
 Net = torch.nn.Identity  # a network in a file of a user's own
@@ -68,6 +70,16 @@ def test_a_run_that_is_stopped_goes_on_to_the_bit(scan, whole, tmp_path, stored)
         assert main(["resume", str(out)]) == 0
         assert (out / "result.npy").read_bytes() == (whole / "result.npy").read_bytes()
         assert settings_of(out)["algorithm"] == settings_of(whole)["algorithm"]
+
+
+@pytest.mark.parametrize("names", [("bm3d", "tv"), ("tv", "tv-anisotropic"), ("bm3d", "nlm")])
+def test_sigma_of_a_rival_is_the_same_from_whichever_one_comes(names):
+    def sigma_of(own, other, sigma):
+        typed = ["scan.zarr", "--denoiser", own, "--rivals", other, "--fall", "4", "--sigma", "0.1"]
+        settings = draft_of(command_parser("reconstruct", typed).parse_args(typed)).settings
+        return make_entrants(settings, other, NLM())[0].sigma(sigma)
+
+    assert sigma_of(*reversed(names), sigma_of(*names, 0.08)) == pytest.approx(0.08)
 
 
 @pytest.mark.parametrize("names", [("nlm", "tv", "bm3d"), ("tv", "nlm")])

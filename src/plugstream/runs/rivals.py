@@ -86,8 +86,8 @@ def make_entrants(settings: Settings, name: str, denoiser: Denoiser) -> list[Riv
     """
     own = settings.denoiser.name
     if settings.algorithm.fall is not None:
-        weights = is_weight(name) - is_weight(own)
-        return [Rival(name, denoiser, _FALLING**weights, 0.5**weights)]
+        factor, power = {0: (1.0, 1.0), 1: (_FALLING, 0.5), -1: (_FALLING**-2, 2.0)}[is_weight(name) - is_weight(own)]
+        return [Rival(name, denoiser, factor, power)]
     if (own, name) in _OTHERS:
         factor, power, spread, rounds = _OTHERS[own, name]
         unit = 1 - power / 2
