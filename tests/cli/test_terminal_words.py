@@ -25,7 +25,11 @@ MISSING = [
     (["denoise", "a.png", "b.png", "--sigma", "0.1"], "there is no picture at a.png"),
     (["train", "ridge", "pictures", "a.safetensors"], "there is no folder pictures"),
     (["reconstruct", "scan.zarr"], "scan.zarr is not a scan: no Zarr v3 group can be read there"),
-    (["verify", "text.txt"], "text.txt is not a scan: neither a folder nor a zip file"),
+    (
+        ["verify", "text.txt"],
+        "text.txt is not a scan: neither a folder nor a zip file; 'plugstream import' makes one of a recording, "
+        "'plugstream follow' of one that still grows",
+    ),
     (
         ["reconstruct", "new.zarr", "--out", "scan.zarr"],
         "the output scan.zarr exists already; choose another with --out",

@@ -65,7 +65,8 @@ def _check_kind(command: str, place: str) -> None:
     if command in _SCANS and os.path.isdir(place) and not group:
         raise InputError(f"{place} is not a scan: no Zarr v3 group can be read there")
     if command in _SCANS and os.path.isfile(place) and not zipfile.is_zipfile(place):
-        raise InputError(f"{place} is not a scan: neither a folder nor a zip file")
+        instead = "'plugstream import' makes one of a recording, 'plugstream follow' of one that still grows"
+        raise InputError(f"{place} is not a scan: neither a folder nor a zip file; {instead}")
 
 
 def _check_output(arguments: Sequence[str]) -> None:

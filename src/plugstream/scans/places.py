@@ -201,7 +201,7 @@ class ZipFiles:
                 members = archive.infolist()
         # NotImplementedError is zipfile's for a kind of zip that it does not know.
         except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
-            raise InputError(f"{path} is not a scan: neither a folder nor a zip file ({error})") from error
+            raise InputError(f"{path} is not a scan: neither a folder nor a zip file ({error}); import it") from error
         if any(m.flag_bits & 1 or m.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for m in members):
             raise InputError(f"{path} is encrypted, or compressed by another method than deflate; zip it again")
         unpacked, packed = sum(member.file_size for member in members), path.stat().st_size
