@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import signal
@@ -70,18 +69,6 @@ def _same_numbers(request: pytest.FixtureRequest) -> None:
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(seed)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _directions_known() -> Iterator[None]:
-    """A thousand models have one of a few geometries, whose plane waves, a function of three numbers, are counted once.
-
-    That is a twentieth of a small run. What tests the function itself imports it, and calls it every time."""
-    from plugstream.models import born_expansion
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(born_expansion, "choose_directions", functools.cache(born_expansion.choose_directions))
-        yield
 
 
 @pytest.fixture

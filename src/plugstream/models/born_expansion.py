@@ -13,6 +13,7 @@ Only NumPy and SciPy are needed here, and everything is in double precision.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,7 @@ def _nearest(points: Real, grid: Grid) -> tuple[int, float]:
     return best, least
 
 
+@lru_cache(maxsize=256)  # models are built again for parts of the same views: a twentieth of a small run
 def choose_directions(ka: float, kr: float | None, tol: float) -> Directions | None:
     r"""The fewest plane waves that give the field of every source at k R >= kr to a relative `tol` on the disc.
 
