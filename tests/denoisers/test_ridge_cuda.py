@@ -33,10 +33,11 @@ def away(found: Tensor, exact: Tensor, z: Tensor) -> Tensor:
 
 
 @needs_compiler
-def test_a_step_is_that_of_the_torch_form():
-    """One image of two tiles, one of which the border cuts, by two blocks; filters of 9 x 9 reach over the corners."""
+@pytest.mark.parametrize("width", [35, 67])
+def test_a_step_is_that_of_the_torch_form(width):
+    """One image of two or three tiles by two blocks; a border cuts the last, and filters of 9 x 9 reach over it."""
     ridges = some_ridges(9)
-    z = torch.rand(1, 1, 9, 35, generator=torch.Generator().manual_seed(1))
+    z = torch.rand(1, 1, 9, width, generator=torch.Generator().manual_seed(1))
     kernels = CpuWarps(ridge_cuda.read_source(16, 2))
     found, near = ridge_cuda.Solver(ridges, 1e-9, 0, kernels)(z, 0.1, None)
     want, _ = prox(some_ridges(9).double().at(torch.tensor([0.1])), z.double(), 0.0, 1, patience=1)
@@ -88,17 +89,16 @@ def test_no_sum_of_units_overflows():
     assert ridge_cuda._UNITS <= 2**22  # the last bits of 1.5 2^23 plus a number of units
 
 
-def test_tables_of_a_known_level_are_kept_and_are_those_of_the_level(monkeypatch):
+def test_tables_of_a_known_level_are_kept_and_are_those_of_the_level():
     solver, cpu = ridge_cuda.Solver(ConvexRidge().ridges, 1e-4, 30), torch.device("cpu")
-    kept = solver._rows_of(0.1, 2, cpu)
-    assert solver._rows_of(0.1, 2, cpu) is kept
+    kept = solver._rows_of(0.1, 2, cpu, 0)
+    assert solver._rows_of(0.1, 2, cpu, 0) is kept
     assert all(torch.equal(row[None], solver._level_rows(torch.tensor([0.1]))) for row in kept)  # whatever is beside it
     torch.testing.assert_close(kept, solver._level_rows(torch.tensor([0.1, 0.1])), rtol=1e-5, atol=0)
-    assert not torch.equal(solver._rows_of(0.2, 2, cpu), kept)
-    monkeypatch.setattr(ridge_cuda, "stream_handle", lambda device: 7)
-    assert solver._rows_of(0.1, 2, cpu) is not kept  # another stream, where they may not be computed yet
+    assert not torch.equal(solver._rows_of(0.2, 2, cpu, 0), kept)
+    assert solver._rows_of(0.1, 2, cpu, 7) is not kept  # another stream, where they may not be computed yet
     for k in range(40):
-        solver._rows_of(0.01 * (k + 1), 1, cpu)
+        solver._rows_of(0.01 * (k + 1), 1, cpu, 0)
     assert len(solver._last_rows) == 16
 
 

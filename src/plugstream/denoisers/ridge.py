@@ -70,8 +70,18 @@ class ConvexRidge(Denoiser):
         self._patience = self.ridges.patience(tol)
         self.min_size = max(1, self.ridges.size // 2)
 
-    @torch.no_grad()
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        # Images of a loop come to a GPU again and again, which waits for all these lines.
+        if type(sigma) is float and sigma >= 0 and self.scale == 1 and (warm is None or warm.shape == image.shape):
+            fast = self._solver(image)
+            if fast is not None and (warm is None or ridge_cuda.takes(warm)):
+                out, near = fast(image, sigma, warm)
+                if near is None:
+                    return out, out
+        return self._denoise(image, sigma, warm)
+
+    @torch.no_grad()
+    def _denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None) -> tuple[Tensor, Tensor]:
         require_real(image, "ridge")
         if min(image.shape[-2:]) < self.min_size:
             raise InputError(

@@ -15,6 +15,11 @@ constexpr int COARSE = 20;                          // iterations that may be co
 constexpr int STEP = (2 * RATIOS + 1) * FILTERS, ROW = STEP + 5;
 constexpr float WHOLE = 12582912.0f;                // 1.5 2^23: added to a number, it leaves a whole one in the last bits
 
+struct Tile {                                       // and what is around it, of which each thread keeps its own pixels
+    int at[REGION];                                 // which pixel of the image; the complement where it is another tile's
+    float z[REGION], x[3][REGION];                  // without the mean; the last three images
+};
+
 struct Problem {
     int count, height, width, down, across;         // images; pixels; tiles
     int team, limit;                                // blocks that share an image; iterations
@@ -22,8 +27,8 @@ struct Problem {
     const float *z, *start;                         // (count, height, width)
     const float* rows;                              // (count, ROW): see ridge_cuda.py
     const uint4 *forward, *backward;                // filters as a warp reads them
-    float* x;                                       // (3, count, height, width): the last three images, without means
-    int* sums;                                      // the same: gradients in units
+    Tile* tiles;                                    // (teams, down, across), where a block has more than one
+    int* sums;                                      // (3, count, height, width): gradients in units
     double* parts;                                  // (teams, 5, team): what each block adds to a sum
     unsigned* arrived;                              // (teams + 1,), 0 before and after: of each team, and at the end
     float* out;                                     // (count, height, width)
@@ -68,6 +73,7 @@ struct Scratch {                                    // of a block
     int sums[REGION];                               // what the pixels of a tile give to those around
     float row[ROW];
     double each[2][THREADS / 32];
+    Tile tile;                                      // where a block has no more than one
 };
 
 struct Block {
@@ -85,19 +91,19 @@ __device__ static int mirrored(int place, int size) {
 
 enum Join { SUM, LARGEST };
 
-template <Join JOIN>
-__device__ static double join(double a, double b) { return JOIN == SUM ? a + b : fmax(a, b); }
+template <Join JOIN, class Number>
+__device__ static Number join(Number a, Number b) { return JOIN == SUM ? a + b : fmax(a, b); }
 
-template <Join JOIN>
-__device__ static double over_warp(double value) {
+template <Join JOIN, class Number>
+__device__ static Number over_warp(Number value) {
 #pragma unroll
     for (int apart = 16; apart > 0; apart /= 2) value = join<JOIN>(value, __shfl_xor_sync(0xFFFFFFFF, value, apart));
     return value;
 }
 
 // The sum over a block's threads, in a fixed order, or the largest of numbers >= 0, for all of them; of `also` the sum.
-template <Join JOIN>
-__device__ static double over_block(Scratch& s, double value, double* also = nullptr) {
+template <Join JOIN, class Number>
+__device__ static Number over_block(Scratch& s, Number value, Number* also = nullptr) {
     value = over_warp<JOIN>(value);
     if (also) *also = over_warp<SUM>(*also);
     __syncthreads();
@@ -106,11 +112,11 @@ __device__ static double over_block(Scratch& s, double value, double* also = nul
         if (also) s.each[1][threadIdx.x / 32] = *also;
     }
     __syncthreads();
-    double all[2] = {0, 0};
+    Number all[2] = {0, 0};
 #pragma unroll
     for (int k = 0; k < THREADS / 32; ++k) {
-        all[0] = join<JOIN>(all[0], s.each[0][k]);
-        if (also) all[1] += s.each[1][k];
+        all[0] = join<JOIN>(all[0], (Number)s.each[0][k]);
+        if (also) all[1] += (Number)s.each[1][k];
     }
     if (also) *also = all[1];
     return all[0];
@@ -150,53 +156,55 @@ __device__ static void for_own_pixels(const Problem& p, const Block& b, Function
         }
 }
 
-// Iterate k of a tile and around it, into shared memory; of the tile also into memory. Returns the squares of the tile's
-// share of the last residual, r = x - z + grad R(x).
-__device__ static double step(const Problem& p, Scratch& s, const Block& b, int k, int top, int left) {
-    constexpr int EACH = (REGION + THREADS - 1) / THREADS;
-    const long long numbers = (long long)p.count * p.height * p.width;
-    float* const next = p.x + k % 3 * numbers;
-    const float *const now = p.x + (k + 2) % 3 * numbers, *const before = p.x + (k + 1) % 3 * numbers;
-    const int* const sums = p.sums + (k + 2) % 3 * numbers;
-    int* const zero = p.sums + (k + 1) % 3 * numbers;
-    const float length = s.row[STEP], momentum = s.row[STEP + 1], unit = s.row[STEP + 2];
-    unsigned short* const halves = (unsigned short*)s.pixels;
-    long long at[EACH];
-    float here[EACH], last[EACH], z[EACH], given[EACH];
-    // All that is read first, so that no read waits for another.
-#pragma unroll
-    for (int e = 0; e < EACH; ++e) {
-        const int place = min((int)threadIdx.x + e * THREADS, REGION - 1);
-        const int y = top - BY + place / COLUMNS, x = left - BY + place % COLUMNS;
-        at[e] = ((long long)b.image * p.height + mirrored(y, p.height)) * p.width + mirrored(x, p.width);
-        z[e] = __ldg(p.z + at[e]);
-        if (k == 0) {
-            here[e] = p.start ? __ldg(p.start + at[e]) : z[e];
-        } else {
-            here[e] = __ldcg(now + at[e]);
-            last[e] = k == 1 ? here[e] : __ldcg(before + at[e]);
-            given[e] = (float)__ldcg(sums + at[e]);
-        }
+__device__ static Tile& tile_of(const Problem& p, Scratch& s, const Block& b, int tile) {
+    const int tiles = p.down * p.across;
+    return tiles == p.team ? s.tile : p.tiles[(long long)b.team * tiles + tile];
+}
+
+// A tile before its first iterate.
+__device__ static void begin(const Problem& p, const Block& b, Tile& tile, int top, int left) {
+    const float* const start = p.start ? p.start : p.z;
+    const long long first = b.image * ((long long)p.height * p.width);
+    for (int place = threadIdx.x; place < REGION; place += THREADS) {
+        const int i = place / COLUMNS - BY, j = place % COLUMNS - BY;
+        const bool own = i >= 0 && i < TALL && j >= 0 && j < WIDE && top + i < p.height && left + j < p.width;
+        const int at = mirrored(top + i, p.height) * p.width + mirrored(left + j, p.width);
+        tile.at[place] = own ? at : ~at;
+        tile.z[place] = p.z[first + at] - b.mean;
+        tile.x[1][place] = tile.x[2][place] = start[first + at] - b.mean;
     }
-    double squares = 0;
+}
+
+// Iterate k of a tile and around it, also in half precision. Returns the tile's share of the squares of the last residual,
+// r = x - z + grad R(x), of pixels in half precision.
+__device__ static float step(const Problem& p, Scratch& s, const Block& b, Tile& tile, int k) {
+    constexpr int EACH = (REGION + THREADS - 1) / THREADS;
+    const long long pixels = (long long)p.height * p.width, numbers = p.count * pixels;
+    const int* const sums = p.sums + (k + 2) % 3 * numbers + b.image * pixels;
+    int* const zero = p.sums + (k + 1) % 3 * numbers + b.image * pixels;
+    float* const next = tile.x[k % 3];
+    const float *const now = tile.x[(k + 2) % 3], *const before = tile.x[(k + 1) % 3];
+    const float length = k > 0 ? s.row[STEP] : 0.0f, momentum = s.row[STEP + 1], unit = s.row[STEP + 2];
+    unsigned short* const halves = (unsigned short*)s.pixels;
+    int at[EACH], given[EACH];
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) {                // all at once, so that no read waits for another
+        at[e] = tile.at[min((int)threadIdx.x + e * THREADS, REGION - 1)];
+        given[e] = k > 0 ? __ldcg(sums + max(at[e], ~at[e])) : 0;
+    }
+    float squares = 0;
 #pragma unroll
     for (int e = 0; e < EACH; ++e) {
         const int place = threadIdx.x + e * THREADS, i = place / COLUMNS, j = place % COLUMNS;
         if (place >= REGION) break;
-        const bool own = i >= BY && i < BY + TALL && j >= BY && j < BY + WIDE && top - BY + i < p.height &&
-                         left - BY + j < p.width;
-        float value = here[e] - b.mean;
-        if (k > 0) {
-            const float r = fmaf(given[e], unit, here[e] - (z[e] - b.mean));
-            value = fmaf(momentum, here[e] - last[e], fmaf(-length, r, here[e]));
-            if (own) squares += (double)r * r;
-        }
-        if (own) {
-            next[at[e]] = value;
-            zero[at[e]] = 0;
-        }
+        const float here = now[place], r = fmaf((float)given[e], unit, here - tile.z[place]);
+        const float value = fmaf(momentum, here - before[place], fmaf(-length, r, here)), scaled = value * b.scale;
+        next[place] = value;
         s.sums[place] = 0;
-        const float scaled = value * b.scale;
+        if (at[e] >= 0) {
+            zero[at[e]] = 0;
+            squares = fmaf(r * b.scale, r * b.scale, squares);
+        }
         const unsigned front = pack(scaled, 0.0f), rest = pack(scaled - unpack(front, false), 0.0f);
         const int to = i * 2 * PITCH + j;
         halves[to] = (unsigned short)front;
@@ -321,30 +329,31 @@ __device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
 }
 
 // Add what a tile gave to the image; what lies beyond a border goes to the pixel that it mirrors.
-__device__ static void give(const Problem& p, const Scratch& s, const Block& b, int k, int top, int left) {
-    int* const sums = p.sums + k % 3 * ((long long)p.count * p.height * p.width);
-    for (int place = threadIdx.x; place < REGION; place += THREADS) {
-        const int y = mirrored(top - BY + place / COLUMNS, p.height), x = mirrored(left - BY + place % COLUMNS, p.width);
-        if (s.sums[place]) atomicAdd(sums + ((long long)b.image * p.height + y) * p.width + x, s.sums[place]);
-    }
+__device__ static void give(const Problem& p, const Scratch& s, const Block& b, const Tile& tile, int k) {
+    const long long pixels = (long long)p.height * p.width;
+    int* const sums = p.sums + (k % 3 * p.count + b.image) * pixels;
+    for (int place = threadIdx.x; place < REGION; place += THREADS)
+        if (s.sums[place]) atomicAdd(sums + max(tile.at[place], ~tile.at[place]), s.sums[place]);
 }
 
 // The image whose squares of the residual are at most the goal, and whether there is one; else the last. The first
 // iterations are not fine, but for two that may find a good start, as long as the residual is large beside the error.
-__device__ static int iterate(const Problem& p, Scratch& s, Block& b, double goal, bool& near) {
+__device__ static int iterate(const Problem& p, Scratch& s, Block& b, float goal, bool& near) {
     bool fine = true, last = true, earlier = true;  // this iteration, the last one and the one before it
     for (int k = 0;; ++k, earlier = last, last = fine) {
         // The residual of x_(k-2) was found with x_(k-1). A NaN counts as near, which no iteration would cure.
-        double residual = 0, squares = 0;
+        float residual = 0, squares = 0;
         if (k >= 2)
             for (int rank = threadIdx.x; rank < p.team; rank += THREADS)
-                residual += __ldcg(&part_of(p, b, (k - 1) % 2, rank));
+                residual += (float)__ldcg(&part_of(p, b, (k - 1) % 2, rank));
         for (int tile = b.rank; tile < p.down * p.across; tile += p.team) {
             const int top = tile / p.across * TALL, left = tile % p.across * WIDE;
             const bool last_tile = tile + p.team >= p.down * p.across;
-            squares += step(p, s, b, k, top, left);
+            Tile& here = tile_of(p, s, b, tile);
+            if (k == 0) begin(p, b, here, top, left);
+            squares += step(p, s, b, here, k);
             if (tile == b.rank || last_tile) {
-                double sum = squares;
+                float sum = squares;
                 residual = over_block<SUM>(s, residual, &sum);
                 if (last_tile && threadIdx.x == 0) part_of(p, b, k % 2, b.rank) = sum;
             } else {
@@ -361,7 +370,7 @@ __device__ static int iterate(const Problem& p, Scratch& s, Block& b, double goa
             else
                 spread<false>(p, s, top, left);
             __syncthreads();
-            give(p, s, b, k, top, left);
+            give(p, s, b, here, k);
             if (!last_tile) __syncthreads();
         }
         meet(p, b);
@@ -415,8 +424,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) solve(Problem p, const 
         if (goal == 0 || s.row[STEP + 4] <= 0) {
             for_own_pixels(p, b, [&](long long at) { p.out[at] = p.z[at]; });
         } else {
-            const float* const x = p.x + iterate(p, s, b, goal, near) % 3 * (p.count * pixels);
-            for_own_pixels(p, b, [&](long long at) { p.out[at] = __ldcg(x + at) + b.mean; });
+            const int k = iterate(p, s, b, (float)(goal * b.scale * b.scale), near) % 3;
+            for (int tile = b.rank; tile < p.down * p.across; tile += p.team) {
+                const Tile& here = tile_of(p, s, b, tile);
+                for (int place = threadIdx.x; place < REGION; place += THREADS)
+                    if (here.at[place] >= 0) p.out[b.image * pixels + here.at[place]] = here.x[k][place] + b.mean;
+            }
         }
         if (b.rank == 0 && threadIdx.x == 0) p.near[b.image] = near;
     }

@@ -31,6 +31,7 @@ Numbers = NDArray[np.float64]
 _SIZE, _TALL, _WIDE = 9, 16, 32  # of filters, with zeros around smaller ones, and of a tile
 _RUNS = 4  # of 16 pixels, which a warp has
 _MOST_FILTERS = 64
+_REGION = (_TALL + _SIZE - 1) * (_WIDE + _SIZE - 1)  # pixels of a tile and around it, of which five numbers are kept
 _SMALL = 512 * 512  # numbers of images whose memory is kept
 _MOST_LEVELS = 16  # noise levels whose tables are remembered
 _LARGEST = 64.0  # slope in half precision, whose largest number is 65504
@@ -46,7 +47,7 @@ class Problem(ctypes.Structure):
         ("goal", ctypes.c_double),
         ("coarse", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in ("z", "start", "rows", "forward", "backward")),
-        *((name, ctypes.c_void_p) for name in ("x", "sums", "parts", "arrived", "out", "near")),
+        *((name, ctypes.c_void_p) for name in ("tiles", "sums", "parts", "arrived", "out", "near")),
     )
 
 
@@ -57,12 +58,13 @@ def read_source(filters: int, ratios: int) -> str:
 
 
 def takes(z: Tensor) -> bool:
-    """Whether the kernel takes these: float32 on CUDA, images of 8 x 8 or more."""
+    """Whether the kernel takes these: float32 on CUDA, images of 8 x 8 or more, without gradients."""
     return (
         z.is_cuda
         and z.dtype == torch.float32
+        and z.ndim >= 2
         and min(z.shape[-2:]) >= _SIZE - 1
-        and len(z) > 0
+        and z.numel() > 0
         and not forms.differentiated(z)
     )
 
@@ -160,23 +162,24 @@ def prior_rows(potential: RidgePotential, level: Tensor, filters: Filters) -> Te
 
 
 class _Memory:
-    """What a launch for images (N, 1, H, W) on a stream needs beside them, and its problem, with that filled in."""
+    """What a launch for images (..., H, W) on a stream needs beside them, and its problem, with that filled in."""
 
     def __init__(self, shape: torch.Size, device: torch.device, stream: int) -> None:
-        count, _, height, width = shape
+        count, (height, width) = shape[:-2].numel(), shape[-2:]
         down, across = forms.cover(height, _TALL), forms.cover(width, _WIDE)
         blocks = _processors(device)
         team = min(blocks, down * across)
         teams = min(count, blocks // team)
         self.blocks = team * teams
         self._parts = torch.empty(5 * self.blocks, dtype=torch.float64, device=device)
-        self._x = torch.empty((3, *shape), device=device)
-        self._sums = torch.empty(self._x.shape, dtype=torch.int32, device=device)
+        tiles = 0 if team == down * across else teams * down * across
+        self._tiles = torch.empty((tiles, 5, _REGION), dtype=torch.int32, device=device)
+        self._sums = torch.empty((3, *shape), dtype=torch.int32, device=device)
         self._arrived = torch.zeros(teams + 1, dtype=torch.int32, device=device)
         # Of the host, to which the GPU writes.
         self.near = torch.empty(count, dtype=torch.int32, pin_memory=device.type == "cuda")
         p = self.problem = Problem(count, height, width, down, across, team)
-        p.x, p.sums, p.parts = self._x.data_ptr(), self._sums.data_ptr(), self._parts.data_ptr()
+        p.tiles, p.sums, p.parts = self._tiles.data_ptr(), self._sums.data_ptr(), self._parts.data_ptr()
         p.arrived, p.near = self._arrived.data_ptr(), self.near.data_ptr()
 
 
@@ -199,20 +202,22 @@ class Solver:
         self._last_rows: OrderedDict[tuple[float, int, int], Tensor] = OrderedDict()
 
     def __call__(self, z: Tensor, level: float | Tensor, start: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The last image of each, (N, 1, H, W), and which reached the tolerance within `limit`, (N,); None if all did.
+        """The last image of each, like z, and which of the N reached the tolerance within `limit`, (N,); None if all.
 
         Images with a level of 0 come out as they are.
 
-        Arguments: z (N, 1, H, W); level, a number or (N,); start, from where to begin if not from z, (N, 1, H, W).
+        Arguments: z (..., H, W), N images; level, a number or (N,); start, from where to begin if not from z, like z.
         """
         z = z.contiguous()
         start = None if start is None else start.contiguous()
-        rows = self._level_rows(level) if isinstance(level, Tensor) else self._rows_of(level, len(z), z.device)
-        kernels = self._kernels or _find_kernels(len(self._parts[0]), self._ratios, z.device)
+        device, count = z.device, z.shape[:-2].numel()
+        stream = stream_handle(device)
+        rows = self._level_rows(level) if isinstance(level, Tensor) else self._rows_of(level, count, device, stream)
+        kernels = self._kernels or _find_kernels(len(self._parts[0]), self._ratios, device)
         assert kernels is not None
         out = torch.empty_like(z)
         with _lock:  # until its memory is free again
-            work = (_kept_memory if z.numel() <= _SMALL else _Memory)(z.shape, z.device, stream_handle(z.device))
+            work = (_kept_memory if z.numel() <= _SMALL else _Memory)(z.shape, device, stream)
             p = work.problem
             p.limit, p.goal, p.coarse = self.limit, self.tol**2, max(_LARGE / self.tol, 10.0) ** 2
             p.z, p.start, p.rows = z.data_ptr(), 0 if start is None else start.data_ptr(), rows.data_ptr()
@@ -220,13 +225,13 @@ class Solver:
             p.out = out.data_ptr()
             kernels.launch("solve", (work.blocks, 1, 1), (1024 // _RUNS, 1, 1), p, None, None, together=True)
             if z.is_cuda:
-                torch.cuda.current_stream(z.device).synchronize()
+                torch.cuda.current_stream(device).synchronize()
             near = work.near.tolist()
-        return out, None if all(near) else torch.tensor(near, device=z.device) > 0
+        return out, None if all(near) else torch.tensor(near, device=device) > 0
 
-    def _rows_of(self, level: float, count: int, device: torch.device) -> Tensor:
+    def _rows_of(self, level: float, count: int, device: torch.device, stream: int) -> Tensor:
         """The rows of images with one level, remembered for each stream, since most runs repeat it."""
-        key = level, count, stream_handle(device)
+        key = level, count, stream
         rows = self._last_rows.get(key)
         if rows is None:
             # Of one image for all, so that an image has the same bits whatever is beside it.
