@@ -55,6 +55,12 @@ __device__ static float unpack(unsigned both, bool high) {
     asm("{ .reg .f16 a, b; mov.b32 {a, b}, %1; cvt.f32.f16 %0, a; }" : "=f"(value) : "r"(high ? both >> 16 : both));
     return value;
 }
+// a b + c, as far as it is between 0 and 1, in one instruction.
+__device__ static float saturate(float a, float b, float c) {
+    float value;
+    asm("fma.rn.ftz.sat.f32 %0, %1, %2, %3;" : "=f"(value) : "f"(a), "f"(b), "f"(c));
+    return value;
+}
 // c += a b for 16 x 16 and 16 x 8 numbers, spread over a warp.
 __device__ static void multiply(float* c, const unsigned* a, unsigned b0, unsigned b1) {
     asm volatile(
@@ -65,14 +71,15 @@ __device__ static void multiply(float* c, const unsigned* a, unsigned b0, unsign
 }
 #else
 static void arrive(unsigned* at) { atomicAdd(at, 1u); }
+static float saturate(float a, float b, float c) { return __saturatef(fmaf(a, b, c)); }
 static unsigned look(const unsigned* at) { return *(const volatile unsigned*)at; }
 #endif
 
 struct Scratch {                                    // of a block
     unsigned pixels[4 * COPY];                      // front, front from the next pixel on, rest, rest from the next on
-    int sums[REGION];                               // what the pixels of a tile give to those around
+    unsigned sums[REGION];                          // what the pixels of a tile give to those around
     float row[ROW];
-    double each[2][THREADS / 32];
+    double each[2 * THREADS / 32];
     Tile tile;                                      // where a block has no more than one
 };
 
@@ -104,26 +111,28 @@ __device__ static Number over_warp(Number value) {
 // The sum over a block's threads, in a fixed order, or the largest of numbers >= 0, for all of them; of `also` the sum.
 template <Join JOIN, class Number>
 __device__ static Number over_block(Scratch& s, Number value, Number* also = nullptr) {
+    Number* const each = (Number*)s.each;
     value = over_warp<JOIN>(value);
     if (also) *also = over_warp<SUM>(*also);
     __syncthreads();
     if (threadIdx.x % 32 == 0) {
-        s.each[0][threadIdx.x / 32] = value;
-        if (also) s.each[1][threadIdx.x / 32] = *also;
+        each[threadIdx.x / 32] = value;
+        if (also) each[THREADS / 32 + threadIdx.x / 32] = *also;
     }
     __syncthreads();
     Number all[2] = {0, 0};
 #pragma unroll
     for (int k = 0; k < THREADS / 32; ++k) {
-        all[0] = join<JOIN>(all[0], (Number)s.each[0][k]);
-        if (also) all[1] += (Number)s.each[1][k];
+        all[0] = join<JOIN>(all[0], each[k]);
+        if (also) all[1] += each[THREADS / 32 + k];
     }
     if (also) *also = all[1];
     return all[0];
 }
 
-__device__ static double& part_of(const Problem& p, const Block& b, int kind, int rank) {
-    return p.parts[((long long)b.team * 5 + kind) * p.team + rank];
+template <class Number = double>
+__device__ static Number& part_of(const Problem& p, const Block& b, int kind, int rank) {
+    return (Number&)p.parts[((long long)b.team * 5 + kind) * p.team + rank];
 }
 
 // The same over a team, of what each block gave before the team last met.
@@ -200,7 +209,8 @@ __device__ static float step(const Problem& p, Scratch& s, const Block& b, Tile&
         const float here = now[place], r = fmaf((float)given[e], unit, here - tile.z[place]);
         const float value = fmaf(momentum, here - before[place], fmaf(-length, r, here)), scaled = value * b.scale;
         next[place] = value;
-        s.sums[place] = 0;
+        const int givers = min(min(i + 1, ROWS - i), 2 * BY + 1) * min(min(j + 1, COLUMNS - j), 2 * BY + 1);
+        s.sums[place] = (unsigned)-givers * (unsigned)__float_as_int(WHOLE);
         if (at[e] >= 0) {
             zero[at[e]] = 0;
             squares = fmaf(r * b.scale, r * b.scale, squares);
@@ -222,6 +232,8 @@ template <bool FINE>
 __device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const unsigned* const pixels = s.pixels + (g & 1) * COPY + RUNS / 2 * warp * PITCH + g / 2;
+    // Moved on from one to the next: the places of all of them would take registers.
+    const uint4 *forward = p.forward + lane, *backward = p.backward + lane;
     float sums[RUNS][TILES][4];
 #pragma unroll
     for (int m = 0; m < RUNS; ++m)
@@ -248,7 +260,8 @@ __device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
             }
 #pragma unroll
         for (int n = 0; n < TILES; ++n) {
-            const uint4 w = __ldg(p.forward + (step * TILES + n) * 32 + lane);
+            const uint4 w = __ldg(forward);
+            forward += 32;
 #pragma unroll
             for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], front[m], w.x, w.y);
             if (!FINE) continue;
@@ -258,12 +271,6 @@ __device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
             for (int m = 0; m < RUNS; ++m) multiply(sums[m][n], rest[m], w.x, w.y);
         }
     }
-    bool inside[RUNS][2];
-#pragma unroll
-    for (int m = 0; m < RUNS; ++m)
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-            inside[m][h] = top + RUNS / 2 * warp + m / 2 < p.height && left + m % 2 * 16 + h * 8 + g < p.width;
     // The slopes of filters 2 t and 2 t + 1 of each eight, where the next product wants them.
     unsigned front[RUNS][TILES][2], rest[RUNS][TILES][2];
 #pragma unroll
@@ -279,17 +286,26 @@ __device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
                     float sum = row[2 * RATIOS * FILTERS];
 #pragma unroll
                     for (int r = 0; r < RATIOS; ++r) {
-                        const float u = __saturatef(fmaf(sums[m][n][2 * h + e], row[2 * r * FILTERS], 0.5f));
+                        const float u = saturate(sums[m][n][2 * h + e], row[2 * r * FILTERS], 0.5f);
                         sum = fmaf(row[(2 * r + 1) * FILTERS], u, sum);
                     }
-                    slope[e] = inside[m][h] ? sum : 0.0f;
+                    slope[e] = sum;
                 }
                 const unsigned both = pack(slope[0], slope[1]);
                 front[m][n][h] = both;
                 if (FINE) rest[m][n][h] = pack(slope[0] - unpack(both, false), slope[1] - unpack(both, true));
             }
+    if (top + TALL > p.height || left + WIDE > p.width)  // the image ends within the tile
+#pragma unroll
+        for (int m = 0; m < RUNS; ++m)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                if (top + RUNS / 2 * warp + m / 2 < p.height && left + m % 2 * 16 + h * 8 + g < p.width) continue;
+#pragma unroll
+                for (int n = 0; n < TILES; ++n) front[m][n][h] = rest[m][n][h] = 0;
+            }
     const float to_units = s.row[STEP + 3];
-    int* const around = s.sums + RUNS / 2 * warp * COLUMNS + g;
+    unsigned* const around = s.sums + RUNS / 2 * warp * COLUMNS + g;
 #pragma unroll
     for (int j = 0; j < TAPS; ++j) {
         float gives[RUNS][4];
@@ -299,7 +315,8 @@ __device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
             for (int i = 0; i < 4; ++i) gives[m][i] = 0;
 #pragma unroll
         for (int k = 0; k < TILES / 2; ++k) {
-            const uint4 w = __ldg(p.backward + (j * (TILES / 2) + k) * 32 + lane);
+            const uint4 w = __ldg(backward);
+            backward += 32;
 #pragma unroll
             for (int m = 0; m < RUNS; ++m) multiply(gives[m], &front[m][2 * k][0], w.x, w.y);
             if (!FINE) continue;
@@ -320,9 +337,8 @@ __device__ static void spread(const Problem& p, Scratch& s, int top, int left) {
                                      : (4 * (j / 5) + t) * COLUMNS + 2 * (j % 5) + e;
 #pragma unroll
             for (int m = 0; m < RUNS; ++m) {
-                const float units = fmaf(gives[m][i], to_units, WHOLE);
-                atomicAdd(around + (m / 2 * COLUMNS + m % 2 * 16 + i / 2 * 8) + to,
-                          __float_as_int(units) - __float_as_int(WHOLE));
+                const float units = fmaf(gives[m][i], to_units, WHOLE);  // `step` took WHOLE off, each time
+                atomicAdd(around + (m / 2 * COLUMNS + m % 2 * 16 + i / 2 * 8) + to, (unsigned)__float_as_int(units));
             }
         }
     }
@@ -333,7 +349,7 @@ __device__ static void give(const Problem& p, const Scratch& s, const Block& b, 
     const long long pixels = (long long)p.height * p.width;
     int* const sums = p.sums + (k % 3 * p.count + b.image) * pixels;
     for (int place = threadIdx.x; place < REGION; place += THREADS)
-        if (s.sums[place]) atomicAdd(sums + max(tile.at[place], ~tile.at[place]), s.sums[place]);
+        if (s.sums[place]) atomicAdd(sums + max(tile.at[place], ~tile.at[place]), (int)s.sums[place]);
 }
 
 // The image whose squares of the residual are at most the goal, and whether there is one; else the last. The first
@@ -345,7 +361,7 @@ __device__ static int iterate(const Problem& p, Scratch& s, Block& b, float goal
         float residual = 0, squares = 0;
         if (k >= 2)
             for (int rank = threadIdx.x; rank < p.team; rank += THREADS)
-                residual += (float)__ldcg(&part_of(p, b, (k - 1) % 2, rank));
+                residual += __ldcg(&part_of<float>(p, b, (k - 1) % 2, rank));
         for (int tile = b.rank; tile < p.down * p.across; tile += p.team) {
             const int top = tile / p.across * TALL, left = tile % p.across * WIDE;
             const bool last_tile = tile + p.team >= p.down * p.across;
@@ -355,7 +371,7 @@ __device__ static int iterate(const Problem& p, Scratch& s, Block& b, float goal
             if (tile == b.rank || last_tile) {
                 float sum = squares;
                 residual = over_block<SUM>(s, residual, &sum);
-                if (last_tile && threadIdx.x == 0) part_of(p, b, k % 2, b.rank) = sum;
+                if (last_tile && threadIdx.x == 0) part_of<float>(p, b, k % 2, b.rank) = sum;
             } else {
                 __syncthreads();
             }

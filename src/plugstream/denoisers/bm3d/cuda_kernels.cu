@@ -542,7 +542,7 @@ __device__ static float power_below(float largest) {
 // sum over j, v of S[j, v] T(y, x - j)[u, v]. Half a warp has a position. Blocks are added as whole numbers of 64 bits,
 // multiples of 2^-42 of the power of two at or below the largest pixel, so that their order does not matter. A
 // weighted block is below 2^9 times that power, and a position has fewer than 2^11 of them, so that no sum reaches 2^63;
-// the least weight of a group is 2^-11, which leaves 31 bits of 24. Grid: (tiles of 57 columns, rows of positions, N).
+// the least weight of a group is 2^-11, which leaves 31 bits of 24. Grid: (tiles of WIDE - 7 columns, rows of positions, N).
 constexpr int TOGETHER = 2;                         // blocks that are read at once
 constexpr int GIVES = WIDE - BLOCK + 1, APART = WIDE * BLOCK + 4;
 constexpr float ONE = 4398046511104.0f;             // 2^42

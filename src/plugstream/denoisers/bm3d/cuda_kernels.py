@@ -15,7 +15,7 @@ from plugstream.denoisers import forms
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size
 
-_STRIP, _TALL, _TILE = 32, 4, 57  # columns and rows of a block of `transform`, columns of one of `gather`
+_STRIP, _TALL, _TILE = 32, 4, 129  # columns and rows of a block of `transform`, columns of one of `gather`
 _THREADS = 256
 _LISTED = 64  # blocks of a position that are not in its chain, sixteens of them
 # Measured on an H200 at 256 x 256 and 512 x 512.
