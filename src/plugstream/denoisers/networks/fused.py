@@ -92,16 +92,14 @@ class Fused:
         z = extend(images, self.network.multiple)
         whole = z.shape[-2:]
         stored = self.place(len(z), whole[0] // 2, whole[1] // 2)
-        first, last = stored[self.first], stored[self.last]
-        first[..., :4] = F.pixel_unshuffle(z, 2).permute(0, 2, 3, 1)
-        first[..., 4] = sigma[:, None, None]
+        scale = self.put(z, sigma, stored[self.first])
         self.apply(0, stored)
         if len(self.passes) > 1:
             if whole != shape:  # R is of the image alone
                 inside = F.pad(z.new_ones(1, 1, *shape), (0, whole[1] - shape[1], 0, whole[0] - shape[0]))
                 stored[self.passes[1][0].source][..., :4] *= F.pixel_unshuffle(inside, 2).permute(0, 2, 3, 1)
             self.apply(1, stored)
-        removed = F.pixel_shuffle(last[..., :4].permute(0, 3, 1, 2), 2)
+        removed = self.take(stored[self.last], scale)
         return fold(removed, shape) if len(self.passes) > 1 else removed[..., : shape[0], : shape[1]]
 
     def denoise(self, images: Tensor, sigma: Tensor) -> Tensor:
@@ -115,6 +113,16 @@ class Fused:
     def place(self, count: int, height: int, width: int) -> dict[Slot, Tensor]:
         """Memory for all images, (N, H, W, C), in which those of `first` have zeros where nothing is put."""
         raise NotImplementedError
+
+    def put(self, images: Tensor, sigma: Tensor, first: Tensor) -> Tensor | None:
+        """2 x 2 pixels of images (N, 1, 2 H, 2 W) as channels, and sigma; what they were divided by, if anything."""
+        first[..., :4] = F.pixel_unshuffle(images, 2).permute(0, 2, 3, 1)
+        first[..., 4] = sigma[:, None, None]
+        return None
+
+    def take(self, last: Tensor, scale: Tensor | None) -> Tensor:
+        """Channels as 2 x 2 pixels again, (N, 1, 2 H, 2 W), times what the images were divided by."""
+        return F.pixel_shuffle(last[..., :4].permute(0, 3, 1, 2), 2)
 
     def apply(self, number: int, stored: dict[Slot, Tensor]) -> None:
         """Apply the layers of a pass."""

@@ -15,10 +15,16 @@ from plugstream.denoisers.networks.light_unet import BEND, LightUNet
 _SHAPES = {16: (64, 16, 32, 4), 32: (128, 32, 32, 4), 64: (64, 32, 64, 4), 128: (32, 32, 128, 4)}
 _OTHERS = (16, 32, 64, 4)
 _STAGES = 4
+_PIXELS = 64  # of a program that puts or takes
+LARGEST = 8.0
+"""The value that a network gets in 16 bits at most, far from the end of their range."""
 
 
 class Triton(Fused):
-    """By a Triton kernel, in the precision of the network; sums are in float32, and their order is fixed."""
+    """By a Triton kernel, in the precision of the network; sums are in float32, and their order is fixed.
+
+    Images of float32 with larger values than usual are divided first; for the free form that changes nothing.
+    """
 
     def __init__(self, network: LightUNet) -> None:
         super().__init__(network, ends=16)
@@ -27,11 +33,38 @@ class Triton(Fused):
     def place(self, count: int, height: int, width: int) -> dict[Slot, Tensor]:
         head = self.network.head
         return {
-            slot: (torch.zeros if slot == self.first else torch.empty)(
+            slot: torch.empty(
                 (count, height >> slot.level, width >> slot.level, slot.channels), dtype=head.dtype, device=head.device
             )
             for slot in self.slots()
         }
+
+    def put(self, images: Tensor, sigma: Tensor, first: Tensor) -> Tensor:
+        from plugstream.denoisers.networks.triton_kernels import put
+
+        # In two steps: in one it takes far longer.
+        largest: Tensor = torch.linalg.vector_norm(torch.linalg.vector_norm(images[:, 0], math.inf, 2), math.inf, 1)
+        pixels = first.numel() // 16
+        put[(forms.cover(pixels, _PIXELS),)](
+            images.contiguous(),
+            sigma.contiguous(),
+            largest,
+            first,
+            pixels,
+            *first.shape[1:3],
+            LARGEST=LARGEST,
+            PIXELS=_PIXELS,
+        )
+        return largest
+
+    def take(self, last: Tensor, scale: Tensor | None) -> Tensor:
+        from plugstream.denoisers.networks.triton_kernels import take
+
+        count, height, width, _ = last.shape
+        out = torch.empty((count, 1, 2 * height, 2 * width), device=last.device)
+        pixels = count * height * width
+        take[(forms.cover(pixels, _PIXELS),)](last, scale, out, pixels, height, width, LARGEST=LARGEST, PIXELS=_PIXELS)
+        return out
 
     def apply(self, number: int, images: dict[Slot, Tensor]) -> None:
         for layer, weights in zip(self.passes[number], self.weights[number], strict=True):

@@ -1,4 +1,4 @@
-"""The kernel of `triton_form.py`, in a file of its own because importing it needs Triton."""
+"""The kernels of `triton_form.py`, in a file of its own because importing it needs Triton."""
 
 # mypy: ignore-errors
 # Triton kernels are not Python to a type checker.
@@ -56,3 +56,35 @@ def convolve(
     if ADDS > 1:
         total += tl.load(second + where, mask=there, other=0.0).to(tl.float32)
     tl.store(out + where, total.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _find_pixels(pixels, height, width, PIXELS: tl.constexpr):
+    # Of PIXELS of the smaller images: number, and places of their four in the larger one; which image each is of.
+    p = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    c = tl.arange(0, 16)
+    line, x = p // width, p % width
+    four = (2 * line[:, None] + c[None, :] // 2) * 2 * width + 2 * x[:, None] + c[None, :] % 2
+    return p, c[None, :], four, line // height, (p < pixels)[:, None]
+
+
+@triton.jit
+def put(image, sigma, largest, out, pixels, height, width, LARGEST: tl.constexpr, PIXELS: tl.constexpr):
+    # 2 x 2 pixels and sigma, divided where the largest pixel is above LARGEST, as 16 channels.
+    p, c, four, image_number, inside = _find_pixels(pixels, height, width, PIXELS)
+    known = p < pixels
+    scale = tl.maximum(tl.load(largest + image_number, mask=known, other=0.0) / LARGEST, 1.0)
+    value = tl.load(image + four, mask=inside & (c < 4), other=0.0)
+    level = tl.load(sigma + image_number, mask=known, other=0.0)
+    value = tl.where(c == 4, level[:, None], value) / scale[:, None]
+    tl.store(out + p[:, None] * 16 + c, value.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def take(noise, largest, out, pixels, height, width, LARGEST: tl.constexpr, PIXELS: tl.constexpr):
+    # The first four of 16 channels as 2 x 2 pixels, times what `put` divided by.
+    p, c, four, image_number, inside = _find_pixels(pixels, height, width, PIXELS)
+    scale = tl.maximum(tl.load(largest + image_number, mask=p < pixels, other=0.0) / LARGEST, 1.0)
+    mask = inside & (c < 4)
+    value = tl.load(noise + p[:, None] * 16 + c, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + four, value * scale[:, None], mask=mask)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import operator
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,16 +17,17 @@ from plugstream.base.cuda_graphs import GraphCall
 from plugstream.base.errors import InputError, StorageError
 from plugstream.base.tensors import load_tensors, save_tensors
 from plugstream.denoisers import forms
+from plugstream.denoisers.base import Sigma, levels
 from plugstream.denoisers.networks import fused
 from plugstream.denoisers.networks.light_unet import Form, LightUNet
 from plugstream.denoisers.networks.trained import TrainedNetwork
-from plugstream.denoisers.networks.triton_form import Triton
+from plugstream.denoisers.networks.triton_form import LARGEST, Triton
 
 FOLDER = Path(__file__).parent / "weights"
 PROFILES = ("safe", "free")
 _FORMAT = "plugstream-unet"
+_address, _version = Tensor.data_ptr, operator.attrgetter("_version")
 _MOST_CAPTURED = 1024 * 1024  # pixels of a graph, with 0.3 GB; kernels of more take longer than their launches
-_LARGEST = 8.0  # value that networks get in 16 bits, far from the end of their range
 
 
 class UNet(TrainedNetwork):
@@ -67,24 +69,41 @@ class UNet(TrainedNetwork):
     def describe(self) -> str:
         return f"the {self.network.form} U-Net"
 
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
+        # Images of a loop come to a GPU again and again, which waits for all these lines.
+        graph = key = None
+        if image.is_cuda and type(sigma) is float and self.white == 1 and image.is_contiguous():
+            graph, key = self._form(image), (image.data_ptr(), image.shape, sigma)
+        if not isinstance(graph, GraphCall):
+            return super().denoise(image, sigma)
+        known = graph.again(key, image)
+        if known is not None:
+            return known.view(image.shape), None
+        out, _ = super().denoise(image, sigma)
+        graph.remember(key, image.view(-1, 1, *image.shape[-2:]), levels(sigma, image))
+        return out, None
+
     def _call(self, *inputs: Tensor) -> Tensor:
-        # A GPU waits for these lines: they do not go through the modules of the network.
-        image = inputs[0]
+        form = self._form(inputs[0])
+        return super()._call(*inputs) if form is None else form(*inputs)
+
+    def _form(self, image: Tensor) -> Callable[..., Tensor] | None:
+        """The fast form for such images with the weights as they are now, without the modules of the network."""
         half = image.is_cuda and image.dtype == torch.float32
         if not (half or (self._fits and forms.native_serves(image))) or forms.differentiated(image, *self._weights):
-            return super()._call(*inputs)
-        stamp = [(weight.data_ptr(), weight._version) for weight in self._weights]
+            return None
+        stamp = list(map(_address, self._weights)), list(map(_version, self._weights))
         if self._forms.get(image.device, (None,))[0] != stamp:
             form = _in_half(self.network, image.device) if half else fused.Native(self.network).denoise
             self._forms[image.device] = stamp, form
-        return self._forms[image.device][1](*inputs)
+        return self._forms[image.device][1]
 
 
 def _in_half(network: LightUNet, device: torch.device) -> GraphCall:
     """A network in float16, by the kernels of ours if they serve."""
     half = copy.deepcopy(network).to(device).half()
     if forms.has_triton() and fused.serves(half):
-        return GraphCall(partial(_call_in_half, Triton(half)), largest=_MOST_CAPTURED)
+        return GraphCall(Triton(half).denoise, largest=_MOST_CAPTURED, in_place=True)
     return GraphCall(partial(_call_in_half, half.noise if half.form == "free" else half.gradient))
 
 
@@ -93,7 +112,7 @@ def _call_in_half(remove: Callable[[Tensor, Tensor], Tensor], image: Tensor, sig
 
     Images with larger values than usual are divided first; for the free form that changes nothing.
     """
-    scale = (image.abs().amax(3).amax((1, 2)) / _LARGEST).clamp(min=1.0)  # in two steps: in one it takes far longer
+    scale = (image.abs().amax(3).amax((1, 2)) / LARGEST).clamp(min=1.0)  # in two steps: in one it takes far longer
     per_image = scale.reshape(-1, 1, 1, 1)
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
         removed = remove((image / per_image).half(), (sigma / scale).half())
