@@ -24,10 +24,10 @@ _FALL, _LONGEST, _LONG = 3.75, 500.0, 150.0
 _RATIO, _FARTHEST = 2.0, 6
 # The best lam over that of the noise, roughly.
 _NOISE = 0.64
-# How much longer the last step is than that of the best run, up to the longest: a run ends before it has arrived, and
-# until it has the prior goes on smoothing. Of an averaged denoiser, such as the prox of a convex prior, no more than
-# that prior asks for.
-_ARRIVED = math.sqrt(2.0)
+# How much longer the last step is than that of the best run, up to this multiple of 1/c: a run of shorter steps ends
+# before it has arrived, and until it has the prior goes on smoothing. Of an averaged denoiser, such as the prox of a
+# convex prior, no more than that prior asks for.
+_ARRIVED, _SHORT = math.sqrt(2.0), 0.55
 # The most runs.
 _RUNS = 12
 
@@ -68,9 +68,10 @@ class FallingSearch(SigmaRace):
     number, with n views in d, would make lam = v / n the weight of a prior -log p. So the second run has the power of
     two times the first lam that is next to 0.64 times that, at least a factor of two away; the others are neighbours,
     until the best run has both its neighbours. lam is then at the bottom of the parabola through these three, and the
-    algorithm goes on from the last image of the best run, with its last sigma and gamma = sqrt(2) sigma^2 / lam, 150/L
-    at most, which stay: until ADMM has arrived, the prior smooths more than in so few steps. Of averaged denoisers, of
-    which that is not so, gamma = sigma^2 / lam.
+    algorithm goes on from the last image of the best run, with its last sigma and gamma = sigma^2 / lam, which stay. A
+    short one becomes sqrt(2) gamma, 0.55/c and 150/L at most, with c the curvature of d in a pixel, the mean of all
+    eigenvalues: ADMM has not arrived in so few short steps, and until it has, the prior smooths more than in them. Of
+    averaged denoisers that is not so.
 
     Many views: where steps use all n of them, runs use m = `most` at most, evenly spaced, since m views say what v is
     as well as n do. lam = v / m of the runs is then v / n for all views, so gamma is n / m times as long at the end.
@@ -119,8 +120,9 @@ class FallingSearch(SigmaRace):
     def found_step(self, state: Any) -> float:
         """gamma of a search that has ended, for all views."""
         gamma = float(state.sigma**2 / self._weight(state.place_found))
-        longer = 1.0 if self.denoiser.averaged is not None else _ARRIVED
-        gamma = max(gamma, min(longer * gamma, _LONG / float(self.algorithm.fidelity.lipschitz_max)))
+        if self.denoiser.averaged is None:
+            longest = _LONG / float(self.algorithm.fidelity.lipschitz_max)
+            gamma = max(gamma, min(_ARRIVED * gamma, _SHORT / max(self._curvature, _SHORT / longest)))
         return gamma * (len(self.fidelity.available) / self._count)
 
     def finish(self, state: Any, algorithm: Any | None = None) -> tuple[Any, Any]:
@@ -187,6 +189,16 @@ class FallingSearch(SigmaRace):
             step = {"sigma": sigma, "step_size": lambda k: sigma(k) ** 2 / lam}
             self._runs[power] = replace(self.algorithm, **step, **views)
         return self._runs[power]
+
+    @cached_property
+    def _curvature(self) -> float:
+        """c, the curvature of d in the pixel in the middle."""
+        fidelity = self.fidelity
+        views = fidelity.available[:: -(-len(fidelity.available) // self.most)]
+        zero = torch.zeros(fidelity.image_shape, device=fidelity.device, dtype=fidelity.dtype)
+        point, middle = zero.clone(), tuple(size // 2 for size in zero.shape)
+        point[middle] = 1.0
+        return float(fidelity.gradient_change(point, zero, views)[middle].real)
 
     @property
     def _count(self) -> int:
