@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from functools import cache
 from typing import Any
 
@@ -45,11 +44,6 @@ def has_triton() -> bool:
 def triton_serves(images: Tensor) -> bool:
     """Whether the Triton kernels take these images: float32 on CUDA, with Triton installed."""
     return images.is_cuda and images.dtype == torch.float32 and has_triton()
-
-
-def interpreted() -> bool:
-    """Whether Triton's interpreter runs the kernels, on the CPU."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def cover(size: int, part: int) -> int:
