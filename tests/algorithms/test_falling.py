@@ -32,7 +32,7 @@ def problem(noise, views=12, rows=8, pixels=16, out=2, seed=0):
     kept = torch.arange(views - out)
     fewer = whole.with_views(model, kept, lipschitz_max=whole.lipschitz_max)
     algorithm = ADMM(fewer, FromFunction(shrink), sigma=0.1, step_size=0.3)
-    return a, y, whole, FallingSearch(algorithm, torch.arange(views - out, views), 400, fall=FALL)
+    return a, y, whole, FallingSearch(algorithm, torch.arange(views - out, views), 400, growing=True, fall=FALL)
 
 
 def run(search):
@@ -113,25 +113,80 @@ def test_an_averaged_denoiser_keeps_the_weight_that_was_found(monkeypatch):
     assert state.sigma**2 / search.found_step(state) == pytest.approx(0.1**2 / 0.3 * 2**0.4)
 
 
-@pytest.mark.parametrize(("factor", "shift", "best"), [(0.25, 0.3, 1), (4.0, 0.0, 0), (0.25, 0.0, 0)])
-def test_among_denoisers_each_search_is_that_of_its_own(factor, shift, best):
-    """The least misfit wins, and of two that are equal (another sigma for the same prior) the first."""
+def arrive(search, state):
+    """What a search found, gone on with for as many steps as two runs: the algorithm, the state, and its misfit."""
+    algorithm, state = search.finish(state)
+    for _ in range(2 * FALL):
+        state = algorithm.step(state)
+    return algorithm, state, float(search.misfit(state))
+
+
+def heat_of(own, *rivals):
+    return FallingHeat(**{field.name: getattr(own, field.name) for field in fields(own)}, rivals=rivals)
+
+
+@pytest.mark.parametrize(
+    ("factor", "offset", "shift", "best"), [(0.25, 0.3, 2, 1), (0.25, -0.3, 1, 0), (0.25, 0.0, 0, 0)]
+)
+def test_among_denoisers_each_search_is_that_of_its_own(factor, offset, shift, best):
+    """The least misfit of what each comes to wins, and of two that are equal (another sigma for the same prior) the
+    first. The rival begins where the first ended, and so many powers further."""
     own = problem(0.3)[-1]
-    other = Rival("other", FromFunction(lambda z, sigma: z / (1 + factor * sigma**2) + shift * sigma**2), 2.0)
-    alone = replace(own, algorithm=replace(own.algorithm, denoiser=other.denoiser, sigma=0.2))
-    parts = {field.name: getattr(own, field.name) for field in fields(own)}
-    heat = FallingHeat(**parts, rivals=(other,))
-    state, ends = run(heat), [run(own), run(alone)]
-    assert list(state.heat) == [end.misfit for end in ends]
-    search, end = (own, alone)[best], ends[best]
-    assert (state.entrant, state.k) == (best, sum(one.k for one in ends))
-    assert heat.found_step(state) == search.found_step(end)
-    algorithm, start = heat.finish(state)
-    expected, begin = search.finish(end)
-    assert (algorithm.sigma, algorithm.step_size) == (expected.sigma, expected.step_size)
-    assert algorithm.denoiser is search.algorithm.denoiser
-    assert torch.equal(start.image, begin.image)
-    assert torch.equal(start.s, begin.s)
+    denoiser = FromFunction(lambda z, sigma: z / (1 + factor * sigma**2) + offset * sigma**2)
+    alone = replace(own, algorithm=replace(own.algorithm, denoiser=denoiser, sigma=0.2))
+    heat = heat_of(own, Rival("other", denoiser, 2.0, shift=shift))
+    first = run(own)
+    second = replace(alone.init(), power=round(first.place_found) + shift)
+    while not second.ended:
+        second = alone.step(second)
+    state, ends = run(heat), [arrive(own, first), arrive(alone, second)]
+    assert list(state.heat) == [misfit for *_, misfit in ends]
+    algorithm, end, _ = ends[best]
+    assert state.entrant == best
+    assert state.k == state.rival.k + sum(one.used + 2 * FALL for one in (first, second))
+    assert heat.found_step(state) == algorithm.step_size
+    final, start = heat.finish(state)
+    assert (final.sigma, final.step_size) == (algorithm.sigma, algorithm.step_size)
+    assert final.denoiser is algorithm.denoiser
+    assert torch.equal(start.image, end.image)
+    assert torch.equal(start.s, end.s)
+
+
+def test_a_denoiser_is_judged_by_what_it_comes_to_and_not_by_a_run():
+    """One that spoils the image a little in every call is better after few of them."""
+    own = problem(0.3)[-1]
+    calls: list[int] = []
+
+    def spoil(z, sigma):
+        calls.append(1)
+        return shrink(z, sigma) + (3.0 if len(calls) > 100 else 0.0)
+
+    good, late = Rival("good", FromFunction(shrink), 1.0), run(own)
+    assert len(late.powers) * FALL < 100  # the search is over by then; it is what follows that is spoilt
+    spoilt = replace(own, algorithm=replace(own.algorithm, denoiser=FromFunction(spoil)))
+    calls.extend([1] * (99 - len(late.powers) * FALL))
+    state = run(heat_of(spoilt, good))
+    assert state.entrant == 1
+    assert state.heat[0] > 2 * state.heat[1]
+
+
+@pytest.mark.parametrize(("level", "runs", "on"), [(1.05, 3, 2 * FALL), (1.3, 3, 0), (2.0, 1, 0)])
+def test_a_rival_far_behind_gives_up(level, runs, on, monkeypatch):
+    """Its misfit is that of the first times `level`, whatever its lam."""
+    own = problem(0.3)[-1]
+    other = FromFunction(shrink)
+
+    def misfit(self, side):
+        return (level if self.denoiser is other else 1.0) * (1 + (state.power - 0.2) ** 2 / 10), None
+
+    monkeypatch.setattr(FallingSearch, "_look", misfit)
+    heat = heat_of(replace(own, growing=False), Rival("other", other, 1.0))
+    state, ended = heat.init(), 0
+    while not state.ended:
+        before, state = state.entrant, heat.step(state)
+        ended += state.entrant == before == 0
+    assert state.entrant == 0
+    assert state.k == 2 * 3 * FALL - 3 * FALL + 2 * FALL + runs * FALL + on
 
 
 def test_it_goes_on_from_the_best_run_with_its_dual_and_the_step_found():

@@ -20,7 +20,7 @@ from plugstream.base.schedules import Geometric
 # Sigma falls by this factor in a run, from less where the step would begin beyond this multiple of 1/L; and it falls
 # further where the step would end beyond this one.
 _FALL, _LONGEST, _LONG = 3.75, 500.0, 150.0
-# Two neighbouring runs differ in lam = sigma^2 / gamma by this factor; the second run is at most so many factors away.
+# Two neighbouring runs differ in lam = sigma^2 / gamma by this factor; a run is at most so many factors from the best.
 _RATIO, _FARTHEST = 2.0, 6
 # The best lam over that of the noise, roughly.
 _NOISE = 0.64
@@ -64,10 +64,11 @@ class FallingSearch(SigmaRace):
     scaled dual is that of gamma_k: s becomes s gamma_k / gamma_{k-1} before a step.
 
     lam is found by e(x), the misfit of the last image of a run on data that no step uses (`SigmaRace`). The first run
-    has the lam of the algorithm's own step and sigma. Its e is at least that of the noise, whose variance v per real
-    number, with n views in d, would make lam = v / n the weight of a prior -log p. So the second run has the power of
-    two times the first lam that is next to 0.64 times that, at least a factor of two away; the others are neighbours,
-    until the best run has both its neighbours. lam is then at the bottom of the parabola through these three, and the
+    has the lam of the algorithm's own step and sigma. The least e so far is at least that of the noise, whose variance
+    v per real number, with n views in d, would make lam = v / n the weight of a prior -log p. If sigma is a level of
+    noise (`growing`), the next run has the power of two times the first lam that is next to 0.64 times that. Where that
+    is within a factor of two of the best run, or a run on that side was worse, and for other denoisers, it is a
+    neighbour, until the best run has both. lam is then at the bottom of the parabola through these three, and the
     algorithm goes on from the last image of the best run, with its last sigma and gamma = sigma^2 / lam, which stay. A
     short one becomes sqrt(2) gamma, 0.55/c and 150/L at most, with c the curvature of d in a pixel, the mean of all
     eigenvalues: ADMM has not arrived in so few short steps, and until it has, the prior smooths more than in them. Of
@@ -90,7 +91,7 @@ class FallingSearch(SigmaRace):
 
     fall: int = 12
     most: int = MOST_VIEWS
-    _runs: ClassVar[dict[float, Any]]
+    _runs: ClassVar[dict[Any, Any]]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -130,11 +131,15 @@ class FallingSearch(SigmaRace):
 
         Arguments: state, of a search that has ended; algorithm, to continue with instead, on all views say.
         """
-        gamma = self.found_step(state)
-        final = replace(self.algorithm if algorithm is None else algorithm, sigma=state.sigma, step_size=gamma)
+        final = self.steady(state, algorithm)
         power = state.powers[_best(state)]
         best = self._last(power) ** 2 / self._weight(power)
-        return final, _with_dual(replace(state.trunk, k=state.k), gamma / best)
+        return final, _with_dual(replace(state.trunk, k=state.k), final.step_size / best)
+
+    def steady(self, state: Any, algorithm: Any | None = None) -> Any:
+        """The algorithm, or another, with the sigma and the step of a search that has ended, which stay."""
+        algorithm = self.algorithm if algorithm is None else algorithm
+        return replace(algorithm, sigma=state.sigma, step_size=self.found_step(state))
 
     def _end_run(self, state: FallingState, misfit: float) -> FallingState:
         """The state before the next run, after one that led to an image of this misfit; or the end."""
@@ -156,10 +161,11 @@ class FallingSearch(SigmaRace):
         if len(state.powers) >= _RUNS or state.used + self.fall > self.steps:
             return None
         best = state.powers[_best(state)]
-        if len(state.powers) == 1:
-            ratio = _NOISE * self._noise_weight(state.misfits[0]) / self._weight(0)
-            power = round(math.log(ratio, _RATIO)) if 0 < ratio < math.inf else 0
-            return max(-_FARTHEST, min(_FARTHEST, power)) or -1
+        ratio = _NOISE * self._noise_weight(min(state.misfits)) / self._weight(0) if self.growing else 0.0
+        if 0 < ratio < math.inf:
+            likely = max(best - _FARTHEST, min(best + _FARTHEST, round(math.log(ratio, _RATIO))))
+            if abs(likely - best) > 1 and not any((power - best) * (likely - best) > 0 for power in state.powers):
+                return likely
         return next((best + move for move in (-1, 1) if best + move not in state.powers), None)
 
     def _noise_weight(self, misfit: float) -> float:

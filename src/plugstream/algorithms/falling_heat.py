@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, cast
@@ -13,16 +14,22 @@ from plugstream.algorithms.heat import Rival
 from plugstream.base.arrays import Array
 from plugstream.base.errors import InputError
 
+# How many times the steps of a run each denoiser goes on with what its search found, before its image is judged. A
+# rival does not go on whose best run is this much worse than the best image so far, and gives up after a run that much
+# worse.
+_ON, _BEHIND, _HOPELESS = 2, 1.1, 1.5
+
 
 @dataclass(frozen=True)
 class FallingHeatState(FallingState):
     """The state of falling searches one after the other, of the one that is running or, at the end, of the best.
 
-    entrant: whose search that is, 0 for the algorithm's own denoiser. heat: the least misfit of each that is over.
-    leader: the best of these, and home the end of its search.
+    entrant: whose search that is, 0 for the algorithm's own denoiser. settled: the steps for which it has gone on with
+    what it found, None before that. heat: the misfit of each that is over. leader: the best of these, and home its end.
     """
 
     entrant: int = 0
+    settled: int | None = None
     heat: tuple[float, ...] = ()
     leader: int = 0
     home: Any = None
@@ -32,8 +39,12 @@ class FallingHeatState(FallingState):
 class FallingHeat(FallingSearch):
     """Find the step and the denoiser: a falling search with each denoiser, of which the least misfit wins.
 
-    Each search starts from the first image, and finds the weight lam of its own prior (`FallingSearch`). The algorithm
-    goes on from the best run of all. Of two equal misfits the first is kept.
+    Each search starts from the first image and finds the weight lam of its own prior (`FallingSearch`); that of a rival
+    begins where the best so far ended, since all look at the same noise (`Rival.shift`). Its best run then goes on for
+    2 n steps with the sigma and the step that it found. What that comes to is compared, since it is the image that one
+    gets: a prior that is wrong for an image, such as one of photographs for a hard rim, may spoil it only after a run,
+    and a right one may not have arrived. The algorithm goes on from there. Of two equal misfits the first wins. A rival
+    gives up that is 1.5 times as bad as the best after its first runs, or 1.1 times after its search.
 
     Condition: as of `FallingSearch`; e is small where the image is good, for all priors alike. Data see nothing of what
     no view sees, nor does e (docs/sigma-search.md has measurements).
@@ -55,7 +66,8 @@ class FallingHeat(FallingSearch):
         own = FallingSearch(**{field.name: getattr(self, field.name) for field in fields(FallingSearch)})
         sigma = float(self.algorithm.parameters(1)[1])
         others = (replace(self.algorithm, denoiser=r.denoiser, sigma=r.sigma(sigma)) for r in self.rivals)
-        return (own, *(replace(own, algorithm=algorithm) for algorithm in others))
+        grow = (self.growing if rival.growing is None else rival.growing for rival in self.rivals)
+        return (own, *(replace(own, algorithm=a, growing=g) for a, g in zip(others, grow, strict=True)))
 
     def init(self, image: Array | None = None) -> FallingHeatState:
         """The state before the first step, from an image (*image_shape), or from zero."""
@@ -64,26 +76,56 @@ class FallingHeat(FallingSearch):
 
     @torch.no_grad()
     def step(self, state: Any) -> FallingHeatState:
-        """One step of the search that is running, and at its end the next, or the end."""
-        gone: Any = self.searches[state.entrant].step(state)
-        if not gone.ended:
+        """One step of the search that is running or of what it found, and at its end the next, or the end."""
+        search = self.searches[state.entrant]
+        if state.settled is None:
+            gone: Any = search.step(state)
+            limit = _BEHIND if gone.ended else _HOPELESS
+            if gone.heat and gone.powers and gone.misfit > limit * gone.heat[gone.leader]:
+                return self._end_search(gone)
+            if not gone.ended:
+                return cast(FallingHeatState, gone)
+            gone = replace(gone, side=search.finish(gone)[1], settled=0, ended=False)
+        else:
+            side = self._side(state).step(state.side)
+            parts = {"k": state.k + 1, "used": state.used + 1, "settled": state.settled + 1}
+            gone = replace(state, image=side.image, side=side, **parts)
+        if gone.settled < _ON * self.fall and gone.used < self.steps:
             return cast(FallingHeatState, gone)
-        if gone.entrant == 0 or gone.misfit < gone.heat[gone.leader]:
-            gone = replace(gone, leader=gone.entrant, home=FallingState(**_parts(gone)))
-        gone = replace(gone, heat=(*gone.heat, gone.misfit))
-        if gone.entrant < len(self.rivals):
-            return self._begin_search(gone)
-        best = _parts(gone.home) | {"k": gone.k, "rounds": gone.rounds, "entrant": gone.leader}
-        return cast(FallingHeatState, replace(gone, **best))
+        misfit = self._look(gone.side)[0]
+        misfit = math.inf if math.isnan(misfit) else misfit
+        return self._end_search(replace(gone, rounds=gone.rounds + 1, misfit=misfit, tried=(misfit, misfit)))
+
+    def _end_search(self, state: Any) -> FallingHeatState:
+        """The state before the search of the next denoiser, or the end."""
+        if state.entrant == 0 or state.misfit < state.heat[state.leader]:
+            state = replace(state, leader=state.entrant, home=FallingState(**_parts(state)))
+        state = replace(state, heat=(*state.heat, state.misfit))
+        if state.entrant < len(self.rivals):
+            return self._begin_search(state)
+        now = {"k": state.k, "rounds": state.rounds, "entrant": state.leader, "settled": 0, "ended": True}
+        return cast(FallingHeatState, replace(state, **_parts(state.home) | now))
 
     def _begin_search(self, state: FallingHeatState) -> FallingHeatState:
         """The state before the search of the next denoiser."""
         fresh = replace(state.rival, warm=None)  # a warm start is of the denoiser that made it
-        runs: dict[str, Any] = {"power": 0, "powers": (), "misfits": (), "place_found": None, "place": 0, "used": 0}
         entrant = state.entrant + 1
+        shifts = (0, *(rival.shift for rival in self.rivals))
+        first = round(state.home.place_found) + shifts[entrant] - shifts[state.leader]
+        runs: dict[str, Any] = {"power": first, "powers": (), "misfits": (), "place_found": None, "place": 0, "used": 0}
         sigma = float(self.searches[entrant].algorithm.parameters(1)[1])
         sides = {"trunk": fresh, "side": fresh, "rival": fresh}
-        return replace(state, entrant=entrant, sigma=sigma, ended=False, **sides, **runs)
+        return replace(state, entrant=entrant, sigma=sigma, settled=None, ended=False, **sides, **runs)
+
+    def _side(self, state: Any) -> Any:
+        """The algorithm of the run, or with what the search has found, which is made once."""
+        search = self.searches[state.entrant]
+        if state.settled is None:
+            return search._side(state)
+        key = (state.entrant, state.place_found)
+        if key not in self._runs:
+            self._runs[key] = search.steady(state)
+        return self._runs[key]
 
     def found_step(self, state: Any) -> float:
         """gamma of the search that won, for all views."""
@@ -95,7 +137,7 @@ class FallingHeat(FallingSearch):
         Arguments: state, of searches that have ended; algorithm, to continue with instead, which has the denoiser
         already.
         """
-        return cast(tuple[Any, Any], self.searches[state.entrant].finish(state, algorithm))
+        return self.searches[state.entrant].steady(state, algorithm), replace(state.side, k=state.k)
 
 
 def _parts(state: FallingState) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class Rival:
     has a sigma that grows with sqrt(R), so that unit = 1 - power / 2 leaves a level of noise. rounds: how many of 2 m
     steps it gets for its own sigma if it wins. growing: as of `SigmaRace`, None as the race's own. proves: by how
     many margins these rounds must end below the misfit of the race's own denoiser, or that one stays; 0 for no proof.
+    shift: in falling searches, by how many powers of two its best lam is further from its first one, on average.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Rival:
     rounds: int = ROUNDS
     growing: bool | None = None
     proves: float = 0.0
+    shift: int = 0
 
     def sigma(self, sigma: float, image: Tensor | None = None) -> float:
         """The sigma that corresponds to one of the race's own denoiser, which has come to this image."""
