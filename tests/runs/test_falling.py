@@ -187,9 +187,9 @@ def test_it_is_the_default_where_nothing_but_the_denoiser_is_given(scan, words, 
 @pytest.mark.parametrize(
     ("words", "fall"),
     [
-        (["--instrument", "ct", "--size", "24", "--views", "40"], 24),
-        (["--instrument", "ct", "--size", "24", "--views", "300"], 24),
-        (["--instrument", "ct", "--size", "24", "--views", "12"], 24),  # judged by a part of each view's data
+        (["--instrument", "ct", "--size", "24", "--views", "40"], 16),
+        (["--instrument", "ct", "--size", "24", "--views", "300"], 16),
+        (["--instrument", "ct", "--size", "24", "--views", "12"], 16),  # judged by a part of each view's data
         (["--instrument", "born-2d", "--size", "24", "--views", "4"], 12),
         (["--instrument", "ct", "--size", "24", "--views", "2"], None),
         (["--instrument", "ct", "--size", "24", "--views", "40", "--arc", "60"], None),  # angles are missing
@@ -208,6 +208,35 @@ def test_other_images_have_it_and_say_nothing_of_what_is_not_used(tmp_path, word
             continue
         assert settings.sampler.name == "all"
         assert not [reason for reason in reasons if "--momentum" in reason or "--sampler epochs" in reason]
+
+
+@pytest.mark.parametrize(
+    ("words", "more", "chosen"),
+    [
+        (["--views", "40"], [], ("tnrd", "tv", 16)),
+        (["--views", "40"], ["--fall", "5"], ("tv", None, 5)),
+        (["--views", "40"], ["--denoiser", "tnrd"], ("tnrd", None, 16)),
+        (["--views", "40"], ["--rivals", "none"], ("tnrd", None, 16)),
+        (["--views", "40"], ["--low", "-1"], ("tnrd", "tv", 16)),
+        (["--views", "40"], ["--fall", "none"], ("tv", None, None)),
+        (["--views", "40"], ["--batch", "4"], ("tv", None, None)),
+        (["--views", "40"], ["--sigma", "1%"], ("tv", None, None)),
+        (["--views", "40"], ["--iterations", "50"], ("tv", None, None)),
+        (["--views", "40"], ["--tol", "1e-3"], ("tv", None, None)),
+        (["--views", "24"], [], ("tv", None, None)),
+        (["--views", "40", "--arc", "60"], [], ("tv", None, None)),
+        (["--views", "1100", "--arc", "60"], [], ("tv", None, None)),
+        (["--views", "40", "--slices", "8"], [], ("tv", "bm4d", None)),
+    ],
+)
+def test_tomography_of_images_chooses_between_tnrd_and_tv(tmp_path, words, more, chosen):
+    """Where nothing is set that means another denoiser, or another algorithm."""
+    simulate = ["simulate", str(tmp_path / "scan.zarr"), "--instrument", "ct", "--size", "24", *words]
+    assert main(simulate) == 0
+    typed = [str(tmp_path / "scan.zarr"), *more]
+    draft = draft_of(command_parser("reconstruct", typed).parse_args(typed))
+    settings, _ = advised_settings(draft, open_scan(tmp_path / "scan.zarr"))
+    assert (settings.denoiser.name, settings.denoiser.rivals, settings.algorithm.fall) == chosen
 
 
 def test_a_network_learns_what_white_is_from_the_first_image(tmp_path):

@@ -7,6 +7,8 @@ from plugstream.instruments.declarations import Advice
 # Views with which sigma and the step fall together: few enough to use all in the last steps (docs/sigma-search.md has 3
 # to 1,500).
 _FEWEST, _MOST = 3, 2048
+# Pixels a side that TNRD needs, and views with which to choose a denoiser.
+LEAST_SIDE, MANY = 8, 25
 
 
 def advise_momentum(limit: float, batch: int) -> tuple[Advice, ...]:
@@ -30,6 +32,23 @@ def advise_fall(n_views: int, steps: int) -> tuple[Advice, ...]:
     short = (("algorithm", "iterations"), ("algorithm", "search"))
     reason = "sigma and the step fall together, which takes the fewest denoiser calls (--fall none)"
     return (Advice("algorithm", "fall", steps, reason, search=True, falling=True, unless=short),)
+
+
+def advise_trained(fall: tuple[Advice, ...], side: int, rivals: str = "") -> tuple[Advice, ...]:
+    """TNRD where sigma falls by this advice, and rivals of which held-out views choose, unless a denoiser is given.
+
+    Arguments: fall, of `advise_fall`; side, pixels of the shorter side of an image; rivals, as of `--rivals`.
+    """
+    if not fall or side < LEAST_SIDE:
+        return ()
+    name, kind = ("denoiser", "name"), {"search": True, "falling": True}
+    why = "no denoiser is given, so that it is tnrd, better than tv where sigma falls (--denoiser)"
+    own = Advice(*name, "tnrd", why, unless=fall[0].unless, **kind)  # type: ignore[arg-type]
+    if not rivals:
+        return (own,)
+    another = f"unless held-out views ask for {rivals.replace(',', ' or ')} (--rivals)"
+    unless = (name, *fall[0].unless)
+    return own, Advice("denoiser", "rivals", rivals, another, unless=unless, **kind)  # type: ignore[arg-type]
 
 
 def advise_waves(data: str, floor: float, views: str) -> tuple[Advice, ...]:

@@ -13,7 +13,7 @@ from plugstream.base.errors import InputError
 from plugstream.base.registry import Field, Options
 from plugstream.images.grid import Grid, Points
 from plugstream.images.space import ImageSpace
-from plugstream.instruments.advice import advise_fall
+from plugstream.instruments.advice import LEAST_SIDE, MANY, advise_fall
 from plugstream.instruments.base import Experiment, Instrument, Place, add_white_noise, declare
 from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, FixedArray, mask_column
 from plugstream.instruments.spectrum import describe_waves, parse_waves
@@ -51,7 +51,6 @@ class BornOptions(Options):
 
 # Beyond these, which no experiment comes near, squares and products overflow double precision, and counters 64 bits.
 _LARGE, _SMALL = 1e100, 1e-100  # of images
-_LEAST_SIDE, _MANY = 8, 25  # pixels that the advised denoisers need, and views to choose one by
 _LONG, _SHORT = 1e15, 1e-15  # of lengths, in metres
 _COUNT = 10**12
 # Peak memory of a simulation for each measured value (the data and its noise in double precision) and position.
@@ -216,9 +215,9 @@ class Born2D(Instrument):
         The choice needs views to judge by and the usual number of steps: earlier, a denoiser whose sigma is a level of
         noise does not show what it leaves in the image.
         """
-        if min(self.grid.shape) < _LEAST_SIDE:
+        if min(self.grid.shape) < LEAST_SIDE:
             return ()
-        if n_views < _MANY:
+        if n_views < MANY:
             return advise_fall(n_views, 12)
         why = "no denoiser is given, so that it is tnrd, the best on average (--denoiser)"
         another = "unless held-out views ask for bm3d or ridge (--rivals)"

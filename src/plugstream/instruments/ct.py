@@ -13,7 +13,7 @@ from plugstream.base.capacity import check_memory
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Field, Options
 from plugstream.images.space import ImageSpace
-from plugstream.instruments.advice import advise_fall
+from plugstream.instruments.advice import MANY, advise_fall, advise_trained
 from plugstream.instruments.base import Block, Experiment, Instrument, Place, declare
 from plugstream.instruments.ct_advice import advise_limited, advise_views, lacks_angles
 from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, FixedArray, mask_column
@@ -189,8 +189,10 @@ class CT(Instrument):
             warn_if_implausible(self.rays(columns), self.voxels)
 
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
+        fall = () if self.detector_rows else advise_fall(n_views, 16)
         usual = advise_views(max(self.voxels.shape[-2:]), n_views, batch)
-        return usual if self.detector_rows else (*usual, *advise_fall(n_views, 24))
+        trained = advise_trained(fall, min(self.voxels.shape[-2:]), "tv") if n_views >= MANY else ()
+        return (*usual, *fall, *trained)
 
     def unit_of(self, declared: Column | FixedArray | Attribute) -> str:
         """Lengths are in the scan's unit."""

@@ -75,7 +75,7 @@ def advise_limited(n_views: int, usual: Iterable[Advice]) -> tuple[Advice, ...]:
     Arguments: n_views; usual, the advice for scans without missing angles.
     """
     if n_views > _MANY:
-        return tuple(usual)
+        return tuple(advice for advice in usual if not (advice.falling and advice.section == "denoiser"))
     why = "angles are missing"
     strength = f"sigma is {_SIGMA} of the image's range, as {why} (--sigma)"
     search = f"no views are held out to search for sigma: {why}, and none sees what the others miss (--search)"

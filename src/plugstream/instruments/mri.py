@@ -14,7 +14,7 @@ from plugstream.base.capacity import check_memory
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.registry import Field, Options
 from plugstream.images.space import ImageSpace
-from plugstream.instruments.advice import advise_fall
+from plugstream.instruments.advice import advise_fall, advise_trained
 from plugstream.instruments.base import Block, Experiment, Instrument, Place, add_white_noise, declare
 from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, FixedArray, mask_column
 from plugstream.instruments.mri_simulation import MRISimulation, draw_path, paint_image, ring_coils
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 # Sigma by default, in per cent of the image's range, by its meaning to the denoiser, for steps with all views.
 _SIGMA = {"weight": 6.0, "noise": 1.2}
-_LEAST_SIDE = 8  # pixels that the advised denoiser needs
 _STEPS = 4  # of a pass over all views, from which each view is used once before any is used again
 # Cycles a pixel beyond which samples are finer than the pixels, and beyond which a unit was forgotten.
 _NYQUIST, _ABSURD = 0.5, 50.0
@@ -195,11 +194,7 @@ class MRI(Instrument):
             reason = "views see parts of k-space that hardly overlap, whose differences momentum would gather"
             advice.append(Advice("momentum", "name", "bounded", f"{reason} (--momentum bounded)", True))
         fall = advise_fall(n_views, 12) if len(self.voxels.shape) == 2 else ()
-        advice += fall
-        if fall and min(self.voxels.shape) >= _LEAST_SIDE:
-            why = "no denoiser is given, so that it is tnrd, better than tv where sigma falls (--denoiser)"
-            advice.append(Advice("denoiser", "name", "tnrd", why, search=True, falling=True, unless=fall[0].unless))
-        return tuple(advice)
+        return (*advice, *fall, *advise_trained(fall, min(self.voxels.shape)))
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """The path, the coils, and the size of voxels."""

@@ -33,7 +33,7 @@ _LONGEST = 5
 _START = {"noise": "10%", "weight": "20%"}
 # Where sigma and the step fall together, the algorithm, the step of the first run, and the most runs.
 _PROX = {("algorithm", "prox_products"): 24, ("algorithm", "prox_tolerance"): 0.01}
-_BY_FALL = {("algorithm", "name"): "inexact-admm", **_PROX, _STEP: "10/L", _SAMPLER: "all"}
+_BY_FALL = {("algorithm", "name"): "inexact-admm", **_PROX, _STEP: "160/L", _SAMPLER: "all"}
 _FALLS, _UNUSED = 12, ("sampler", "momentum")
 # To which sigma it falls, of images whose first image is as large as the last.
 _FALL_END = "8%"
@@ -226,17 +226,18 @@ class _Advisor:
         later = self._if_searched
         if any(section == "denoiser" and key not in _COMMON for section, key in self.given):  # somebody means one
             later = [advice for advice in later if advice.section != "denoiser"]
-        alike = all(are_comparable(self.typed.denoiser.name, rival) for rival in self.typed.denoiser.rival_names)
+        own, names = self.typed.denoiser.name, self.typed.denoiser.rival_names
+        alike = bool(names) and all(are_comparable(own, rival) for rival in names)
         others = any(
             (section in _OTHERS and (section, key) not in _ALIKE) or key == "opening" or (key == "rivals" and alike)
             for section, key in self.given
         )
         name = next((str(a.value) for a in later if (a.section, a.key) == _DENOISER), self.typed.denoiser.name)
-        # Where another algorithm is meant, or the usual one, nothing falls; and where it does, it has no rivals.
+        # Where another algorithm is meant, or the usual one, nothing falls; and where it does, rivals are others.
         usual = others or not _facts(name).falls(self.typed.denoiser)
         falls = not usual and any((advice.section, advice.key) == _FALL for advice in later)
         if falls:
-            later = [advice for advice in later if (advice.section, advice.key) != _RIVALS]
+            later = [one for one in later if one.falling or (one.section, one.key) != _RIVALS]
         else:
             later = [advice for advice in later if not advice.falling]
         theirs = {(advice.section, advice.key): _value(advice) for advice in later}
