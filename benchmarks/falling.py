@@ -1,4 +1,4 @@
-"""Sigma and the step that fall together (--fall 12, for ct 24) against the race for sigma (--fall none), else unset.
+"""Sigma and the step that fall together (--fall 12, for ct 16) against the race for sigma (--fall none), else unset.
 
     python benchmarks/falling.py ../shared/data/paper-images --count 3 --size 128
     python benchmarks/falling.py ../shared/data/images/BSD68 --first 4 --every 17 --size 128
@@ -28,7 +28,7 @@ from sigma_search import OTHERS
 from plugstream.cli import main as command
 
 GAIN, CALLS = 0.5, 0.5
-FALLS = {"born-2d": "12", "ct": "24", "mri": "12"}  # as runs have it by themselves
+FALLS = {"born-2d": "12", "ct": "16", "mri": "12"}  # as runs have it by themselves
 
 
 def simulate(

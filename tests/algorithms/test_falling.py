@@ -114,11 +114,14 @@ def test_an_averaged_denoiser_keeps_the_weight_that_was_found(monkeypatch):
 
 
 def arrive(search, state):
-    """What a search found, gone on with for as many steps as two runs: the algorithm, the state, and its misfit."""
+    """What a search found, gone on with for as many steps as two runs: the algorithm, the state, and what is expected
+    of its misfit."""
+    least = min(state.misfits)
     algorithm, state = search.finish(state)
     for _ in range(2 * FALL):
         state = algorithm.step(state)
-    return algorithm, state, float(search.misfit(state))
+    misfit = float(search.misfit(state))
+    return algorithm, state, misfit * max(1.0, misfit / least) ** 8
 
 
 def heat_of(own, *rivals):
@@ -126,7 +129,7 @@ def heat_of(own, *rivals):
 
 
 @pytest.mark.parametrize(
-    ("factor", "offset", "shift", "best"), [(0.25, 0.3, 2, 1), (0.25, -0.3, 1, 0), (0.25, 0.0, 0, 0)]
+    ("factor", "offset", "shift", "best"), [(0.25, 0.3, 2, 1), (0.25, -0.3, 1, 1), (0.25, 0.0, 0, 0)]
 )
 def test_among_denoisers_each_search_is_that_of_its_own(factor, offset, shift, best):
     """The least misfit of what each comes to wins, and of two that are equal (another sigma for the same prior) the
@@ -170,23 +173,34 @@ def test_a_denoiser_is_judged_by_what_it_comes_to_and_not_by_a_run():
     assert state.heat[0] > 2 * state.heat[1]
 
 
-@pytest.mark.parametrize(("level", "runs", "on"), [(1.05, 3, 2 * FALL), (1.3, 3, 0), (2.0, 1, 0)])
-def test_a_rival_far_behind_gives_up(level, runs, on, monkeypatch):
+@pytest.mark.parametrize(
+    ("level", "shift", "runs", "on"), [(1.05, 1, 3, 2 * FALL), (1.3, 1, 3, 0), (2.0, 1, 1, 0), (1.05, 0, 1, 0)]
+)
+def test_a_rival_far_behind_gives_up(level, shift, runs, on, monkeypatch):
     """Its misfit is that of the first times `level`, whatever its lam."""
-    own = problem(0.3)[-1]
-    other = FromFunction(shrink)
 
     def misfit(self, side):
-        return (level if self.denoiser is other else 1.0) * (1 + (state.power - 0.2) ** 2 / 10), None
+        power = state.power if state.place_found is None else state.place_found
+        return (level if state.entrant == 1 else 1.0) * (1 + (power - 0.2) ** 2 / 10), None
 
     monkeypatch.setattr(FallingSearch, "_look", misfit)
-    heat = heat_of(replace(own, growing=False), Rival("other", other, 1.0))
-    state, ended = heat.init(), 0
+    heat = heat_of(replace(problem(0.3)[-1], growing=False), Rival("other", FromFunction(shrink), shift=shift))
+    state = heat.init()
     while not state.ended:
-        before, state = state.entrant, heat.step(state)
-        ended += state.entrant == before == 0
+        state = heat.step(state)
     assert state.entrant == 0
-    assert state.k == 2 * 3 * FALL - 3 * FALL + 2 * FALL + runs * FALL + on
+    assert state.k == 3 * FALL + 2 * FALL + runs * FALL + on
+
+
+@pytest.mark.parametrize(("margin", "chosen"), [(0.05, 1), (0.15, 0)])
+def test_a_rival_must_be_better_by_more_than_chance(margin, chosen, monkeypatch):
+    """Its misfit is lower by a tenth."""
+    monkeypatch.setattr(FallingSearch, "_look", lambda self, side: (0.9 if state.entrant == 1 else 1.0, None))
+    heat = replace(heat_of(problem(0.3)[-1], Rival("other", FromFunction(shrink))), margin=margin)
+    state = heat.init()
+    while not state.ended:
+        state = heat.step(state)
+    assert state.entrant == chosen
 
 
 def test_it_goes_on_from_the_best_run_with_its_dual_and_the_step_found():
@@ -239,4 +253,10 @@ def test_of_many_views_runs_use_some_and_the_step_is_for_all():
     assert algorithm.sampler == All()
     assert algorithm.step_size == few.found_step(state)
     torch.testing.assert_close(start.s, alone.finish(same)[1].s * 4)
+    heats = [heat_of(one, Rival("same", FromFunction(shrink))) for one in (few, alone)]
+    ends = [run(heat) for heat in heats]
+    assert ends[0].heat == ends[1].heat  # what they come to is judged by the views of the runs as well
+    (large, s), (small, t) = ((*heat.finish(end),) for heat, end in zip(heats, ends, strict=True))
+    assert large.step_size == pytest.approx(4 * small.step_size)
+    torch.testing.assert_close(s.s, 4 * t.s)
     assert replace(few, algorithm=replace(few.algorithm, sampler=Epochs(5)))._views is None

@@ -149,7 +149,7 @@ def test_what_a_person_says_decides(scan, words, name):
 def test_few_views_and_small_images_keep_the_usual_denoiser(scan, tmp_path, monkeypatch):
     few = tmp_path / "few.zarr"
     assert main(["simulate", str(few), *SMALL, "--views", "20"]) == 0
-    monkeypatch.setattr("plugstream.instruments.born._LEAST_SIDE", 25)  # pixels more than the image has
+    monkeypatch.setattr("plugstream.instruments.born.LEAST_SIDE", 25)  # pixels more than the image has
     for place in (few, scan):
         settings, _ = advised(place)
         assert (settings.denoiser.name, settings.denoiser.rivals) == ("tv", None)

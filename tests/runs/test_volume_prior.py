@@ -93,13 +93,13 @@ def test_what_a_person_says_decides(scan, words):
     assert not any("unless held-out views" in note for note in notes)
 
 
-def test_thin_volumes_and_images_keep_tv(tmp_path):
-    for name, slices in (("thin", "7"), ("image", "0")):
-        place = tmp_path / name
+def test_thin_volumes_keep_tv_and_images_have_other_rivals(tmp_path):
+    for slices, chosen in (("7", ("tv", None)), ("0", ("tnrd", "bm3d,tv"))):
+        place = tmp_path / slices
         words = ["--instrument", "ct", "--size", "12", "--slices", slices, "--views", "30"]
         assert main(["simulate", str(place), *words]) == 0
         settings, notes = advised(place)
-        assert (settings.denoiser.name, settings.denoiser.rivals) == ("tv", None)
+        assert (settings.denoiser.name, settings.denoiser.rivals) == chosen
         assert not any("not tried" in note for note in notes)
 
 

@@ -118,28 +118,27 @@ class FallingSearch(SigmaRace):
         gone = replace(state, k=state.k + 1, image=side.image, side=side, used=state.used + 1, place=state.place + 1)
         return gone if gone.place < self.fall else self._end_run(gone, self._look(side)[0])
 
-    def found_step(self, state: Any) -> float:
-        """gamma of a search that has ended, for all views."""
+    def found_step(self, state: Any, *, whole: bool = True) -> float:
+        """gamma of a search that has ended, for all views, or for those of its runs."""
         gamma = float(state.sigma**2 / self._weight(state.place_found))
         if self.denoiser.averaged is None:
             longest = _LONG / float(self.algorithm.fidelity.lipschitz_max)
             gamma = max(gamma, min(_ARRIVED * gamma, _SHORT / max(self._curvature, _SHORT / longest)))
-        return gamma * (len(self.fidelity.available) / self._count)
+        return gamma * (len(self.fidelity.available) / self._count if whole else 1)
 
     def finish(self, state: Any, algorithm: Any | None = None) -> tuple[Any, Any]:
         """The algorithm with the step found, and the state from which it continues, with its dual.
 
         Arguments: state, of a search that has ended; algorithm, to continue with instead, on all views say.
         """
-        final = self.steady(state, algorithm)
-        power = state.powers[_best(state)]
-        best = self._last(power) ** 2 / self._weight(power)
-        return final, _with_dual(replace(state.trunk, k=state.k), final.step_size / best)
+        return self._steady(self.algorithm if algorithm is None else algorithm, state)
 
-    def steady(self, state: Any, algorithm: Any | None = None) -> Any:
-        """The algorithm, or another, with the sigma and the step of a search that has ended, which stay."""
-        algorithm = self.algorithm if algorithm is None else algorithm
-        return replace(algorithm, sigma=state.sigma, step_size=self.found_step(state))
+    def _steady(self, algorithm: Any, state: Any, *, whole: bool = True) -> tuple[Any, Any]:
+        """An algorithm with what a search has found for all views, or for those of its runs, and where it begins."""
+        power = state.powers[_best(state)]
+        best, gamma = self._last(power) ** 2 / self._weight(power), self.found_step(state, whole=whole)
+        begin = _with_dual(replace(state.trunk, k=state.k), gamma / best)
+        return replace(algorithm, sigma=state.sigma, step_size=gamma), begin
 
     def _end_run(self, state: FallingState, misfit: float) -> FallingState:
         """The state before the next run, after one that led to an image of this misfit; or the end."""

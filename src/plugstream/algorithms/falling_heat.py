@@ -14,10 +14,12 @@ from plugstream.algorithms.heat import Rival
 from plugstream.base.arrays import Array
 from plugstream.base.errors import InputError
 
-# How many times the steps of a run each denoiser goes on with what its search found, before its image is judged. A
-# rival does not go on whose best run is this much worse than the best image so far, and gives up after a run that much
-# worse.
-_ON, _BEHIND, _HOPELESS = 2, 1.1, 1.5
+# How many times the steps of a run each denoiser goes on with what its search found before its image is judged, and how
+# many times more e is expected to rise by the factor by which it rose meanwhile.
+_ON, _DRIFT = 2, 8
+# A rival does not go on whose best run is this much worse than the best image so far. It gives up after a run that is
+# this much worse: less where it began with what is the best lam of the other as well.
+_BEHIND, _HOPELESS, _ALIKE = 1.1, 1.5, 1.03
 
 
 @dataclass(frozen=True)
@@ -43,17 +45,20 @@ class FallingHeat(FallingSearch):
     begins where the best so far ended, since all look at the same noise (`Rival.shift`). Its best run then goes on for
     2 n steps with the sigma and the step that it found. What that comes to is compared, since it is the image that one
     gets: a prior that is wrong for an image, such as one of photographs for a hard rim, may spoil it only after a run,
-    and a right one may not have arrived. The algorithm goes on from there. Of two equal misfits the first wins. A rival
-    gives up that is 1.5 times as bad as the best after its first runs, or 1.1 times after its search.
+    and a right one may not have arrived. If e has risen by a factor c beyond the margin, it is expected to rise by c^8
+    more. The algorithm goes on from there. A rival must be better than the algorithm's own denoiser by the margin, and
+    gives up if it is 1.5 times as bad as the best after its first runs (1.03 times if sigma means the same to both), or
+    1.1 times after its search.
 
     Condition: as of `FallingSearch`; e is small where the image is good, for all priors alike. Data see nothing of what
     no view sees, nor does e (docs/sigma-search.md has measurements).
 
     Arguments: as of `FallingSearch`; steps are those of each denoiser; rivals, at least one, whose sigma is
-    `Rival.sigma` of the algorithm's.
+    `Rival.sigma` of the algorithm's; margin, the part of e that may be noise, as of `DenoiserRace`.
     """
 
     rivals: tuple[Rival, ...] = ()
+    margin: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,12 +85,12 @@ class FallingHeat(FallingSearch):
         search = self.searches[state.entrant]
         if state.settled is None:
             gone: Any = search.step(state)
-            limit = _BEHIND if gone.ended else _HOPELESS
-            if gone.heat and gone.powers and gone.misfit > limit * gone.heat[gone.leader]:
+            if gone.heat and gone.powers and gone.misfit > self._limit_of(gone) * gone.heat[gone.leader]:
                 return self._end_search(gone)
             if not gone.ended:
                 return cast(FallingHeatState, gone)
-            gone = replace(gone, side=search.finish(gone)[1], settled=0, ended=False)
+            side = search._steady(search.algorithm, gone, whole=False)[1]
+            gone = replace(gone, side=side, settled=0, ended=False)
         else:
             side = self._side(state).step(state.side)
             parts = {"k": state.k + 1, "used": state.used + 1, "settled": state.settled + 1}
@@ -93,12 +98,19 @@ class FallingHeat(FallingSearch):
         if gone.settled < _ON * self.fall and gone.used < self.steps:
             return cast(FallingHeatState, gone)
         misfit = self._look(gone.side)[0]
-        misfit = math.inf if math.isnan(misfit) else misfit
+        rise = max(1.0, misfit / min(gone.misfits) / (1 + self.margin))
+        misfit = math.inf if math.isnan(misfit) else misfit * rise**_DRIFT
         return self._end_search(replace(gone, rounds=gone.rounds + 1, misfit=misfit, tried=(misfit, misfit)))
+
+    def _limit_of(self, state: FallingHeatState) -> float:
+        """How much worse than the best a rival may be to go on."""
+        alike = self.rivals[state.entrant - 1].shift == 0
+        return _BEHIND if state.ended else _ALIKE if alike else _HOPELESS
 
     def _end_search(self, state: Any) -> FallingHeatState:
         """The state before the search of the next denoiser, or the end."""
-        if state.entrant == 0 or state.misfit < state.heat[state.leader]:
+        lean = 1 - self.margin if state.leader == 0 else 1.0
+        if state.entrant == 0 or state.misfit < lean * state.heat[state.leader]:
             state = replace(state, leader=state.entrant, home=FallingState(**_parts(state)))
         state = replace(state, heat=(*state.heat, state.misfit))
         if state.entrant < len(self.rivals):
@@ -124,12 +136,12 @@ class FallingHeat(FallingSearch):
             return search._side(state)
         key = (state.entrant, state.place_found)
         if key not in self._runs:
-            self._runs[key] = search.steady(state)
+            self._runs[key] = search._steady(search._side(state), state, whole=False)[0]
         return self._runs[key]
 
-    def found_step(self, state: Any) -> float:
-        """gamma of the search that won, for all views."""
-        return float(self.searches[state.entrant].found_step(state))
+    def found_step(self, state: Any, *, whole: bool = True) -> float:
+        """gamma of the search that won, for all views, or for those of its runs."""
+        return float(self.searches[state.entrant].found_step(state, whole=whole))
 
     def finish(self, state: Any, algorithm: Any | None = None) -> tuple[Any, Any]:
         """The algorithm with the denoiser, sigma and step found, and the state from which it continues.
@@ -137,7 +149,10 @@ class FallingHeat(FallingSearch):
         Arguments: state, of searches that have ended; algorithm, to continue with instead, which has the denoiser
         already.
         """
-        return self.searches[state.entrant].steady(state, algorithm), replace(state.side, k=state.k)
+        search = self.searches[state.entrant]
+        final, _ = search.finish(state, algorithm)
+        longer = final.step_size / search.found_step(state, whole=False)
+        return final, replace(state.side, k=state.k, s=state.side.s * longer)
 
 
 def _parts(state: FallingState) -> dict[str, Any]:

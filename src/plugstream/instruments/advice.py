@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from plugstream.instruments.declarations import Advice
 
 # Views with which sigma and the step fall together: few enough to use all in the last steps (docs/sigma-search.md has 3
 # to 1,500).
 _FEWEST, _MOST = 3, 2048
-# Pixels a side that TNRD needs, and views with which to choose a denoiser.
-LEAST_SIDE, MANY = 8, 25
+# Pixels a side that TNRD needs, pixels of an image whose two hundred calls of it take two minutes on a CPU, and views
+# with which to choose a denoiser.
+LEAST_SIDE, _MOST_PIXELS, MANY = 8, 1 << 20, 25
 
 
 def advise_momentum(limit: float, batch: int) -> tuple[Advice, ...]:
@@ -34,12 +37,12 @@ def advise_fall(n_views: int, steps: int) -> tuple[Advice, ...]:
     return (Advice("algorithm", "fall", steps, reason, search=True, falling=True, unless=short),)
 
 
-def advise_trained(fall: tuple[Advice, ...], side: int, rivals: str = "") -> tuple[Advice, ...]:
+def advise_trained(fall: tuple[Advice, ...], shape: tuple[int, ...], rivals: str = "") -> tuple[Advice, ...]:
     """TNRD where sigma falls by this advice, and rivals of which held-out views choose, unless a denoiser is given.
 
-    Arguments: fall, of `advise_fall`; side, pixels of the shorter side of an image; rivals, as of `--rivals`.
+    Arguments: fall, of `advise_fall`; shape of the image; rivals, as of `--rivals`.
     """
-    if not fall or side < LEAST_SIDE:
+    if not fall or min(shape) < LEAST_SIDE or math.prod(shape) > _MOST_PIXELS:
         return ()
     name, kind = ("denoiser", "name"), {"search": True, "falling": True}
     why = "no denoiser is given, so that it is tnrd, better than tv where sigma falls (--denoiser)"

@@ -194,7 +194,7 @@ class MRI(Instrument):
             reason = "views see parts of k-space that hardly overlap, whose differences momentum would gather"
             advice.append(Advice("momentum", "name", "bounded", f"{reason} (--momentum bounded)", True))
         fall = advise_fall(n_views, 12) if len(self.voxels.shape) == 2 else ()
-        return (*advice, *fall, *advise_trained(fall, min(self.voxels.shape)))
+        return (*advice, *fall, *advise_trained(fall, self.voxels.shape))
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """The path, the coils, and the size of voxels."""

@@ -226,20 +226,17 @@ class _Advisor:
         later = self._if_searched
         if any(section == "denoiser" and key not in _COMMON for section, key in self.given):  # somebody means one
             later = [advice for advice in later if advice.section != "denoiser"]
-        own, names = self.typed.denoiser.name, self.typed.denoiser.rival_names
-        alike = bool(names) and all(are_comparable(own, rival) for rival in names)
+        d = self.typed.denoiser
+        alike = d.rival_names != () and all(are_comparable(d.name, rival) for rival in d.rival_names)
         others = any(
             (section in _OTHERS and (section, key) not in _ALIKE) or key == "opening" or (key == "rivals" and alike)
             for section, key in self.given
         )
-        name = next((str(a.value) for a in later if (a.section, a.key) == _DENOISER), self.typed.denoiser.name)
+        name = next((str(a.value) for a in later if (a.section, a.key) == _DENOISER), d.name)
         # Where another algorithm is meant, or the usual one, nothing falls; and where it does, rivals are others.
-        usual = others or not _facts(name).falls(self.typed.denoiser)
+        usual = others or not _facts(name).falls(d)
         falls = not usual and any((advice.section, advice.key) == _FALL for advice in later)
-        if falls:
-            later = [one for one in later if one.falling or (one.section, one.key) != _RIVALS]
-        else:
-            later = [advice for advice in later if not advice.falling]
+        later = [a for a in later if (a.falling or (a.section, a.key) != _RIVALS if falls else not a.falling)]
         theirs = {(advice.section, advice.key): _value(advice) for advice in later}
         added = self._search_presets(theirs)
         if added is None:

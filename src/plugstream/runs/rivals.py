@@ -43,7 +43,7 @@ class _Other(NamedTuple):
 _PROOF = 3.0
 _OTHERS = {("tv", "bm4d"): _Other(0.3, 1.0, (0.5, 1.0, 2.0), 6)}
 # sigma of a weight over the root of a level of noise, where both fall; and by how many powers of two its best weight is
-# then further from that of its first run: 1.9 to 4.2 in seven scans of ct and born-2d.
+# then further from that of its first run: 1.9 to 4.2 in seven scans of two instruments.
 _FALLING, _SHIFT = 0.28, 3
 # Seconds that BM4D takes for a real voxel, times threads on the CPU, between Xeon (2.5e-6) and Neoverse N1 (5.6e-6),
 # and on an H200 (docs/denoisers.md). A run has hundreds of calls, so that nobody should wait for longer ones unasked.

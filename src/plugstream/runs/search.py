@@ -183,11 +183,11 @@ def make_race(
     if not names:
         return SigmaRace(*race) if fall is None else FallingSearch(*race, fall)
     entrants = [e for one, denoiser in zip(names, rivals, strict=True) for e in make_entrants(settings, one, denoiser)]
-    if fall is not None:
-        return FallingHeat(*race, fall, rivals=tuple(entrants))
     model = algorithm.fidelity.model
     count = len(judges) * math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
     margin = heat_margin(max(1, round(count if judge is None else count * SHARE)))
+    if fall is not None:
+        return FallingHeat(*race, fall, rivals=tuple(entrants), margin=margin)
     return DenoiserRace(*race, tuple(entrants), margin)
 
 
@@ -340,7 +340,8 @@ class Search:
         self.denoiser = self._name(race, state.entrant)
         self.log.add(Chosen(state.k, self.denoiser, misfits))
         words = ", ".join(f"{name} {misfit:.5g}" for name, misfit in misfits.items())
-        self.log.add(Note(f"denoiser {self.denoiser} was chosen: held-out misfit of the best runs {words}"))
+        bar = f"{100 * race.margin:.2g} % may be noise, within which {self.settings.denoiser.name} is chosen"
+        self.log.add(Note(f"denoiser {self.denoiser} was chosen: held-out misfit that each comes to {words}; {bar}"))
         self.log.sync()
 
     def _name(self, race: DenoiserRace | FallingHeat, number: int) -> str:
