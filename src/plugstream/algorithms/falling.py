@@ -16,6 +16,7 @@ from plugstream.algorithms.sampling import FixedViews, repeated_views
 from plugstream.base.arrays import Array
 from plugstream.base.errors import InputError
 from plugstream.base.schedules import Geometric
+from plugstream.models.part import SHARE
 
 # Sigma falls by this factor in a run, from less where the step would begin beyond this multiple of 1/L; and it falls
 # further where the step would end beyond this one.
@@ -28,6 +29,8 @@ _NOISE = 0.64
 # before it has arrived, and until it has the prior goes on smoothing. Of an averaged denoiser, such as the prox of a
 # convex prior, no more than that prior asks for.
 _ARRIVED, _SHORT = math.sqrt(2.0), 0.55
+# Of counts of waves, lam of the first run over what the loss says of their noise, and of the next over their misfit.
+_LIKELY, _COUNTED = 0.5, math.sqrt(2.0)
 # The most runs.
 _RUNS = 12
 
@@ -72,6 +75,12 @@ class FallingSearch(SigmaRace):
     short one becomes sqrt(2) gamma, 0.55/c and 150/L at most, with c the curvature of d in a pixel, the mean of all
     eigenvalues: ADMM has not arrived in so few short steps, and until it has, the prior smooths more than in them. Of
     averaged denoisers that is not so.
+
+    Intensities of waves, by a loss that is a known part of a likelihood: the first run has half of what that makes lam,
+    and every other sqrt(2) times v / n by the misfit of the run before, rounded to a power of two times the first, until
+    that was tried. The last run goes on, with lam to within sqrt(2) of its own and without a longer step. Its neighbours
+    are not tried: of few photons e is smallest far beyond the best lam. (Pixels without a photon lower v, and v is
+    rightly lower: what they say of a wave is half of what they would at a fit.) L is that of all views together.
 
     Many views: where steps use all n of them, runs use m = `most` at most, evenly spaced, since m views say what v is
     as well as n do. lam = v / m of the runs is then v / n for all views, so gamma is n / m times as long at the end.
@@ -120,8 +129,8 @@ class FallingSearch(SigmaRace):
     def found_step(self, state: Any) -> float:
         """gamma of a search that has ended, for all views."""
         gamma = float(state.sigma**2 / self._weight(state.place_found))
-        if self.denoiser.averaged is None:
-            longest = _LONG / float(self.algorithm.fidelity.lipschitz_max)
+        if self.denoiser.averaged is None and self._nats is None:
+            longest = _LONG / self._lipschitz
             gamma = max(gamma, min(_ARRIVED * gamma, _SHORT / max(self._curvature, _SHORT / longest)))
         return gamma * (len(self.fidelity.available) / self._count)
 
@@ -132,7 +141,7 @@ class FallingSearch(SigmaRace):
         """
         gamma = self.found_step(state)
         final = replace(self.algorithm if algorithm is None else algorithm, sigma=state.sigma, step_size=gamma)
-        power = state.powers[_best(state)]
+        power = state.powers[self._best(state)]
         best = self._last(power) ** 2 / self._weight(power)
         return final, _with_dual(replace(state.trunk, k=state.k), gamma / best)
 
@@ -141,12 +150,12 @@ class FallingSearch(SigmaRace):
         misfit = math.inf if math.isnan(misfit) else misfit
         powers, misfits = (*state.powers, state.power), (*state.misfits, misfit)
         state = replace(state, powers=powers, misfits=misfits, rounds=state.rounds + 1, ratio=_RATIO)
-        best = _best(state)
+        best = self._best(state)
         trunk = state.side if best == len(powers) - 1 else state.trunk
         state = replace(state, trunk=trunk, misfit=misfits[best], tried=(misfit, misfits[best]))
         power = self._next(state)
         if power is None:
-            found = powers[best] + _bottom(*(_misfit_at(state, powers[best] + move) for move in (-1, 0, 1)))
+            found = powers[best] + self._beside(state, powers[best])
             ended = replace(state, image=trunk.image, side=trunk, place_found=found, ended=True)
             return replace(ended, sigma=self._last(found), ratio=_RATIO**0.25)
         return replace(state, power=power, side=state.rival, place=0)  # whose image is shown after its first step
@@ -155,26 +164,50 @@ class FallingSearch(SigmaRace):
         """The power of the next run, None if there is none."""
         if len(state.powers) >= _RUNS or state.used + self.fall > self.steps:
             return None
-        best = state.powers[_best(state)]
+        best = state.powers[self._best(state)]
+        if self._nats is not None:
+            power = round(self._asked_power(state.misfits[-1]))
+            return None if power in state.powers else power
         if len(state.powers) == 1:
-            ratio = _NOISE * self._noise_weight(state.misfits[0]) / self._weight(0)
-            power = round(math.log(ratio, _RATIO)) if 0 < ratio < math.inf else 0
-            return max(-_FARTHEST, min(_FARTHEST, power)) or -1
+            return round(self._asked_power(state.misfits[0])) or -1
         return next((best + move for move in (-1, 1) if best + move not in state.powers), None)
+
+    def _best(self, state: FallingState) -> int:
+        """The number of the run that goes on: the one with the least misfit, or the last one of counts of waves."""
+        if self._nats is not None:
+            return len(state.misfits) - 1
+        return min(range(len(state.misfits)), key=lambda number: state.misfits[number])
+
+    def _beside(self, state: FallingState, power: int) -> float:
+        """How far the power at the end is from that of the best run, from -1/2 to 1/2."""
+        if self._nats is not None:
+            return max(-0.5, min(0.5, self._asked_power(state.misfits[-1]) - power))
+        return _bottom(*(_misfit_at(state, power + move) for move in (-1, 0, 1)))
+
+    def _asked_power(self, misfit: float) -> float:
+        """The power of the lam that this misfit, if it is noise, asks for."""
+        factor = _NOISE if self._nats is None else _COUNTED
+        ratio = factor * self._noise_weight(misfit) / self._weight(0)
+        power = math.log(ratio, _RATIO) if 0 < ratio < math.inf else 0.0
+        return max(-_FARTHEST, min(_FARTHEST, power))
 
     def _noise_weight(self, misfit: float) -> float:
         """v / n if all of the misfit of a view is noise of variance v per real number."""
         model = self.algorithm.fidelity.model
-        numbers: int = math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
+        numbers: float = math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
+        if self._nats is not None:
+            numbers = math.prod(model.stored_shape) * (1 if self.judge is None else SHARE)
         return 2 * misfit / numbers / self._count
 
     def _last(self, power: float) -> float:
         """The last sigma of a run."""
-        longest = math.sqrt(self._weight(power) * _LONG / self.algorithm.fidelity.lipschitz_max)
+        longest = math.sqrt(self._weight(power) * _LONG / self._lipschitz)
         return min(float(self.algorithm.parameters(1)[1]), longest)
 
     def _weight(self, power: float) -> float:
         """lam of a run."""
+        if self._nats is not None:
+            return _LIKELY / (self._nats * self._count) * _RATIO**power
         gamma, sigma = self.algorithm.parameters(1)
         return float(sigma**2 / gamma * _RATIO**power)
 
@@ -183,12 +216,27 @@ class FallingSearch(SigmaRace):
         power = state.power if state.place_found is None else state.place_found
         if power not in self._runs:
             lam, last = self._weight(power), self._last(power)
-            first = min(_FALL * last, math.sqrt(lam * _LONGEST / self.algorithm.fidelity.lipschitz_max))
+            first = min(_FALL * last, math.sqrt(lam * _LONGEST / self._lipschitz))
             sigma = Geometric(max(last, first), last, self.fall)
             views = {} if self._views is None else {"sampler": FixedViews(self._views)}
             step = {"sigma": sigma, "step_size": lambda k: sigma(k) ** 2 / lam}
             self._runs[power] = replace(self.algorithm, **step, **views)
         return self._runs[power]
+
+    @cached_property
+    def _nats(self) -> float | None:
+        """How much one unit of d_i is of a negative log-likelihood, of intensities of waves; else None."""
+        fidelity = self.fidelity
+        waves = fidelity.loss is not None and fidelity.loss.bends and fidelity.data_dtype.is_complex
+        return fidelity.loss.nats if waves else None
+
+    @cached_property
+    def _lipschitz(self) -> float:
+        """L, of intensities of waves by how much views overlap."""
+        overlap = None if self._nats is None else self.fidelity.overlap(self._views)
+        if overlap is None:
+            return float(self.algorithm.fidelity.lipschitz_max)
+        return float(overlap.max()) * self.fidelity.fit_curvature
 
     @cached_property
     def _curvature(self) -> float:
@@ -212,11 +260,6 @@ class FallingSearch(SigmaRace):
         if repeated_views(self.algorithm.sampler) != "all" or len(available) <= most:
             return None
         return [int(available[place * len(available) // most]) for place in range(most)]
-
-
-def _best(state: FallingState) -> int:
-    """The number of the run with the least misfit."""
-    return min(range(len(state.misfits)), key=lambda number: state.misfits[number])
 
 
 def _misfit_at(state: FallingState, power: int) -> float:

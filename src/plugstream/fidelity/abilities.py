@@ -74,6 +74,13 @@ class FidelityAbilities(Protocol):
         """The diagonal of sum_i w_i H_i^H H_i over these views; None if that matrix is not diagonal."""
         return None
 
+    def quadratic(
+        self, image: Tensor, views: Views = None, weights: Weights = None
+    ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """grad d(x) over these views, and v -> A v with A the Gauss-Newton approximation of grad^2 d(x)."""
+        kind = type(self).__name__ if self.loss is None else f"{type(self.loss).__name__} loss"
+        raise InputError(f"the curvature of a {kind} is not known; use a proximal gradient method")
+
     def start_image(self) -> Tensor | None:
         """The default first image, (*image_shape); None for zero."""
         return None
@@ -148,6 +155,15 @@ class LossAbilities(Protocol):
     def for_model(self, model: Any) -> Self:
         """The loss with what the model knows of its data, such as how views are recorded."""
         return self
+
+    @property
+    def bends(self) -> bool:
+        """Whether `bend` is known for waves."""
+        return False
+
+    def bend(self, prediction: Tensor, change: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
+        """The expected second derivative at a prediction of waves, times a change of it, in the prediction's shape."""
+        raise InputError(f"the second derivative of a {type(self).__name__} loss is not known")
 
     def check(self, data: Tensor) -> None:
         """Refuse data for which the loss has no meaning."""

@@ -32,6 +32,23 @@ def advise_fall(n_views: int, steps: int) -> tuple[Advice, ...]:
     return (Advice("algorithm", "fall", steps, reason, search=True, falling=True, unless=short),)
 
 
+def advise_fall_of_waves(n_views: int, sigma: float) -> tuple[Advice, ...]:
+    """The same for intensities of waves, to this sigma, with a short prox, and TNRD where nobody says which denoiser."""
+    fall = advise_fall(n_views, 24)
+    if not fall:
+        return ()
+    why = "no denoiser is given, so that it is tnrd, better than tv where sigma falls (--denoiser)"
+    unless, place = fall[0].unless, ("denoiser", "name")
+    return (
+        *fall,
+        Advice(*place, "tnrd", why, search=True, falling=True, unless=unless),
+        *(
+            Advice("algorithm", key, value, fall[0].reason, search=True, falling=True, unless=unless)
+            for key, value in (("sigma", sigma), ("step_size", "overlap"), ("prox_products", 4))
+        ),
+    )
+
+
 def advise_waves(data: str, floor: float, views: str) -> tuple[Advice, ...]:
     """Settings for measured intensities of waves: compare amplitudes, and let the step follow the overlap.
 

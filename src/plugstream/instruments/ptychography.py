@@ -14,7 +14,7 @@ from plugstream.base.capacity import check_memory
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.registry import Field, Options
 from plugstream.images.space import ImageSpace
-from plugstream.instruments.advice import advise_batches, advise_waves
+from plugstream.instruments.advice import advise_batches, advise_fall_of_waves, advise_waves
 from plugstream.instruments.base import Experiment, Instrument, Place, declare
 from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, FixedArray, mask_column
 from plugstream.instruments.suspects import suspects_of_ptychography
@@ -40,6 +40,7 @@ _FEW_PHOTONS = 20.0
 # best one of a picture differs from it by a factor of about exp(_SPREAD). (At a fixed point it would fall as N^-1/4:
 # the noise of a gradient over its curvature falls as N^-1/2, and sigma^2 is a weight.)
 _SIGMA, _FALL, _SPREAD = 0.1, -0.2, 0.15
+_FALL_END = 0.07  # to which sigma falls, of images of about 1 (docs/sigma-search.md)
 _MOST_LIGHT = 0.9  # part of a probe's light within its diameter; closer positions overlap
 
 
@@ -185,7 +186,8 @@ class Ptychography(Instrument):
         )
         refine = Advice("algorithm", "refine_tolerance", _ARRIVED, reason, True)
         waves = advise_waves("counts of waves", 0.02, "beams")
-        return *advice, *waves, refine, *advise_batches(n_views, batch, _STEPS, _FEW)
+        batches = advise_batches(n_views, batch, _STEPS, _FEW)
+        return *advice, *waves, refine, *batches, *advise_fall_of_waves(n_views, _FALL_END)
 
     def advise_scan(self, columns: Columns, n_views: int, batch: int | None) -> tuple[Advice, ...]:
         """As `advise`, and the sigma that suits the dose."""

@@ -251,7 +251,7 @@ class _Advisor:
             if not self.given & {_SEARCH, _RIVALS, _FALL}:
                 return
         else:
-            begin = added.get(_SIGMA, self.presets.get(_SIGMA))
+            begin = (added | theirs).get(_SIGMA, self.presets.get(_SIGMA))
             steps = added.get(_SEARCH, self.typed.algorithm.search)
             text = f"no sigma is given, so the first {steps} steps search for it, starting at {begin}"
             self.notes.append(f"{text} (--sigma, or --search none)")

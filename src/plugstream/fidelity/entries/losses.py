@@ -1,6 +1,7 @@
 """The losses by name: how a prediction is compared with the data.
 
-A fact that an entry may say: prox, that its fidelity has one, for linear models.
+Facts that an entry may say: prox, that its fidelity has one, for linear models; bends, that of waves its expected second
+derivative is known.
 """
 
 from __future__ import annotations
@@ -52,8 +53,15 @@ def _declare(name: str, text: str, loss: str, **how: Any) -> None:
 
 _declare("gaussian", "least squares: independent Gaussian noise of one strength", "Gaussian", prox=True)
 _declare("huber", "Gaussian noise with outliers", "Huber", options=HuberOptions)
-_declare("poisson", "counts", "Poisson", options=PoissonOptions, arguments={"background_counts": "background"})
-_declare("amplitude", "intensities of waves, by their roots", "Amplitude", options=AmplitudeOptions)
+_declare(
+    "poisson",
+    "counts",
+    "Poisson",
+    options=PoissonOptions,
+    arguments={"background_counts": "background"},
+    bends=True,
+)
+_declare("amplitude", "intensities of waves, by their roots", "Amplitude", options=AmplitudeOptions, bends=True)
 _declare(
     "transmission",
     "line integrals of X-rays, by photon counts",
