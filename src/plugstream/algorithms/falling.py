@@ -77,8 +77,9 @@ class FallingSearch(SigmaRace):
     averaged denoisers that is not so.
 
     Intensities of waves, by a loss that is a known part of a likelihood: the first run has half of what that makes lam,
-    and every other sqrt(2) times v / n by the misfit of the run before, rounded to a power of two times the first, until
-    that was tried. The last run goes on, with lam to within sqrt(2) of its own and without a longer step. Its neighbours
+    and every other sqrt(2) times v / n by the least misfit so far, rounded to a power of two times the first, until that
+    was tried. The last run goes on, unless it smoothed more for a larger misfit, with lam to within sqrt(2) of its own
+    and without a longer step. Its neighbours
     are not tried: of few photons e is smallest far beyond the best lam. (Pixels without a photon lower v, and v is
     rightly lower: what they say of a wave is half of what they would at a fit.) L is that of all views together.
 
@@ -166,22 +167,22 @@ class FallingSearch(SigmaRace):
             return None
         best = state.powers[self._best(state)]
         if self._nats is not None:
-            power = round(self._asked_power(state.misfits[-1]))
+            power = round(self._asked_power(min(state.misfits)))
             return None if power in state.powers else power
         if len(state.powers) == 1:
             return round(self._asked_power(state.misfits[0])) or -1
         return next((best + move for move in (-1, 1) if best + move not in state.powers), None)
 
     def _best(self, state: FallingState) -> int:
-        """The number of the run that goes on: the one with the least misfit, or the last one of counts of waves."""
-        if self._nats is not None:
-            return len(state.misfits) - 1
-        return min(range(len(state.misfits)), key=lambda number: state.misfits[number])
+        """The number of the run that goes on: the one with the least misfit, or the last one of intensities of waves."""
+        least = min(range(len(state.misfits)), key=lambda number: state.misfits[number])
+        smoother = state.powers[-1] > state.powers[least]
+        return least if self._nats is None or smoother else len(state.misfits) - 1
 
     def _beside(self, state: FallingState, power: int) -> float:
         """How far the power at the end is from that of the best run, from -1/2 to 1/2."""
         if self._nats is not None:
-            return max(-0.5, min(0.5, self._asked_power(state.misfits[-1]) - power))
+            return max(-0.5, min(0.5, self._asked_power(min(state.misfits)) - power))
         return _bottom(*(_misfit_at(state, power + move) for move in (-1, 0, 1)))
 
     def _asked_power(self, misfit: float) -> float:

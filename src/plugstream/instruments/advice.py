@@ -8,6 +8,10 @@ from plugstream.instruments.declarations import Advice
 # to 1,500).
 _FEWEST, _MOST = 3, 2048
 
+FEW_PHOTONS = 20.0
+"""With fewer photons of the beam a pixel of the detector, roots of counts are biased in the dark parts of a frame, where
+it matters, and Poisson's loss gives the better image; with more, roots give the same image sooner."""
+
 
 def advise_momentum(limit: float, batch: int) -> tuple[Advice, ...]:
     """Momentum that grows to a limit and then falls, for steps of `batch` views."""

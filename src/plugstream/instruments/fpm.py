@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Options
 from plugstream.images.space import ImageSpace
-from plugstream.instruments.advice import advise_batches, advise_waves
+from plugstream.instruments.advice import FEW_PHOTONS, advise_batches, advise_fall_of_waves, advise_waves
 from plugstream.instruments.base import Experiment, Instrument, Place, declare
 from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, FixedArray, mask_column
 from plugstream.instruments.fpm_simulation import FPMSimulation, count_photons, plan_leds, thin_object
@@ -215,7 +215,11 @@ class FPM(Instrument):
 
         Pupil, gains and LEDs are refined first, without denoising, and then stay fixed.
         """
-        advice = [*advise_waves("intensities", 0.05, "views")]
+        advice = []
+        if self.calibrated and self.light < FEW_PHOTONS:
+            reason = f"the light has {self.light:.2g} photons a pixel, whose roots would be biased (--loss poisson)"
+            advice.append(Advice("loss", "name", "poisson", reason, True))
+        advice += advise_waves("intensities", 0.05, "views")
         if batch is not None and n_views >= 2 * _BATCH:
             reason = f"batch {_BATCH}: runs of this instrument were measured with steps of so many views (--batch)"
             advice.append(Advice("sampler", "batch", _BATCH, reason))
