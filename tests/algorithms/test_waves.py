@@ -10,7 +10,18 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from plugstream import TV, All, Amplitude, FromFunction, Huber, InexactADMM, InputError, LeastSquares, LossFidelity, Poisson
+from plugstream import (
+    TV,
+    All,
+    Amplitude,
+    FromFunction,
+    Huber,
+    InexactADMM,
+    InputError,
+    LeastSquares,
+    LossFidelity,
+    Poisson,
+)
 from plugstream.algorithms import FallingSearch
 from plugstream.models.matrix import MatrixModel
 from plugstream.models.ptychography import PtychographyModel

@@ -76,12 +76,11 @@ class FallingSearch(SigmaRace):
     eigenvalues: ADMM has not arrived in so few short steps, and until it has, the prior smooths more than in them. Of
     averaged denoisers that is not so.
 
-    Intensities of waves, by a loss that is a known part of a likelihood: the first run has half of what that makes lam,
-    and every other sqrt(2) times v / n by the least misfit so far, rounded to a power of two times the first, until that
+    Intensities of waves, by a loss that is a known part of a likelihood: the first run has half the lam which that asks
+    for, and every other sqrt(2) v / n by the least misfit so far, rounded to a power of two times the first, until that
     was tried. The last run goes on, unless it smoothed more for a larger misfit, with lam to within sqrt(2) of its own
-    and without a longer step. Its neighbours
-    are not tried: of few photons e is smallest far beyond the best lam. (Pixels without a photon lower v, and v is
-    rightly lower: what they say of a wave is half of what they would at a fit.) L is that of all views together.
+    and no longer step. Neighbours are not tried: of few photons e is least far beyond the best lam. Pixels without a
+    photon lower v, and should, since they say half as much of a wave as at a fit. L is that of all views together.
 
     Many views: where steps use all n of them, runs use m = `most` at most, evenly spaced, since m views say what v is
     as well as n do. lam = v / m of the runs is then v / n for all views, so gamma is n / m times as long at the end.
@@ -174,7 +173,7 @@ class FallingSearch(SigmaRace):
         return next((best + move for move in (-1, 1) if best + move not in state.powers), None)
 
     def _best(self, state: FallingState) -> int:
-        """The number of the run that goes on: the one with the least misfit, or the last one of intensities of waves."""
+        """The number of the run that goes on: the one with the least misfit, of intensities of waves often the last."""
         least = min(range(len(state.misfits)), key=lambda number: state.misfits[number])
         smoother = state.powers[-1] > state.powers[least]
         return least if self._nats is None or smoother else len(state.misfits) - 1

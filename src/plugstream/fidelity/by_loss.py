@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from functools import cached_property
 from collections.abc import Callable
+from functools import cached_property
 from typing import NamedTuple, Self
 
 import torch
@@ -19,7 +19,6 @@ from plugstream.fidelity.least_squares import LeastSquares
 from plugstream.fidelity.losses import Loss, as_loss
 from plugstream.models.base import Model, as_model
 from plugstream.models.views import Views
-
 
 # Blocks of views whose predictions are remembered while products with a curvature are taken.
 _BLOCKS = 4

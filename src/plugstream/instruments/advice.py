@@ -7,10 +7,12 @@ from plugstream.instruments.declarations import Advice
 # Views with which sigma and the step fall together: few enough to use all in the last steps (docs/sigma-search.md has 3
 # to 1,500).
 _FEWEST, _MOST = 3, 2048
+# Of intensities of waves, the most runs and their steps.
+_RUNS, _STEPS = 6, 24
 
 FEW_PHOTONS = 20.0
-"""With fewer photons of the beam a pixel of the detector, roots of counts are biased in the dark parts of a frame, where
-it matters, and Poisson's loss gives the better image; with more, roots give the same image sooner."""
+"""With fewer photons of the beam a pixel of the detector, roots of counts are biased in the dark parts of a frame,
+where it matters, and Poisson's loss gives the better image; with more, roots give the same image sooner."""
 
 
 def advise_momentum(limit: float, batch: int) -> tuple[Advice, ...]:
@@ -37,8 +39,11 @@ def advise_fall(n_views: int, steps: int) -> tuple[Advice, ...]:
 
 
 def advise_fall_of_waves(n_views: int, sigma: float) -> tuple[Advice, ...]:
-    """The same for intensities of waves, to this sigma, with a short prox, and TNRD where nobody says which denoiser."""
-    fall = advise_fall(n_views, 24)
+    """The same for intensities of waves, to this sigma, with a short prox, and TNRD where nobody says which denoiser.
+
+    Few steps after the search: where hardly any light comes, the prior goes on changing the image for hundreds of them.
+    """
+    fall = advise_fall(n_views, _STEPS)
     if not fall:
         return ()
     why = "no denoiser is given, so that it is tnrd, better than tv where sigma falls (--denoiser)"
@@ -48,7 +53,13 @@ def advise_fall_of_waves(n_views: int, sigma: float) -> tuple[Advice, ...]:
         Advice(*place, "tnrd", why, search=True, falling=True, unless=unless),
         *(
             Advice("algorithm", key, value, fall[0].reason, search=True, falling=True, unless=unless)
-            for key, value in (("sigma", sigma), ("step_size", "overlap"), ("prox_products", 4))
+            for key, value in {
+                "sigma": sigma,
+                "step_size": "overlap",
+                "prox_products": 4,
+                "search": _RUNS * _STEPS,
+                "iterations": (_RUNS + 2) * _STEPS,
+            }.items()
         ),
     )
 

@@ -29,6 +29,7 @@ _FEW = 50  # views a step, below which momentum is bounded
 # Views a step, the most passes over all views while the microscope is refined, passes after that, sigma, and how far
 # the microscope may still have to go, as a part of itself, when its refinement ends.
 _BATCH, _REFINED, _DENOISED, _SIGMA, _ARRIVED = 25, 16, 3, 0.005, 0.05
+_FALL_END = 0.15  # to which sigma falls (docs/sigma-search.md)
 _CALIBRATED = 11  # passes over all views of a calibrated microscope
 _COPIES = 6  # of an image that every method holds
 _TOO_FINE, _TOO_COARSE = 1 / 50, 1e4  # pixels in wavelengths that no microscope has
@@ -242,7 +243,7 @@ class FPM(Instrument):
                 Advice("algorithm", "refine_steps", first, limit),
                 Advice("algorithm", "refine_tolerance", _ARRIVED, end),
             ]
-        return tuple(advice)
+        return *advice, *(advise_fall_of_waves(n_views, _FALL_END) if self.calibrated else ())
 
     def groups(self, columns: Columns) -> dict[str, NDArray[np.int64]]:
         """Views in bright field, in dark field up to twice the aperture, and beyond."""

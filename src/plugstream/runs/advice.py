@@ -130,6 +130,7 @@ class _Advisor:
         self._decide = decide
         self.without_rival = ""  # why no rival of TV is tried on a volume
         self._reasons: dict[tuple[str, str], str] = {}
+        self._after_search: int | None = None  # how many steps after a search at most, where an instrument says that
         self._sure_of_range = False  # whether the first image is as large as the last
 
     def add(self, presets: Mapping[tuple[str, str], Any]) -> None:
@@ -257,6 +258,8 @@ class _Advisor:
             self.notes.append(f"{text} (--sigma, or --search none)")
             if not added:  # a person said everything
                 return
+        if _ITERATIONS in theirs:
+            self._after_search = int(theirs[_ITERATIONS]) - int((added | theirs)[_SEARCH])
         # Sigma is now where a search begins; and where it falls, each step uses all views, without momentum.
         falls = _FALL in theirs or self.typed.algorithm.fall is not None
         self._forget(_SIGMA, *(place for place in self._reasons if falls and place[0] in _UNUSED))
@@ -373,7 +376,7 @@ class _Advisor:
         search = advised.get(_SEARCH, a.search)
         searched = search if isinstance(search, int) else 0  # and not "none"
         usual = a.iterations if searched else int(advised.get(_ITERATIONS, a.iterations))
-        limit = searched + _LONGEST * usual
+        limit = searched + (self._after_search or _LONGEST * usual)
         self._forget(_ITERATIONS)
         self.notes.append(
             f"the run ends when the image has arrived, after at most {limit} steps (--iterations for a fixed number)"

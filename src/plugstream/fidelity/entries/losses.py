@@ -1,7 +1,7 @@
 """The losses by name: how a prediction is compared with the data.
 
-Facts that an entry may say: prox, that its fidelity has one, for linear models; bends, that of waves its expected second
-derivative is known.
+Facts that an entry may say: prox, that its fidelity has one, for linear models; bends, that its expected second
+derivative is known for waves.
 """
 
 from __future__ import annotations
