@@ -56,7 +56,7 @@ def advise_fall_of_waves(n_views: int, sigma: float) -> tuple[Advice, ...]:
             for key, value in {
                 "sigma": sigma,
                 "step_size": "overlap",
-                "prox_products": 4,
+                "prox_products": 2,
                 "search": _RUNS * _STEPS,
                 "iterations": (_RUNS + 2) * _STEPS,
             }.items()
