@@ -175,14 +175,14 @@ class FallingSearch(SigmaRace):
     def _best(self, state: FallingState) -> int:
         """The number of the run that goes on: the one with the least misfit, of intensities of waves often the last."""
         least = min(range(len(state.misfits)), key=lambda number: state.misfits[number])
-        smoother = state.powers[-1] > state.powers[least]
-        return least if self._nats is None or smoother else len(state.misfits) - 1
+        return least if self._nats is None or state.powers[-1] > state.powers[least] else len(state.misfits) - 1
 
     def _beside(self, state: FallingState, power: int) -> float:
         """How far the power at the end is from that of the best run, from -1/2 to 1/2."""
-        if self._nats is not None:
-            return max(-0.5, min(0.5, self._asked_power(min(state.misfits)) - power))
-        return _bottom(*(_misfit_at(state, power + move) for move in (-1, 0, 1)))
+        asked = self._asked_power(min(state.misfits)) - power
+        misfits = dict(zip(state.powers, state.misfits, strict=True))
+        around = (misfits.get(power + move, math.inf) for move in (-1, 0, 1))
+        return _bottom(*around) if self._nats is None else max(-0.5, min(0.5, asked))
 
     def _asked_power(self, misfit: float) -> float:
         """The power of the lam that this misfit, if it is noise, asks for."""
@@ -194,10 +194,9 @@ class FallingSearch(SigmaRace):
     def _noise_weight(self, misfit: float) -> float:
         """v / n if all of the misfit of a view is noise of variance v per real number."""
         model = self.algorithm.fidelity.model
-        numbers: float = math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
-        if self._nats is not None:
-            numbers = math.prod(model.stored_shape) * (1 if self.judge is None else SHARE)
-        return 2 * misfit / numbers / self._count
+        waves = math.prod(model.stored_shape) * (1 if self.judge is None else SHARE)
+        numbers = math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
+        return 2 * misfit / (numbers if self._nats is None else waves) / self._count
 
     def _last(self, power: float) -> float:
         """The last sigma of a run."""
@@ -206,10 +205,9 @@ class FallingSearch(SigmaRace):
 
     def _weight(self, power: float) -> float:
         """lam of a run."""
-        if self._nats is not None:
-            return _LIKELY / (self._nats * self._count) * _RATIO**power
         gamma, sigma = self.algorithm.parameters(1)
-        return float(sigma**2 / gamma * _RATIO**power)
+        first = sigma**2 / gamma if self._nats is None else _LIKELY / (self._nats * self._count)
+        return float(first * _RATIO**power)
 
     def _side(self, state: Any) -> Any:
         """The algorithm of the run, whose steps count from its start."""
@@ -226,17 +224,13 @@ class FallingSearch(SigmaRace):
     @cached_property
     def _nats(self) -> float | None:
         """How much one unit of d_i is of a negative log-likelihood, of intensities of waves; else None."""
-        fidelity = self.fidelity
-        waves = fidelity.loss is not None and fidelity.loss.bends and fidelity.data_dtype.is_complex
-        return fidelity.loss.nats if waves else None
+        return self.fidelity.loss.nats if self.fidelity.bends else None
 
     @cached_property
     def _lipschitz(self) -> float:
         """L, of intensities of waves by how much views overlap."""
         overlap = None if self._nats is None else self.fidelity.overlap(self._views)
-        if overlap is None:
-            return float(self.algorithm.fidelity.lipschitz_max)
-        return float(overlap.max()) * self.fidelity.fit_curvature
+        return self.fidelity.lipschitz_max if overlap is None else float(overlap.max()) * self.fidelity.fit_curvature
 
     @cached_property
     def _curvature(self) -> float:
@@ -260,11 +254,6 @@ class FallingSearch(SigmaRace):
         if repeated_views(self.algorithm.sampler) != "all" or len(available) <= most:
             return None
         return [int(available[place * len(available) // most]) for place in range(most)]
-
-
-def _misfit_at(state: FallingState, power: int) -> float:
-    """The misfit of the run of this power, infinite if there is none."""
-    return dict(zip(state.powers, state.misfits, strict=True)).get(power, math.inf)
 
 
 def _bottom(left: float, middle: float, right: float) -> float:

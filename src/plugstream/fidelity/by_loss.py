@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, Self
 
 import torch
@@ -13,15 +13,12 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError
 from plugstream.base.linalg import local_curvature
-from plugstream.fidelity.abilities import Weights
+from plugstream.fidelity.abilities import Quadratic, Weights
 from plugstream.fidelity.base import Measurements, ModelFidelity
 from plugstream.fidelity.least_squares import LeastSquares
 from plugstream.fidelity.losses import Loss, as_loss
 from plugstream.models.base import Model, as_model
 from plugstream.models.views import Views
-
-# Blocks of views whose predictions are remembered while products with a curvature are taken.
-_BLOCKS = 4
 
 
 class LossFidelity(ModelFidelity):
@@ -91,34 +88,20 @@ class LossFidelity(ModelFidelity):
             parts.append(pullback(self._spread(w) * self.model.restrict(slopes, block)))
         return functools.reduce(Tensor.add, parts)
 
-    def quadratic(
-        self, image: Tensor, views: Views = None, weights: Weights = None
-    ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        r"""grad d(x) over these views, and v -> A v, A = sum_i w_i Re(J_i^H loss'' J_i) with the expected loss''.
-
-        For losses of waves that know it (`bend`). A is positive semidefinite, and at a fit it is grad^2 d(x).
-        """
+    def quadratic(self, image: Tensor, views: Views = None, weights: Weights = None) -> Quadratic:
+        """grad d(x) over these views, and v -> sum_i w_i Re(J_i^H loss'' J_i v) with the expected loss'' (`bend`)."""
         model, parts = self.model, list(self._parts(views, weights))
-        # Few blocks are remembered from product to product; of more only the last one is.
-        expand = functools.lru_cache(_BLOCKS if len(parts) <= _BLOCKS else 1)(
-            lambda place: model.linearize(image, parts[place][0])
-        )
+        expand = functools.lru_cache(4)(partial(model.linearize, image))  # of more blocks none is seen again in time
 
-        def pull(place: int, slopes: Tensor) -> Tensor:
-            block, w = parts[place]
-            return expand(place)[1](self._spread(w) * model.restrict(slopes, block))
+        def pull(slopes: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
+            terms = ((expand(block), block, w) for block, w in parts)
+            pulled = (back(self._spread(w) * model.restrict(slopes(p, b), b)) for (p, back), b, w in terms)
+            return functools.reduce(torch.add, pulled)
 
-        def slope(place: int) -> Tensor:
-            block = parts[place][0]
-            return self.loss.derivative(expand(place)[0], self.data(block), block)
+        def curvature(v: Tensor) -> Tensor:
+            return pull(lambda p, b: self.loss.bend(p, model.derivative(image, v, b), self.data(b), b))
 
-        def bend(place: int, v: Tensor) -> Tensor:
-            block = parts[place][0]
-            return self.loss.bend(expand(place)[0], model.derivative(image, v, block), self.data(block), block)
-
-        places = range(len(parts))
-        gradient = functools.reduce(torch.add, (pull(place, slope(place)) for place in places))
-        return gradient, lambda v: functools.reduce(torch.add, (pull(place, bend(place, v)) for place in places))
+        return pull(lambda p, b: self.loss.derivative(p, self.data(b), b)), curvature
 
     def slope_change(self, new: Tensor, old: Tensor, views: Views = None) -> Tensor:
         """loss'(new, y_i) - loss'(old, y_i) of these views: (..., B, *data_shape) twice to the same."""

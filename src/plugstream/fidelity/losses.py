@@ -176,6 +176,7 @@ class Poisson(LossAbilities):
 
     real_data: ClassVar[bool] = True
     nats: ClassVar[float | None] = 1.0
+    bends: ClassVar[bool] = True
 
     def is_convex(self, *, waves: bool = False) -> bool:
         return not waves
@@ -208,8 +209,6 @@ class Poisson(LossAbilities):
             return float("inf")
         most = max(float(data.max()), 0.0)
         return 2 + most / (4 * (self.background + self.floor)) if waves else most / self.floor**2
-
-    bends: ClassVar[bool] = True
 
     def bend(self, prediction: Tensor, change: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
         """Of waves, the Fisher information 4 along p and 0 across."""
@@ -248,6 +247,7 @@ class Amplitude(LossAbilities):
 
     real_data: ClassVar[bool] = True
     nats: ClassVar[float | None] = 4.0  # roots of counts have the variance 1/4
+    bends: ClassVar[bool] = True
 
     def value(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
         size, root = self._sizes(prediction, data, views)
@@ -258,8 +258,6 @@ class Amplitude(LossAbilities):
         least = torch.finfo(size.dtype).tiny * (1 + root)  # below which root / size would leave the range of numbers
         factor = 1 - root / torch.where(size > least, size, 1.0)
         return prediction * torch.where(size > least, factor, 0.0)
-
-    bends: ClassVar[bool] = True
 
     def bend(self, prediction: Tensor, change: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
         """1 along p and 0 across."""

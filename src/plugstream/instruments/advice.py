@@ -7,8 +7,6 @@ from plugstream.instruments.declarations import Advice
 # Views with which sigma and the step fall together: few enough to use all in the last steps (docs/sigma-search.md has 3
 # to 1,500).
 _FEWEST, _MOST = 3, 2048
-# Of intensities of waves, the most runs and their steps.
-_RUNS, _STEPS = 6, 24
 
 FEW_PHOTONS = 20.0
 """With fewer photons of the beam a pixel of the detector, roots of counts are biased in the dark parts of a frame,
@@ -39,29 +37,15 @@ def advise_fall(n_views: int, steps: int) -> tuple[Advice, ...]:
 
 
 def advise_fall_of_waves(n_views: int, sigma: float) -> tuple[Advice, ...]:
-    """The same for intensities of waves, to this sigma, with a short prox, and TNRD where nobody says which denoiser.
-
-    Few steps after the search: where hardly any light comes, the prior goes on changing the image for hundreds of them.
-    """
-    fall = advise_fall(n_views, _STEPS)
-    if not fall:
+    """The same for intensities of waves, to this sigma, with a short prox, and TNRD where nobody names another."""
+    if not (fall := advise_fall(n_views, 24)):
         return ()
     why = "no denoiser is given, so that it is tnrd, better than tv where sigma falls (--denoiser)"
-    unless, place = fall[0].unless, ("denoiser", "name")
-    return (
-        *fall,
-        Advice(*place, "tnrd", why, search=True, falling=True, unless=unless),
-        *(
-            Advice("algorithm", key, value, fall[0].reason, search=True, falling=True, unless=unless)
-            for key, value in {
-                "sigma": sigma,
-                "step_size": "overlap",
-                "prox_products": 2,
-                "search": _RUNS * _STEPS,
-                "iterations": (_RUNS + 2) * _STEPS,
-            }.items()
-        ),
-    )
+    # Few steps after the search: where hardly any light comes, the prior goes on changing the image for hundreds.
+    fixed = {"sigma": sigma, "step_size": "overlap", "prox_products": 2, "search": 144, "iterations": 192}
+    values = [("denoiser", "name", "tnrd", why), *(("algorithm", *item, fall[0].reason) for item in fixed.items())]
+    later = (Advice(*value, search=True, falling=True, unless=fall[0].unless) for value in values)
+    return (*fall, *later)
 
 
 def advise_waves(data: str, floor: float, views: str) -> tuple[Advice, ...]:

@@ -137,7 +137,8 @@ def advised_sigma(settings: Settings, instrument: Instrument, columns: Columns, 
     """The sigma that an instrument advises for the settings' denoiser, from which a search can be patient, if any."""
     meaning = "weight" if is_weight(settings.denoiser.name) else "noise"
     for advice in instrument.advise_scan(columns, n_views, None):
-        if (advice.section, advice.key) == ("algorithm", "sigma") and advice.sigma in (None, meaning):
+        is_sigma = not advice.search and (advice.section, advice.key) == ("algorithm", "sigma")
+        if is_sigma and advice.sigma in (None, meaning):
             return advice
     return None
 
