@@ -194,8 +194,8 @@ class FallingSearch(SigmaRace):
     def _noise_weight(self, misfit: float) -> float:
         """v / n if all of the misfit of a view is noise of variance v per real number."""
         model = self.algorithm.fidelity.model
-        waves = math.prod(model.stored_shape) * (1 if self.judge is None else SHARE)
-        numbers = math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
+        waves: float = math.prod(model.stored_shape) * (1 if self.judge is None else SHARE)
+        numbers: float = math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
         return 2 * misfit / (numbers if self._nats is None else waves) / self._count
 
     def _last(self, power: float) -> float:
