@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # of this room alone
     from plugstream.algorithms.base import PlugAndPlay as PlugAndPlay, State as State
     from plugstream.algorithms.falling import FallingSearch as FallingSearch, FallingState as FallingState
     from plugstream.algorithms.falling_heat import FallingHeat as FallingHeat, FallingHeatState as FallingHeatState
+    from plugstream.algorithms.falling_waves import FallingWaveSearch as FallingWaveSearch
     from plugstream.algorithms.heat import DenoiserRace as DenoiserRace, HeatState as HeatState, Rival as Rival
     from plugstream.algorithms.incremental import BlockState as BlockState
     from plugstream.algorithms.pgm import GradientState as GradientState

@@ -122,7 +122,7 @@ class FallingSearch(SigmaRace):
         """gamma of a search that has ended, for all views, or for those of its runs."""
         gamma = float(state.sigma**2 / self._weight(state.place_found))
         if self.denoiser.averaged is None:
-            longest = _LONG / float(self.algorithm.fidelity.lipschitz_max)
+            longest = _LONG / self._lipschitz
             gamma = max(gamma, min(_ARRIVED * gamma, _SHORT / max(self._curvature, _SHORT / longest)))
         return gamma * (len(self.fidelity.available) / self._count if whole else 1)
 
@@ -135,7 +135,7 @@ class FallingSearch(SigmaRace):
 
     def _steady(self, algorithm: Any, state: Any, *, whole: bool = True) -> tuple[Any, Any]:
         """An algorithm with what a search has found for all views, or for those of its runs, and where it begins."""
-        power = state.powers[_best(state)]
+        power = state.powers[self._best(state)]
         best, gamma = self._last(power) ** 2 / self._weight(power), self.found_step(state, whole=whole)
         begin = _with_dual(replace(state.trunk, k=state.k), gamma / best)
         return replace(algorithm, sigma=state.sigma, step_size=gamma), begin
@@ -145,12 +145,12 @@ class FallingSearch(SigmaRace):
         misfit = math.inf if math.isnan(misfit) else misfit
         powers, misfits = (*state.powers, state.power), (*state.misfits, misfit)
         state = replace(state, powers=powers, misfits=misfits, rounds=state.rounds + 1, ratio=_RATIO)
-        best = _best(state)
+        best = self._best(state)
         trunk = state.side if best == len(powers) - 1 else state.trunk
         state = replace(state, trunk=trunk, misfit=misfits[best], tried=(misfit, misfits[best]))
         power = self._next(state)
         if power is None:
-            found = powers[best] + _bottom(*(_misfit_at(state, powers[best] + move) for move in (-1, 0, 1)))
+            found = powers[best] + self._beside(state, powers[best])
             ended = replace(state, image=trunk.image, side=trunk, place_found=found, ended=True)
             return replace(ended, sigma=self._last(found), ratio=_RATIO**0.25)
         return replace(state, power=power, side=state.rival, place=0)  # whose image is shown after its first step
@@ -159,13 +159,22 @@ class FallingSearch(SigmaRace):
         """The power of the next run, None if there is none."""
         if len(state.powers) >= _RUNS or state.used + self.fall > self.steps:
             return None
-        best = state.powers[_best(state)]
+        best = state.powers[self._best(state)]
         ratio = _NOISE * self._noise_weight(min(state.misfits)) / self._weight(0) if self.growing else 0.0
         if 0 < ratio < math.inf:
             likely = max(best - _FARTHEST, min(best + _FARTHEST, round(math.log(ratio, _RATIO))))
             if abs(likely - best) > 1 and not any((power - best) * (likely - best) > 0 for power in state.powers):
                 return likely
         return next((best + move for move in (-1, 1) if best + move not in state.powers), None)
+
+    def _best(self, state: FallingState) -> int:
+        """The number of the run that goes on."""
+        return min(range(len(state.misfits)), key=lambda number: state.misfits[number])
+
+    def _beside(self, state: FallingState, power: int) -> float:
+        """How far the power that is found is from that of the best run, from -1/2 to 1/2."""
+        misfits = dict(zip(state.powers, state.misfits, strict=True))
+        return _bottom(*(misfits.get(power + move, math.inf) for move in (-1, 0, 1)))
 
     def _noise_weight(self, misfit: float) -> float:
         """v / n if all of the misfit of a view is noise of variance v per real number."""
@@ -175,7 +184,7 @@ class FallingSearch(SigmaRace):
 
     def _last(self, power: float) -> float:
         """The last sigma of a run."""
-        longest = math.sqrt(self._weight(power) * _LONG / self.algorithm.fidelity.lipschitz_max)
+        longest = math.sqrt(self._weight(power) * _LONG / self._lipschitz)
         return min(float(self.algorithm.parameters(1)[1]), longest)
 
     def _weight(self, power: float) -> float:
@@ -188,12 +197,17 @@ class FallingSearch(SigmaRace):
         power = state.power if state.place_found is None else state.place_found
         if power not in self._runs:
             lam, last = self._weight(power), self._last(power)
-            first = min(_FALL * last, math.sqrt(lam * _LONGEST / self.algorithm.fidelity.lipschitz_max))
+            first = min(_FALL * last, math.sqrt(lam * _LONGEST / self._lipschitz))
             sigma = Geometric(max(last, first), last, self.fall)
             views = {} if self._views is None else {"sampler": FixedViews(self._views)}
             step = {"sigma": sigma, "step_size": lambda k: sigma(k) ** 2 / lam}
             self._runs[power] = replace(self.algorithm, **step, **views)
         return self._runs[power]
+
+    @cached_property
+    def _lipschitz(self) -> float:
+        """L, which bounds every view."""
+        return float(self.fidelity.lipschitz_max)
 
     @cached_property
     def _curvature(self) -> float:
@@ -217,16 +231,6 @@ class FallingSearch(SigmaRace):
         if repeated_views(self.algorithm.sampler) != "all" or len(available) <= most:
             return None
         return [int(available[place * len(available) // most]) for place in range(most)]
-
-
-def _best(state: FallingState) -> int:
-    """The number of the run with the least misfit."""
-    return min(range(len(state.misfits)), key=lambda number: state.misfits[number])
-
-
-def _misfit_at(state: FallingState, power: int) -> float:
-    """The misfit of the run of this power, infinite if there is none."""
-    return dict(zip(state.powers, state.misfits, strict=True)).get(power, math.inf)
 
 
 def _bottom(left: float, middle: float, right: float) -> float:

@@ -40,7 +40,9 @@ class InexactADMM(ADMM):
     n growing it becomes ADMM. For convex d and a prox as D, inexact ADMM converges if the errors of z are summable;
     that a fixed n does so is not proved, nor anything for other denoisers or few views.
 
-    For linear models with least squares. C is that of the views at the start, so a scan that grows is refused.
+    For linear models with least squares, and for losses of waves, whose d is not quadratic: a step is then one of Gauss
+    and Newton, A_B the mean of J_i^H loss'' J_i at z^{k-1} with the expected loss'', and there is no preconditioner.
+    C is that of the views at the start, so a scan that grows is refused.
 
     Arguments: those of `ADMM`, and
         products: n >= 1, products with the views of a step at most, beyond the one of the gradient.
@@ -63,10 +65,11 @@ class InexactADMM(ADMM):
 
     def init(self, image: Array | None = None) -> SplitState:
         """As of `ADMM`; C is computed now."""
-        if not self.fidelity.linear or self.fidelity.loss is not None:
-            raise InputError("conjugate gradients are for linear models with least squares; use another algorithm")
+        if not self.fidelity.linear or not (self.fidelity.loss is None or self.fidelity.bends):
+            models = "linear models with least squares, and losses of waves; use another algorithm"
+            raise InputError(f"conjugate gradients are for {models}")
         first = super().init(image)
-        assert self.circulant is not None
+        assert self.fidelity.bends or self.circulant is not None
         return first
 
     @cached_property
@@ -86,10 +89,14 @@ class InexactADMM(ADMM):
 
     def _data_image(self, state: SplitState, gamma: float, batch: Batch) -> Tensor:
         """n steps from z^{k-1} towards the prox."""
-        g = self.fidelity.gradient(state.z, batch.views, batch.weights)
+        if self.fidelity.bends:
+            g, curvature = self.fidelity.quadratic(state.z, batch.views, batch.weights)
+        else:
+            g = self.fidelity.gradient(state.z, batch.views, batch.weights)
+            curvature = functools.partial(self._curvature, batch=batch)
         return preconditioned_steps(
-            lambda z: self._curvature(z, batch) + z / gamma,
-            lambda r: self.circulant.solve(r, 1 / gamma),
+            lambda z: curvature(z) + z / gamma,
+            lambda r: r if self.fidelity.bends else self.circulant.solve(r, 1 / gamma),
             state.z.expand_as(g),
             (state.image - state.s - state.z) / gamma - g,
             self.products,

@@ -18,6 +18,9 @@ from plugstream.models.views import Views
 Weights = Tensor | None
 """The factor of each view's term, (B,); None for 1 / number of views each."""
 
+Quadratic = tuple[Tensor, Callable[[Tensor], Tensor]]
+"""A gradient, and a product with a curvature."""
+
 
 class FidelityAbilities(Protocol):
     """Optional parts of a fidelity. Callers use them without probing for them."""
@@ -73,6 +76,15 @@ class FidelityAbilities(Protocol):
     def overlap(self, views: Views = None, weights: Weights = None) -> Tensor | None:
         """The diagonal of sum_i w_i H_i^H H_i over these views; None if that matrix is not diagonal."""
         return None
+
+    @property
+    def bends(self) -> bool:
+        """Whether `quadratic` is known, as it is for some losses of waves."""
+        return self.loss is not None and self.loss.bends and self.model.data_dtype.is_complex
+
+    def quadratic(self, image: Tensor, views: Views = None, weights: Weights = None) -> Quadratic:
+        """grad d(x) over these views, and v -> A v with A the Gauss-Newton approximation of grad^2 d(x)."""
+        raise InputError(f"the curvature of {type(self).__name__} is not known; use a proximal gradient method")
 
     def start_image(self) -> Tensor | None:
         """The default first image, (*image_shape); None for zero."""
@@ -139,6 +151,8 @@ class LossAbilities(Protocol):
     """Whether the data is real even if predictions are waves."""
     nats: ClassVar[float | None] = None
     """How much one unit of the loss is of a negative log-likelihood, if it is one."""
+    bends: ClassVar[bool] = False
+    """Whether `bend` is known for waves."""
 
     @property
     def plain(self) -> bool:
@@ -148,6 +162,10 @@ class LossAbilities(Protocol):
     def for_model(self, model: Any) -> Self:
         """The loss with what the model knows of its data, such as how views are recorded."""
         return self
+
+    def bend(self, prediction: Tensor, change: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
+        """The expected second derivative at a prediction of waves, times a change of it, in the prediction's shape."""
+        raise InputError(f"the second derivative of a {type(self).__name__} loss is not known")
 
     def check(self, data: Tensor) -> None:
         """Refuse data for which the loss has no meaning."""

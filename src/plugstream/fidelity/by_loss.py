@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import NamedTuple, Self
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError
 from plugstream.base.linalg import local_curvature
-from plugstream.fidelity.abilities import Weights
+from plugstream.fidelity.abilities import Quadratic, Weights
 from plugstream.fidelity.base import Measurements, ModelFidelity
 from plugstream.fidelity.least_squares import LeastSquares
 from plugstream.fidelity.losses import Loss, as_loss
@@ -86,6 +87,21 @@ class LossFidelity(ModelFidelity):
             slopes = self.loss.derivative(prediction, self.data(block), block)
             parts.append(pullback(self._spread(w) * self.model.restrict(slopes, block)))
         return functools.reduce(Tensor.add, parts)
+
+    def quadratic(self, image: Tensor, views: Views = None, weights: Weights = None) -> Quadratic:
+        """grad d(x) over these views, and v -> sum_i w_i Re(J_i^H loss'' J_i v) with the expected loss'' (`bend`)."""
+        model, parts = self.model, list(self._parts(views, weights))
+        expand = functools.lru_cache(4)(partial(model.linearize, image))  # of more blocks none is seen again in time
+
+        def pull(slopes: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
+            terms = ((expand(block), block, w) for block, w in parts)
+            pulled = (back(self._spread(w) * model.restrict(slopes(p, b), b)) for (p, back), b, w in terms)
+            return functools.reduce(torch.add, pulled)
+
+        def curvature(v: Tensor) -> Tensor:
+            return pull(lambda p, b: self.loss.bend(p, model.derivative(image, v, b), self.data(b), b))
+
+        return pull(lambda p, b: self.loss.derivative(p, self.data(b), b)), curvature
 
     def slope_change(self, new: Tensor, old: Tensor, views: Views = None) -> Tensor:
         """loss'(new, y_i) - loss'(old, y_i) of these views: (..., B, *data_shape) twice to the same."""

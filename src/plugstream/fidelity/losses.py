@@ -176,6 +176,7 @@ class Poisson(LossAbilities):
 
     real_data: ClassVar[bool] = True
     nats: ClassVar[float | None] = 1.0
+    bends: ClassVar[bool] = True
 
     def is_convex(self, *, waves: bool = False) -> bool:
         return not waves
@@ -209,6 +210,12 @@ class Poisson(LossAbilities):
         most = max(float(data.max()), 0.0)
         return 2 + most / (4 * (self.background + self.floor)) if waves else most / self.floor**2
 
+    def bend(self, prediction: Tensor, change: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
+        """Of waves, the Fisher information 4 along p and 0 across."""
+        t = _intensity(prediction, self.incoherent)
+        _, background = _recorded(self.recording, data, views, t)
+        return 4 * _along(prediction, (t + (self.background + self.floor + background)).sqrt(), change, self.incoherent)
+
     def fit_curvature(self, *, waves: bool = False) -> float:
         """4 for waves: 2 |p|^2 - 2 y log |p| has the second derivative 2 + 2 y / |p|^2 along p, and 0 across."""
         return 4.0 if waves else float("inf")
@@ -240,6 +247,7 @@ class Amplitude(LossAbilities):
 
     real_data: ClassVar[bool] = True
     nats: ClassVar[float | None] = 4.0  # roots of counts have the variance 1/4
+    bends: ClassVar[bool] = True
 
     def value(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
         size, root = self._sizes(prediction, data, views)
@@ -250,6 +258,10 @@ class Amplitude(LossAbilities):
         least = torch.finfo(size.dtype).tiny * (1 + root)  # below which root / size would leave the range of numbers
         factor = 1 - root / torch.where(size > least, size, 1.0)
         return prediction * torch.where(size > least, factor, 0.0)
+
+    def bend(self, prediction: Tensor, change: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
+        """1 along p and 0 across."""
+        return _along(prediction, self._sizes(prediction, data, views)[0], change, self.incoherent)
 
     def curvature(self, data: Tensor | None = None, *, waves: bool = False) -> float:
         return 1.0
@@ -350,6 +362,13 @@ def _intensity(waves: Tensor, incoherent: int | None) -> Tensor:
     """|p|^2, summed over the axis of waves that do not interfere, kept at length 1."""
     squares = _square(waves)
     return squares if incoherent is None else squares.sum(incoherent, keepdim=True)
+
+
+def _along(waves: Tensor, size: Tensor, change: Tensor, incoherent: int | None) -> Tensor:
+    """u Re(conj(u) change) with u = p / size, summed over waves that do not interfere."""
+    unit = waves / size.clamp_min(torch.finfo(size.dtype).tiny ** 0.5)
+    part = (unit.conj() * change).real
+    return unit * (part if incoherent is None else part.sum(incoherent, keepdim=True))
 
 
 def _recorded(recording: Any, data: Tensor, views: Tensor | None, intensity: Tensor) -> tuple[Tensor, Tensor | float]:

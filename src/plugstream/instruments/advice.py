@@ -7,11 +7,15 @@ import math
 from plugstream.instruments.declarations import Advice
 
 # Views with which sigma and the step fall together: few enough to use all in the last steps (docs/sigma-search.md has 3
-# to 1,500).
-_FEWEST, _MOST = 3, 2048
+# to 1,500), and with which data of waves, of which a step takes longer, take no longer than they did.
+_FEWEST, _MOST, _MOST_WAVES = 3, 2048, 512
 # Pixels a side that TNRD needs, pixels of an image whose two hundred calls of it take two minutes on a CPU, and views
 # with which to choose a denoiser.
 LEAST_SIDE, _MOST_PIXELS, MANY = 8, 1 << 20, 25
+
+FEW_PHOTONS = 20.0
+"""With fewer photons of the beam a pixel of the detector, roots of counts are biased in the dark parts of a frame,
+where it matters, and Poisson's loss gives the better image; with more, roots give the same image sooner."""
 
 
 def advise_momentum(limit: float, batch: int) -> tuple[Advice, ...]:
@@ -24,13 +28,13 @@ def advise_momentum(limit: float, batch: int) -> tuple[Advice, ...]:
     return Advice(*name, "tapered", reason), Advice("momentum", "momentum_limit", limit, reason, unless=(name,))
 
 
-def advise_fall(n_views: int, steps: int) -> tuple[Advice, ...]:
+def advise_fall(n_views: int, steps: int, most: int = _MOST) -> tuple[Advice, ...]:
     """Runs of so many steps in which sigma and the step fall together, where sigma is searched for.
 
     For linear models of two-dimensional images. Each step after the search uses all views, so there must not be too
     many.
     """
-    if not _FEWEST <= n_views <= _MOST:
+    if not _FEWEST <= n_views <= most:
         return ()
     short = (("algorithm", "iterations"), ("algorithm", "search"))
     reason = "sigma and the step fall together, which takes the fewest denoiser calls (--fall none)"
@@ -52,6 +56,20 @@ def advise_trained(fall: tuple[Advice, ...], shape: tuple[int, ...], rivals: str
     another = f"unless held-out views ask for {rivals.replace(',', ' or ')} (--rivals)"
     unless = (name, *fall[0].unless)
     return own, Advice("denoiser", "rivals", rivals, another, unless=unless, **kind)  # type: ignore[arg-type]
+
+
+def advise_fall_of_waves(n_views: int, shape: tuple[int, ...], sigma: float) -> tuple[Advice, ...]:
+    """The same for intensities of waves, to this sigma, with a short prox, and TNRD where nobody names another.
+
+    Arguments: n_views; shape of the image; sigma.
+    """
+    if not (fall := advise_fall(n_views, 24, _MOST_WAVES)):
+        return ()
+    # Few steps after the search: where hardly any light comes, the prior goes on changing the image for hundreds.
+    fixed = {"sigma": sigma, "step_size": "overlap", "prox_products": 2, "search": 144, "iterations": 192}
+    kind = {"search": True, "falling": True, "unless": fall[0].unless}
+    steps = (Advice("algorithm", key, value, fall[0].reason, **kind) for key, value in fixed.items())  # type: ignore[arg-type]
+    return (*fall, *advise_trained(fall, shape), *steps)
 
 
 def advise_waves(data: str, floor: float, views: str) -> tuple[Advice, ...]:

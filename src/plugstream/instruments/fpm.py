@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Options
 from plugstream.images.space import ImageSpace
-from plugstream.instruments.advice import advise_batches, advise_waves
+from plugstream.instruments.advice import FEW_PHOTONS, advise_batches, advise_fall_of_waves, advise_waves
 from plugstream.instruments.base import Experiment, Instrument, Place, declare
 from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, FixedArray, mask_column
 from plugstream.instruments.fpm_simulation import FPMSimulation, count_photons, plan_leds, thin_object
@@ -29,6 +29,7 @@ _FEW = 50  # views a step, below which momentum is bounded
 # Views a step, the most passes over all views while the microscope is refined, passes after that, sigma, and how far
 # the microscope may still have to go, as a part of itself, when its refinement ends.
 _BATCH, _REFINED, _DENOISED, _SIGMA, _ARRIVED = 25, 16, 3, 0.005, 0.05
+_FALL_END = 0.15  # to which sigma falls (docs/sigma-search.md)
 _CALIBRATED = 11  # passes over all views of a calibrated microscope
 _COPIES = 6  # of an image that every method holds
 _TOO_FINE, _TOO_COARSE = 1 / 50, 1e4  # pixels in wavelengths that no microscope has
@@ -215,7 +216,11 @@ class FPM(Instrument):
 
         Pupil, gains and LEDs are refined first, without denoising, and then stay fixed.
         """
-        advice = [*advise_waves("intensities", 0.05, "views")]
+        advice = []
+        if self.calibrated and self.light < FEW_PHOTONS:
+            reason = f"the light has {self.light:.2g} photons a pixel, whose roots would be biased (--loss poisson)"
+            advice.append(Advice("loss", "name", "poisson", reason, True))
+        advice += advise_waves("intensities", 0.05, "views")
         if batch is not None and n_views >= 2 * _BATCH:
             reason = f"batch {_BATCH}: runs of this instrument were measured with steps of so many views (--batch)"
             advice.append(Advice("sampler", "batch", _BATCH, reason))
@@ -238,7 +243,7 @@ class FPM(Instrument):
                 Advice("algorithm", "refine_steps", first, limit),
                 Advice("algorithm", "refine_tolerance", _ARRIVED, end),
             ]
-        return tuple(advice)
+        return *advice, *(advise_fall_of_waves(n_views, self.image.spatial, _FALL_END) if self.calibrated else ())
 
     def groups(self, columns: Columns) -> dict[str, NDArray[np.int64]]:
         """Views in bright field, in dark field up to twice the aperture, and beyond."""

@@ -14,7 +14,7 @@ from plugstream.base.capacity import check_memory
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.registry import Field, Options
 from plugstream.images.space import ImageSpace
-from plugstream.instruments.advice import advise_batches, advise_waves
+from plugstream.instruments.advice import FEW_PHOTONS, advise_batches, advise_fall_of_waves, advise_waves
 from plugstream.instruments.base import Experiment, Instrument, Place, declare
 from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, FixedArray, mask_column
 from plugstream.instruments.suspects import suspects_of_ptychography
@@ -33,13 +33,11 @@ _STEPS = 3  # of an epoch, from which epochs pay
 _MARGIN = 2  # pixels around the frames of a simulation, so that positions may be a little off
 _ARRIVED = 0.05  # how far a probe may still have to go, as a part of itself, when its refinement ends
 _LIT = 0.1  # part of the largest intensity of all frames from which a simulated object is present
-# With fewer photons of the beam a pixel of the detector, roots of counts are biased in the dark parts of a frame, where
-# it matters, and Poisson's loss gives the better image; with more, roots give the same image sooner.
-_FEW_PHOTONS = 20.0
 # The sigma of TV that suits N photons a pixel of the object, in all exposures together, is about _SIGMA N^_FALL; the
 # best one of a picture differs from it by a factor of about exp(_SPREAD). (At a fixed point it would fall as N^-1/4:
 # the noise of a gradient over its curvature falls as N^-1/2, and sigma^2 is a weight.)
 _SIGMA, _FALL, _SPREAD = 0.1, -0.2, 0.15
+_FALL_END = 0.07  # to which sigma falls, of images of about 1 (docs/sigma-search.md)
 _MOST_LIGHT = 0.9  # part of a probe's light within its diameter; closer positions overlap
 
 
@@ -175,7 +173,7 @@ class Ptychography(Instrument):
         """A loss for counts of waves, a step that follows the overlap, every view once before any comes again."""
         advice = []
         mean = self._photons / math.prod(self.probe.shape[1:])
-        if mean < _FEW_PHOTONS:
+        if mean < FEW_PHOTONS:
             reason = f"the beam has {mean:.2g} photons a pixel, whose roots would be biased (--loss poisson)"
             # Refining a probe was only tried with roots.
             advice.append(Advice("loss", "name", "poisson", reason, True, unless=(("algorithm", "refine"),)))
@@ -185,7 +183,8 @@ class Ptychography(Instrument):
         )
         refine = Advice("algorithm", "refine_tolerance", _ARRIVED, reason, True)
         waves = advise_waves("counts of waves", 0.02, "beams")
-        return *advice, *waves, refine, *advise_batches(n_views, batch, _STEPS, _FEW)
+        batches = advise_batches(n_views, batch, _STEPS, _FEW)
+        return *advice, *waves, refine, *batches, *advise_fall_of_waves(n_views, self.image.spatial, _FALL_END)
 
     def advise_scan(self, columns: Columns, n_views: int, batch: int | None) -> tuple[Advice, ...]:
         """As `advise`, and the sigma that suits the dose."""

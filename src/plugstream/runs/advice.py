@@ -130,6 +130,7 @@ class _Advisor:
         self._decide = decide
         self.without_rival = ""  # why no rival of TV is tried on a volume
         self._reasons: dict[tuple[str, str], str] = {}
+        self._after_search = 0  # how many steps after a search at most, where an instrument says that
         self._sure_of_range = False  # whether the first image is as large as the last
 
     def add(self, presets: Mapping[tuple[str, str], Any]) -> None:
@@ -241,24 +242,25 @@ class _Advisor:
         added = self._search_presets(theirs)
         if added is None:
             return
+        both = added | theirs
         try:
-            tried = self.draft.add([(*place, value) for place, value in (added | theirs).items()]).settings
+            tried = self.draft.add([(*place, value) for place, value in both.items()]).settings
             check_search(tried)
             check_judges(tried, self.scan.n_views, self.scan.instrument.data_shape)
         except InputError:
             if not self.given & {_SEARCH, _RIVALS, _FALL}:
                 return
         else:
-            begin = added.get(_SIGMA, self.presets.get(_SIGMA))
-            steps = added.get(_SEARCH, self.typed.algorithm.search)
+            begin, steps = both.get(_SIGMA, self.presets.get(_SIGMA)), both.get(_SEARCH, self.typed.algorithm.search)
             text = f"no sigma is given, so the first {steps} steps search for it, starting at {begin}"
             self.notes.append(f"{text} (--sigma, or --search none)")
             if not added:  # a person said everything
                 return
+        self._after_search = int(theirs[_ITERATIONS]) - int(theirs[_SEARCH]) if _ITERATIONS in theirs else 0
         # Sigma is now where a search begins; and where it falls, each step uses all views, without momentum.
         falls = _FALL in theirs or self.typed.algorithm.fall is not None
         self._forget(_SIGMA, *(place for place in self._reasons if falls and place[0] in _UNUSED))
-        self.add(added | theirs | self._white(theirs, find_range))
+        self.add(both | self._white(theirs, find_range))
         self.notes += dict.fromkeys(advice.reason for advice in later)
 
     def _search_presets(self, later: dict[tuple[str, str], Any]) -> dict[tuple[str, str], Any] | None:
@@ -371,7 +373,7 @@ class _Advisor:
         search = advised.get(_SEARCH, a.search)
         searched = search if isinstance(search, int) else 0  # and not "none"
         usual = a.iterations if searched else int(advised.get(_ITERATIONS, a.iterations))
-        limit = searched + _LONGEST * usual
+        limit = searched + (self._after_search or _LONGEST * usual)
         self._forget(_ITERATIONS)
         self.notes.append(
             f"the run ends when the image has arrived, after at most {limit} steps (--iterations for a fixed number)"

@@ -31,7 +31,8 @@ def check_settings(settings: Settings) -> None:
     if a.settled is not None and settings.monitor.hold_out is None:
         raise InputError("--settled goes by views that are held out, and there are none; add --hold-out, such as 10")
     check_precision(settings, sigma=a.sigma, sigma_end=a.sigma_end, lam=a.lam)
-    if _says(a, "prox") and not _says(settings.loss, "prox"):
+    bends = "bends" if _says(a, "bends") else "prox"
+    if _says(a, "prox") and not (_says(settings.loss, "prox") or _says(settings.loss, bends)):
         raise InputError(
             f"{a.name} needs the prox of the loss, which only {_entries_with('loss', 'prox')} has; use --algorithm "
             f"{_entries_with('algorithm', 'prox', False)}, or --loss {_entries_with('loss', 'prox')}"

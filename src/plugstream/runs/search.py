@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from plugstream.algorithms import DenoiserRace, FallingHeat, FallingSearch, HeatState, RaceState, SigmaRace
+from plugstream.algorithms.falling_waves import FallingWaveSearch
 from plugstream.algorithms.race import LEAST_STEPS
 from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser
@@ -94,7 +95,7 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
         return
     name, rivals = settings.denoiser.name, settings.denoiser.rival_names
     other = next((rival for rival in rivals if a.fall is None and not are_comparable(name, rival)), "")
-    share = heat_share(name, rivals)
+    share, waves = heat_share(name, rivals), settings.loss.entry.facts.get("bends", False)
     for wrong, advice in (
         (a.sigma is None, "it starts from a sigma, and not from a lam; give --sigma"),
         (a.sigma == 0, "it starts from a sigma > 0"),
@@ -118,6 +119,7 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
             a.fall is not None and not a.entry.facts.get("falls", False),
             f"--fall is for admm, ipa and inexact-admm, and not for {a.name}",
         ),
+        (a.fall is not None and bool(rivals) and waves, "denoisers of waves compete by a race; add --fall none"),
         (
             a.fall is not None and a.search // (1 + len(rivals)) < 4 * a.fall,
             f"four runs of --fall take {4 * (a.fall or 0)} steps" + " for each denoiser" * bool(rivals),
@@ -137,7 +139,8 @@ def advised_sigma(settings: Settings, instrument: Instrument, columns: Columns, 
     """The sigma that an instrument advises for the settings' denoiser, from which a search can be patient, if any."""
     meaning = "weight" if is_weight(settings.denoiser.name) else "noise"
     for advice in instrument.advise_scan(columns, n_views, None):
-        if (advice.section, advice.key) == ("algorithm", "sigma") and advice.sigma in (None, meaning):
+        is_sigma = not advice.search and (advice.section, advice.key) == ("algorithm", "sigma")
+        if is_sigma and advice.sigma in (None, meaning):
             return advice
     return None
 
@@ -181,7 +184,8 @@ def make_race(
     steps = race_steps(search, heat_share(name, names)) if fall is None else search // (1 + len(names))
     race = (algorithm, judges, steps, patient, judge, growing, expected, pull)
     if not names:
-        return SigmaRace(*race) if fall is None else FallingSearch(*race, fall)
+        falling = FallingWaveSearch if algorithm.fidelity.bends else FallingSearch
+        return SigmaRace(*race) if fall is None else falling(*race, fall)
     entrants = [e for one, denoiser in zip(names, rivals, strict=True) for e in make_entrants(settings, one, denoiser)]
     model = algorithm.fidelity.model
     count = len(judges) * math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
@@ -340,8 +344,8 @@ class Search:
         self.denoiser = self._name(race, state.entrant)
         self.log.add(Chosen(state.k, self.denoiser, misfits))
         words = ", ".join(f"{name} {misfit:.5g}" for name, misfit in misfits.items())
-        bar = f"{100 * race.margin:.2g} % may be noise, within which {self.settings.denoiser.name} is chosen"
-        self.log.add(Note(f"denoiser {self.denoiser} was chosen: held-out misfit that each comes to {words}; {bar}"))
+        text = f"denoiser {self.denoiser} was chosen: held-out misfit that each comes to {words}"
+        self.log.add(Note(f"{text}; {100 * race.margin:.2g} % may be noise"))
         self.log.sync()
 
     def _name(self, race: DenoiserRace | FallingHeat, number: int) -> str:

@@ -5,6 +5,7 @@ An algorithm is built from the fidelity, the denoiser and by keyword `sigma` or 
 
     uses: further sections: "momentum" (passed as `momentum=` and `restart=`) and "gradient" (`gradient=`).
     prox: it needs the prox of the fidelity, which only some losses have.
+    bends: the expected second derivative of a loss of waves will do in place of its prox.
     refines: it can refine parameters of the model along with the image (`refine=` may be passed).
     grows: it can continue when the scan gets more views.
     proposition_5: the theory of stochastic steps covers it, without momentum and with plain gradients.
@@ -152,6 +153,7 @@ _declare(
     options=InexactOptions,
     arguments={"prox_products": "products", "prox_tolerance": "tol"},
     prox=True,
+    bends=True,
     title="PnP-ADMM, inexact",
     falls=True,
 )

@@ -1,6 +1,6 @@
 """The losses by name: how a prediction is compared with the data.
 
-A fact that an entry may say: prox, that its fidelity has one, for linear models.
+Facts: prox, its fidelity has one, for linear models; bends, its expected second derivative is known for waves.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ def _declare(name: str, text: str, loss: str, **how: Any) -> None:
 
 _declare("gaussian", "least squares: independent Gaussian noise of one strength", "Gaussian", prox=True)
 _declare("huber", "Gaussian noise with outliers", "Huber", options=HuberOptions)
-_declare("poisson", "counts", "Poisson", options=PoissonOptions, arguments={"background_counts": "background"})
-_declare("amplitude", "intensities of waves, by their roots", "Amplitude", options=AmplitudeOptions)
+_COUNTS = {"background_counts": "background"}
+_declare("poisson", "counts", "Poisson", options=PoissonOptions, arguments=_COUNTS, bends=True)
+_declare("amplitude", "intensities of waves, by their roots", "Amplitude", options=AmplitudeOptions, bends=True)
 _declare(
     "transmission",
     "line integrals of X-rays, by photon counts",
