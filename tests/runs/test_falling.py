@@ -236,8 +236,9 @@ def test_tomography_of_images_chooses_among_tnrd_bm3d_and_tv(tmp_path, words, mo
     assert main(simulate) == 0
     typed = [str(tmp_path / "scan.zarr"), *more]
     draft = draft_of(command_parser("reconstruct", typed).parse_args(typed))
-    settings, _ = advised_settings(draft, open_scan(tmp_path / "scan.zarr"))
+    settings, reasons = advised_settings(draft, open_scan(tmp_path / "scan.zarr"))
     assert (settings.denoiser.name, settings.denoiser.rivals, settings.algorithm.fall) == chosen
+    assert any("TV is solved to" in reason for reason in reasons) <= (chosen[0] == "tv")  # which needs no such care
 
 
 def test_a_network_learns_what_white_is_from_the_first_image(tmp_path):

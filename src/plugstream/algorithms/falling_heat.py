@@ -15,11 +15,13 @@ from plugstream.base.arrays import Array
 from plugstream.base.errors import InputError
 
 # How many times the steps of a run each denoiser goes on with what its search found before its image is judged, and how
-# many times more e is expected to rise by the factor by which it rose meanwhile.
+# many times more e is expected to rise by the factor by which it rose in the last of them.
 _ON, _DRIFT = 2, 8
 # A rival does not go on whose best run is this much worse than the best image so far. It gives up after a run that is
 # this much worse: less where it began with what is the best lam of the other as well.
 _BEHIND, _HOPELESS, _ALIKE = 1.1, 1.5, 1.03
+# By how many margins it must be better than the first.
+_SURE = 2.0
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,13 @@ class FallingHeatState(FallingState):
     """The state of falling searches one after the other, of the one that is running or, at the end, of the best.
 
     entrant: whose search that is, 0 for the algorithm's own denoiser. settled: the steps for which it has gone on with
-    what it found, None before that. heat: the misfit of each that is over. leader: the best of these, and home its end.
+    what it found, None before that. halfway: the misfit after as many as a run has. heat: the misfit that is expected
+    of each that is over. leader: the best of these, and home its end.
     """
 
     entrant: int = 0
     settled: int | None = None
+    halfway: float = math.inf
     heat: tuple[float, ...] = ()
     leader: int = 0
     home: Any = None
@@ -45,8 +49,8 @@ class FallingHeat(FallingSearch):
     begins where the best so far ended, since all look at the same noise (`Rival.shift`). Its best run then goes on for
     2 n steps with the sigma and the step that it found. What that comes to is compared, since it is the image that one
     gets: a prior that is wrong for an image, such as one of photographs for a hard rim, may spoil it only after a run,
-    and a right one may not have arrived. If e has risen by a factor c beyond the margin, it is expected to rise by c^8
-    more. The algorithm goes on from there. A rival must be better than the algorithm's own denoiser by the margin, and
+    and a right one may not have arrived. If e has risen by a factor c in the last n, it is expected to rise by c^8
+    more. The algorithm goes on from there. A rival must be better than the algorithm's own denoiser by two margins, and
     gives up if it is 1.5 times as bad as the best after its first runs (1.03 times if sigma means the same to both), or
     1.1 times after its search.
 
@@ -86,7 +90,7 @@ class FallingHeat(FallingSearch):
         if state.settled is None:
             gone: Any = search.step(state)
             if gone.heat and gone.powers and gone.misfit > self._limit_of(gone) * gone.heat[gone.leader]:
-                return self._end_search(gone)
+                return self._end_search(gone, gone.misfit)
             if not gone.ended:
                 return cast(FallingHeatState, gone)
             side = search._steady(search.algorithm, gone, whole=False)[1]
@@ -95,24 +99,28 @@ class FallingHeat(FallingSearch):
             side = self._side(state).step(state.side)
             parts = {"k": state.k + 1, "used": state.used + 1, "settled": state.settled + 1}
             gone = replace(state, image=side.image, side=side, **parts)
-        if gone.settled < _ON * self.fall and gone.used < self.steps:
+        more = gone.settled < _ON * self.fall and gone.used < self.steps
+        if more and gone.settled != self.fall:
             return cast(FallingHeatState, gone)
         misfit = self._look(gone.side)[0]
-        rise = max(1.0, misfit / min(gone.misfits) / (1 + self.margin))
-        misfit = math.inf if math.isnan(misfit) else misfit * rise**_DRIFT
-        return self._end_search(replace(gone, rounds=gone.rounds + 1, misfit=misfit, tried=(misfit, misfit)))
+        misfit = math.inf if math.isnan(misfit) else misfit
+        if more:
+            return cast(FallingHeatState, replace(gone, halfway=misfit))
+        gone = replace(gone, rounds=gone.rounds + 1, misfit=misfit, tried=(misfit, misfit))
+        rise = misfit / gone.halfway if gone.halfway > 0 else 1.0
+        return self._end_search(gone, misfit * max(1.0, rise) ** _DRIFT)
 
     def _limit_of(self, state: FallingHeatState) -> float:
         """How much worse than the best a rival may be to go on."""
         alike = self.rivals[state.entrant - 1].shift == 0
         return _BEHIND if state.ended else _ALIKE if alike else _HOPELESS
 
-    def _end_search(self, state: Any) -> FallingHeatState:
-        """The state before the search of the next denoiser, or the end."""
-        lean = 1 - self.margin if state.leader == 0 else 1.0
-        if state.entrant == 0 or state.misfit < lean * state.heat[state.leader]:
+    def _end_search(self, state: Any, expected: float) -> FallingHeatState:
+        """The state before the search of the next denoiser, or the end; this misfit is expected of what goes on."""
+        lean = 1 - _SURE * self.margin if state.leader == 0 else 1.0
+        if state.entrant == 0 or expected < lean * state.heat[state.leader]:
             state = replace(state, leader=state.entrant, home=FallingState(**_parts(state)))
-        state = replace(state, heat=(*state.heat, state.misfit))
+        state = replace(state, heat=(*state.heat, expected))
         if state.entrant < len(self.rivals):
             return self._begin_search(state)
         now = {"k": state.k, "rounds": state.rounds, "entrant": state.leader, "settled": 0, "ended": True}
@@ -125,9 +133,10 @@ class FallingHeat(FallingSearch):
         shifts = (0, *(rival.shift for rival in self.rivals))
         first = round(state.home.place_found) + shifts[entrant] - shifts[state.leader]
         runs: dict[str, Any] = {"power": first, "powers": (), "misfits": (), "place_found": None, "place": 0, "used": 0}
+        runs |= {"settled": None, "halfway": math.inf}
         sigma = float(self.searches[entrant].algorithm.parameters(1)[1])
         sides = {"trunk": fresh, "side": fresh, "rival": fresh}
-        return replace(state, entrant=entrant, sigma=sigma, settled=None, ended=False, **sides, **runs)
+        return replace(state, entrant=entrant, sigma=sigma, ended=False, **sides, **runs)
 
     def _side(self, state: Any) -> Any:
         """The algorithm of the run, or with what the search has found, which is made once."""

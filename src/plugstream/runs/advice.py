@@ -117,8 +117,7 @@ def advised_settings(
 
 
 class _Advisor:
-    """What is added to a draft, as `presets`, with reasons in `notes`; `typed` are the settings without them, `given`
-    is what a person chose."""
+    """What is added to a draft: `presets`, reasons in `notes`; `typed` is without them, `given` what a person chose."""
 
     def __init__(self, draft: Draft, scan: Scan, decide: Callable[[Callable[[], float]], float] | None = None) -> None:
         name = ("instrument", "name", scan.instrument.name)  # not known before, where the scan was not there yet
@@ -228,7 +227,7 @@ class _Advisor:
         if any(section == "denoiser" and key not in _COMMON for section, key in self.given):  # somebody means one
             later = [advice for advice in later if advice.section != "denoiser"]
         d = self.typed.denoiser
-        alike = d.rival_names != () and all(are_comparable(d.name, rival) for rival in d.rival_names)
+        alike = bool(d.rival_names) and all(are_comparable(d.name, rival) for rival in d.rival_names)
         others = any(
             (section in _OTHERS and (section, key) not in _ALIKE) or key == "opening" or (key == "rivals" and alike)
             for section, key in self.given
@@ -258,8 +257,9 @@ class _Advisor:
                 return
         self._after_search = int(theirs[_ITERATIONS]) - int(theirs[_SEARCH]) if _ITERATIONS in theirs else 0
         # Sigma is now where a search begins; and where it falls, each step uses all views, without momentum.
-        falls = _FALL in theirs or self.typed.algorithm.fall is not None
-        self._forget(_SIGMA, *(place for place in self._reasons if falls and place[0] in _UNUSED))
+        fall = theirs.get(_FALL, self.typed.algorithm.fall)
+        gone = ("denoiser",) * (_DENOISER in theirs) + _UNUSED * (fall is not None)
+        self._forget(_SIGMA, *(place for place in self._reasons if place[0] in gone))
         self.add(both | self._white(theirs, find_range))
         self.notes += dict.fromkeys(advice.reason for advice in later)
 

@@ -339,12 +339,12 @@ class Search:
         return with_strength(settings, self.sigma, self.step, repeat=True)
 
     def _tell_choice(self, race: FallingHeat, state: Any) -> None:
-        """Which denoiser's runs came to the least misfit."""
+        """Which denoiser is expected to come to the least misfit."""
         misfits = {self._name(race, number): misfit for number, misfit in enumerate(state.heat)}
         self.denoiser = self._name(race, state.entrant)
         self.log.add(Chosen(state.k, self.denoiser, misfits))
         words = ", ".join(f"{name} {misfit:.5g}" for name, misfit in misfits.items())
-        text = f"denoiser {self.denoiser} was chosen: held-out misfit that each comes to {words}"
+        text = f"denoiser {self.denoiser} was chosen: expected misfit of held-out data {words}"
         self.log.add(Note(f"{text}; {100 * race.margin:.2g} % may be noise"))
         self.log.sync()
 
