@@ -66,6 +66,16 @@ def test_a_single_turn_cannot_tell():
     assert change_evidence(model, data - model.forward(image), torch.arange(VIEWS)) is None
 
 
+@pytest.mark.parametrize("offset", [0.3, 1.0, 2.0])
+def test_a_single_turn_cannot_tell_wherever_it_begins(offset):
+    """Its first and last views are neighbours, from which alone nothing follows, whatever the rounding."""
+    angles = (ordered_angles(60, 2 * np.pi, "ascending") + offset) % (2 * np.pi)
+    fan = CTModel(fan_beam(angles, 35, 2.0 / SIZE, source=3.0, detector=3.0), VOXELS)
+    for seed in range(20):
+        rest = torch.from_numpy(np.random.default_rng(seed).standard_normal((60, 35))).float()
+        assert change_evidence(fan, rest, torch.arange(60)) is None
+
+
 def test_a_few_views_and_other_beams():
     model = beam("golden")
     data, image = scan(model, 0.6, 1)

@@ -14,7 +14,9 @@ from plugstream.solver.verdict.trace import random_sums
 
 # Random signs that are compared with, and the part of them that may be as large by chance.
 _SIGNS, _CHANCE = 9999, 1e-3
-_FEWEST, _FOUR = 8, 4  # groups of views, and views of each
+_FOUR = 4  # views of a group
+_FEWEST = 11  # groups whose signs can be at most 1/1000 likely: two of 2^11 give the largest sum
+_ROUNDING = 1e-6  # part of the largest weight
 
 
 def change_evidence(model: Model, rest: Tensor, views: Tensor) -> float | None:
@@ -49,8 +51,11 @@ def change_evidence(model: Model, rest: Tensor, views: Tensor) -> float | None:
     time = views.double().cpu().numpy()
     time = (time - time.mean()) / max(float(time.std()), 1e-300)
     groups, weights = _fours(np.arctan2(way[:, 1], way[:, 0]) % (2 * math.pi), time)
-    if not np.abs(weights).max() > 1e-9:
+    size = np.abs(weights).max(1)
+    told = size > _ROUNDING * max(size.max(), _ROUNDING)
+    if told.sum() < _FEWEST:
         return None
+    groups, weights = groups[told], weights[told]
     change = torch.zeros(model.image_shape, device=model.device, dtype=model.dtype)
     sums = []
     for group, weight in zip(groups, weights, strict=True):
@@ -60,7 +65,7 @@ def change_evidence(model: Model, rest: Tensor, views: Tensor) -> float | None:
     terms = np.stack(sums)
     products = terms @ terms.T
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (_SIGNS, len(terms)))
-    chance = int((((signs @ products) * signs).sum(1) >= products.sum()).sum()) + 1
+    chance = int((((signs @ products) * signs).sum(1) >= (1 - _ROUNDING) * products.sum()).sum()) + 1
     return _factor(model, change, rest, views, time) if chance <= _CHANCE * (_SIGNS + 1) else None
 
 
