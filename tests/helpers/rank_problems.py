@@ -21,6 +21,7 @@ from plugstream import (
     SVRG,
     TV,
     All,
+    Amplitude,
     BornGeometry,
     BornModel,
     DamagedError,
@@ -137,6 +138,12 @@ def counts() -> LossFidelity:
     return LossFidelity(model, Recorded((20 * model.forward(torch.ones(4, 5))).round()), Poisson(background=0.5))
 
 
+def intensities() -> LossFidelity:
+    """Those of waves, compared by their roots."""
+    whole = waves()
+    return LossFidelity(whole.model, whole.data().abs().square(), Amplitude())
+
+
 def outliers() -> LossFidelity:
     """A loss that is not quadratic, of the data of two images at once."""
     model = MatrixModel(list(_matrices(6, 20, torch.float32, 7)), (4, 5))
@@ -206,6 +213,7 @@ def numbers(group: Group, shards: int | None) -> Iterator[tuple[str, Tensor]]:
         ("curved", curved),
         ("waves", waves),
         ("counts", counts),
+        ("intensities", intensities),
         ("outliers", outliers),
     ):
         whole = make()
@@ -216,6 +224,10 @@ def numbers(group: Group, shards: int | None) -> Iterator[tuple[str, Tensor]]:
         yield f"{name} value of some", fidelity.value(x, [1, 1, 6], torch.tensor([0.2, 0.3, 0.7]))
         yield f"{name} gradient", fidelity.gradient(x)
         yield f"{name} change", fidelity.gradient_change(x, 0.5 * x, torch.tensor([2, 3, 2, 0, 4]))
+        if fidelity.bends:
+            gradient, product = fidelity.quadratic(x, [1, 2, 5, 6])
+            yield f"{name} gradient of some", gradient
+            yield f"{name} product", product(x.flip(0))
         yield f"{name} local", torch.tensor(fidelity.local_lipschitz(x))
         prediction = fidelity.predict(x, [4, 2, 0])
         yield f"{name} prediction", prediction

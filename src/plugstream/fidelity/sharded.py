@@ -12,7 +12,7 @@ from torch import Tensor
 from plugstream.base.errors import InputError
 from plugstream.base.linalg import broadcast_axes, inner, per_image, squared_norm
 from plugstream.base.processes import Group
-from plugstream.fidelity.abilities import OfModel, Weights
+from plugstream.fidelity.abilities import OfModel, Quadratic, Weights
 from plugstream.fidelity.by_loss import LossFidelity
 from plugstream.fidelity.least_squares import LeastSquares
 from plugstream.fidelity.shards import Shares, SplitModel
@@ -129,6 +129,20 @@ class Sharded(OfModel):
         """grad d(x) - grad d(x') over these views."""
         like = self._like(image.expand(broadcast_axes(image.shape, other.shape)))
         return self._sum(lambda own, w: self.part.gradient_change(image, other, own, w), views, weights, like)
+
+    @_unless_single
+    def quadratic(self, image: Tensor, views: Views = None, weights: Weights = None) -> Quadratic:
+        """As `LossFidelity.quadratic`, with gradient and products shared."""
+        known: dict[tuple[int, ...], Quadratic] = {}
+
+        def part(own: Tensor, w: Tensor) -> Quadratic:
+            key = tuple(own.tolist())
+            if key not in known:
+                known[key] = self.part.quadratic(image, own, w)
+            return known[key]
+
+        g = self._sum(lambda own, w: part(own, w)[0], views, weights, self._like(image))
+        return g, lambda v: self._sum(lambda own, w: part(own, w)[1](v), views, weights, self._like(v))
 
     @_unless_single
     def predict(self, image: Tensor, views: Views = None) -> Tensor:
