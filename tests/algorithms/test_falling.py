@@ -85,10 +85,23 @@ def test_lam_is_found_at_the_bottom_of_the_misfit(target, monkeypatch):
     assert len(set(ended)) == len(ended) <= 3 + 6
 
 
+@pytest.mark.parametrize(("noise", "order"), [(0.3, 1), (0.01, -1)])
+def test_the_side_of_the_noise_is_tried_first(noise, order, monkeypatch):
+    """Of two minima of the misfit the one on that side is found, where neighbours of the first run are equally good."""
+    search = replace(problem(noise)[-1], fall=2)
+    misfits = {0: 1.0, 1: 0.9, -1: 0.9, 2: 1.1, -2: 1.1}
+    scale = search._weight(order) * 10 * 8 / (2 * 0.64)  # as of noise that asks for the neighbour on that side
+    monkeypatch.setattr(FallingSearch, "_look", lambda self, side: (scale * misfits[state.power], None))
+    state = search.init()
+    while not state.ended:
+        state = search.step(state)
+    assert state.powers == (0, order, 2 * order)
+
+
 @pytest.mark.parametrize("target", [-9.3, -2.6])
 def test_a_long_step_lowers_the_last_sigma_instead(target, monkeypatch):
     """gamma L ends at 150 at most, and lam = sigma^2 / gamma is what was found."""
-    search = problem(0.3)[-1]
+    search = replace(problem(0.3)[-1], growing=False)  # whose misfit says nothing of noise
     monkeypatch.setattr(FallingSearch, "_look", lambda self, side: (1 + (state.power - target) ** 2, None))
     state = search.init()
     while not state.ended:

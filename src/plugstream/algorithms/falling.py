@@ -68,11 +68,11 @@ class FallingSearch(SigmaRace):
     v per real number, with n views in d, would make lam = v / n the weight of a prior -log p. If sigma is a level of
     noise (`growing`), the next run has the power of two times the first lam that is next to 0.64 times that. Where that
     is within a factor of two of the best run, or a run on that side was worse, and for other denoisers, it is a
-    neighbour, until the best run has both. lam is then at the bottom of the parabola through these three, and the
-    algorithm goes on from the last image of the best run, with its last sigma and gamma = sigma^2 / lam, which stay. A
-    short one becomes sqrt(2) gamma, 0.55/c and 150/L at most, with c the curvature of d in a pixel, the mean of all
-    eigenvalues: ADMM has not arrived in so few short steps, and until it has, the prior smooths more than in them. Of
-    averaged denoisers that is not so.
+    neighbour, on that side first, until the best run has both. lam is then at the bottom of the parabola through these
+    three, and the algorithm goes on from the last image of the best run, with its last sigma and gamma = sigma^2 / lam,
+    which stay. A short one becomes sqrt(2) gamma, 0.55/c and 150/L at most, with c the curvature of d in a pixel, the
+    mean of all eigenvalues: ADMM has not arrived in so few short steps, and until it has, the prior smooths more than
+    in them. Of averaged denoisers that is not so.
 
     Many views: where steps use all n of them, runs use m = `most` at most, evenly spaced, since m views say what v is
     as well as n do. lam = v / m of the runs is then v / n for all views, so gamma is n / m times as long at the end.
@@ -161,11 +161,13 @@ class FallingSearch(SigmaRace):
             return None
         best = state.powers[self._best(state)]
         ratio = _NOISE * self._noise_weight(min(state.misfits)) / self._weight(0) if self.growing else 0.0
-        if 0 < ratio < math.inf:
-            likely = max(best - _FARTHEST, min(best + _FARTHEST, round(math.log(ratio, _RATIO))))
-            if abs(likely - best) > 1 and not any((power - best) * (likely - best) > 0 for power in state.powers):
-                return likely
-        return next((best + move for move in (-1, 1) if best + move not in state.powers), None)
+        likely = round(math.log(ratio, _RATIO)) if 0 < ratio < math.inf else best - 1
+        likely = max(best - _FARTHEST, min(best + _FARTHEST, likely))
+        worse = any((power - best) * (likely - best) > 0 for power in state.powers)
+        if self.growing and abs(likely - best) > 1 and not worse:
+            return likely
+        sides = (1, -1) if likely > best else (-1, 1)
+        return next((best + move for move in sides if best + move not in state.powers), None)
 
     def _best(self, state: FallingState) -> int:
         """The number of the run that goes on."""
