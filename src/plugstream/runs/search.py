@@ -1,11 +1,10 @@
 """The search of a run for its sigma: which views it holds out, what its rounds say, and how the run goes on after it.
 
 A run with the setting `algorithm.search` begins as a race of two sigmas (`plugstream.algorithms.race`), judged by views
-that no step uses, or, where views are few, by a tenth of the data of each. With `denoiser.rivals` the race chooses the
-denoiser, too (`plugstream.algorithms.heat`); with `algorithm.fall` it begins with short runs in which sigma and the
-step fall together, and finds the step (`plugstream.algorithms.falling`). Afterwards the run goes on from its image,
-with what was found and with those data as well. The rounds are in the log for a run that is resumed, and at the end the
-settings have the result, so that the run can be repeated without a search.
+that no step uses, or, where views are few, by a tenth of the data of each. With `denoiser.rivals` the denoiser is
+chosen, too (`heat`, `falling_heat`); with `algorithm.fall` there are short runs in which sigma and the step fall
+together, and the step is found (`falling`). Then the run goes on from its image, with what was found and with all data.
+The rounds are in the log for a run that is resumed; at the end the settings have the result, to be repeated without.
 """
 
 from __future__ import annotations
@@ -210,10 +209,10 @@ def last_step(found: Sequence[FoundStep]) -> float | None:
     return found[-1].step_size if found else None
 
 
-def with_strength(settings: Settings, sigma: float, step: float | None = None, *, repeat: bool = False) -> Settings:
-    """The settings with the sigma and the step that were found; to repeat the run with, without a search."""
-    update: dict[str, Any] = {"sigma": sigma, **({"search": None, "fall": None} if repeat else {})}
-    update |= {} if step is None else {"step_size": step}
+def with_strength(settings: Settings, sigma: float, step: float | None = None, most: int | None = None) -> Settings:
+    """The settings with the sigma and the step that were found; for so many steps in all, without a search."""
+    update: dict[str, Any] = {"sigma": sigma} | ({} if step is None else {"step_size": step})
+    update |= {} if most is None else {"search": None, "fall": None, "iterations": most}
     return settings.model_copy(update={"algorithm": settings.algorithm.model_copy(update=update)})
 
 
@@ -332,11 +331,12 @@ class Search:
         return self._end is not None and a.search is not None and step >= self._end + a.iterations - a.search
 
     def repeat(self, settings: Settings) -> Settings:
-        """The settings with what was found, to repeat the run with, without a search."""
+        """The settings with what was found and as many steps, to repeat the run with or go on, without a search."""
         assert self.sigma is not None
+        most = (self._end or 0) + settings.algorithm.iterations - (settings.algorithm.search or 0)
         if self.denoiser is not None:
             settings = settings.model_copy(update={"denoiser": settings.denoiser.chosen(self.denoiser)})
-        return with_strength(settings, self.sigma, self.step, repeat=True)
+        return with_strength(settings, self.sigma, self.step, most)
 
     def _tell_choice(self, race: FallingHeat, state: Any) -> None:
         """Which denoiser is expected to come to the least misfit."""
@@ -344,8 +344,8 @@ class Search:
         self.denoiser = self._name(race, state.entrant)
         self.log.add(Chosen(state.k, self.denoiser, misfits))
         words = ", ".join(f"{name} {misfit:.5g}" for name, misfit in misfits.items())
-        text = f"denoiser {self.denoiser} was chosen: expected misfit of held-out data {words}"
-        self.log.add(Note(f"{text}; {100 * race.margin:.2g} % may be noise"))
+        words += f"; {100 * race.margin:.2g} % may be noise"
+        self.log.add(Note(f"denoiser {self.denoiser} was chosen: expected misfit of held-out data {words}"))
         self.log.sync()
 
     def _name(self, race: DenoiserRace | FallingHeat, number: int) -> str:
@@ -366,8 +366,8 @@ class Search:
         bar = f"{100 * race.margin:.2g} % may be noise, within which the one that is usually better is chosen"
         proves = state.leader > 0 and race.rivals[state.leader - 1].proves > 0
         won = "is ahead, and looks for its sigma" if proves else "was chosen"
-        name = self._name(race, state.leader)
-        self.log.add(Note(f"denoiser {name} {won}: held-out misfit after as many steps {misfits}; {bar}"))
+        won = f"denoiser {self._name(race, state.leader)} {won}"
+        self.log.add(Note(f"{won}: held-out misfit after as many steps {misfits}; {bar}"))
 
     def _tell_proof(self, race: DenoiserRace, state: HeatState) -> None:
         """Whether a rival that had to prove itself with a sigma of its own was kept."""
