@@ -69,6 +69,11 @@ class FallingHeat(FallingSearch):
         if not self.rivals:
             raise InputError("a choice of the denoiser needs a rival of the algorithm's own")
 
+    @property
+    def needed(self) -> float:
+        """By which part of its misfit a rival must be better than the algorithm's own denoiser."""
+        return _SURE * self.margin
+
     @cached_property
     def searches(self) -> tuple[FallingSearch, ...]:
         """The search of each denoiser."""
@@ -117,7 +122,7 @@ class FallingHeat(FallingSearch):
 
     def _end_search(self, state: Any, expected: float) -> FallingHeatState:
         """The state before the search of the next denoiser, or the end; this misfit is expected of what goes on."""
-        lean = 1 - _SURE * self.margin if state.leader == 0 else 1.0
+        lean = 1 - self.needed if state.leader == 0 else 1.0
         if state.entrant == 0 or expected < lean * state.heat[state.leader]:
             state = replace(state, leader=state.entrant, home=FallingState(**_parts(state)))
         state = replace(state, heat=(*state.heat, expected))

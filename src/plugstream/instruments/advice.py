@@ -7,7 +7,7 @@ import math
 from plugstream.instruments.declarations import Advice
 
 # Views with which sigma and the step fall together: few enough to use all in the last steps (docs/sigma-search.md has 3
-# to 1,500), and with which data of waves, of which a step takes longer, take no longer than they did.
+# to 1,500), and of waves, whose steps take longer, little more than were tried (465).
 _FEWEST, _MOST, _MOST_WAVES = 3, 2048, 512
 # Pixels a side that TNRD needs, pixels of an image whose two hundred calls of it take two minutes on a CPU, and views
 # with which to choose a denoiser.

@@ -344,7 +344,7 @@ class Search:
         self.denoiser = self._name(race, state.entrant)
         self.log.add(Chosen(state.k, self.denoiser, misfits))
         words = ", ".join(f"{name} {misfit:.5g}" for name, misfit in misfits.items())
-        words += f"; {100 * race.margin:.2g} % may be noise"
+        words += f"; a rival must be {100 * race.needed:.2g} % better, as less may be noise"
         self.log.add(Note(f"denoiser {self.denoiser} was chosen: expected misfit of held-out data {words}"))
         self.log.sync()
 
