@@ -39,6 +39,7 @@ PRIORS = {
     "tnrd": ["--denoiser", "tnrd"],
     "safe": ["--denoiser", "unet"],
     "free": ["--denoiser", "unet", "--profile", "free"],
+    "nothing set": [],
 }
 VOLUME_PRIORS = {
     "tv": ["--denoiser", "tv"],
@@ -46,8 +47,9 @@ VOLUME_PRIORS = {
     "bm4d": ["--denoiser", "bm4d"],
     "safe": ["--denoiser", "unet"],
     "free": ["--denoiser", "unet", "--profile", "free"],
+    "nothing set": [],
 }
-ORDER = ("tv", "ridge", "bm3d", "bm4d", "tnrd", "safe", "free")
+ORDER = ("tv", "ridge", "bm3d", "bm4d", "tnrd", "safe", "free", "nothing set")
 VOLUMES = ("ellipsoids-parallel", "foam-cone")  # of volume_priors
 # Those that are there are drawn.
 PICTURES = (

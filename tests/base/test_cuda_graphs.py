@@ -240,7 +240,9 @@ class TestOnAGpu:
     def test_a_side_stream_is_eager(self):
         f = CountingModel()
         g, x = GraphCall(f), torch.rand(4, device="cuda")
-        with torch.cuda.stream(torch.cuda.Stream()):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())  # on which x is drawn
+        with torch.cuda.stream(side):
             for _ in range(5):
                 assert torch.equal(g(x), x.square())
         assert f.calls == 5
