@@ -1,4 +1,4 @@
-"""Which prior when: TV, ridge, BM3D, TNRD and the two networks on images unlike each other, with nothing else set.
+"""Which prior when: TV, ridge, BM3D, TNRD, two networks and nothing set, on images unlike each other.
 
     python benchmarks/which_prior.py FOLDER ../shared/data --scans             only make the scans
     python benchmarks/which_prior.py FOLDER --processes 8                      run, two threads each; or --device cuda
@@ -227,7 +227,8 @@ def show_choice(rows: list[dict[str, Any]]) -> None:
     """How far, in dB, the image that leaves least of the judging views is below the best, of scans with a truth."""
     lost, rank = [], []
     for place in dict.fromkeys((row["image"], row["scan"]) for row in rows if "snr" in row and "left" in row):
-        found = [row for row in rows if (row["image"], row["scan"]) == place and "snr" in row]
+        named = [row for row in rows if row["prior"] != "nothing set"]
+        found = [row for row in named if (row["image"], row["scan"]) == place and "snr" in row]
         best, liked = max(found, key=lambda row: row["snr"]), min(found, key=lambda row: row["left"])
         lost.append(best["snr"] - liked["snr"])
         order = [np.argsort(np.argsort([sign * row[key] for row in found])) for sign, key in ((1, "left"), (-1, "snr"))]
@@ -253,7 +254,7 @@ def draw_images(folder: Path, name: str, what: str, rows: list[dict[str, Any]], 
         return image[tuple(slice(size // 6, size - size // 6) for size in image.shape)]
 
     found = {row["prior"]: row for row in rows if (row["image"], row["scan"]) == (name, what) and "steps" in row}
-    names = [prior for prior in ORDER if prior in found]
+    names = [prior for prior in ORDER[:-1] if prior in found]  # what a run chooses by itself is one of them
     images = {prior: middle(np.load(folder / f"{name}, {what}, {prior}" / "result.npy")) for prior in names}
     known, filtered, first = open_scan(folder / f"{name}, {what}, scan.zarr").truth, folder / f"{name}.npy", "truth"
     if known is not None:

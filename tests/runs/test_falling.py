@@ -168,7 +168,9 @@ def test_what_cannot_be_is_refused_in_one_line(scan, tmp_path, capsys, words, te
         (["--denoiser", f"{__file__}:Net"], None),
         (["--denoiser", "tnrd"], 12),
         (["--denoiser", "tnrd", "--rivals", "tv,unet"], 12),
-        (["--denoiser", "tnrd", "--rivals", "bm3d"], None),  # to which sigma means the same, so that they race
+        (["--denoiser", "tnrd", "--rivals", "bm3d"], 12),
+        (["--denoiser", "tnrd", "--rivals", "bm3d", "--fall", "none"], None),
+        (["--denoiser", "bm3d", "--rivals", "tnrd,ridge"], 12),
         (["--denoiser", "ridge"], 12),
         (["--denoiser", "nlm"], None),
         (["--denoiser", "tv"], None),

@@ -216,7 +216,6 @@ class _Advisor:
 
         Where a person asks for a search it is added in any case, and the plan refuses it with the reason.
         """
-        from plugstream.runs.rivals import are_comparable
         from plugstream.runs.search import check_judges, check_search
 
         if self.given & _STRENGTH:
@@ -227,14 +226,13 @@ class _Advisor:
         if any(section == "denoiser" and key not in _COMMON for section, key in self.given):  # somebody means one
             later = [advice for advice in later if advice.section != "denoiser"]
         d = self.typed.denoiser
-        alike = bool(d.rival_names) and all(are_comparable(d.name, rival) for rival in d.rival_names)
+        waves = self.draft.settings.loss.entry.facts.get("bends", False)  # whose denoisers compete by a race
         others = any(
-            (section in _OTHERS and (section, key) not in _ALIKE) or key == "opening" or (key == "rivals" and alike)
-            for section, key in self.given
+            (section in _OTHERS and (section, key) not in _ALIKE) or key == "opening" for section, key in self.given
         )
         name = next((str(a.value) for a in later if (a.section, a.key) == _DENOISER), d.name)
         # Where another algorithm is meant, or the usual one, nothing falls; and where it does, rivals are others.
-        usual = others or not _facts(name).falls(d)
+        usual = others or not _facts(name).falls(d) or bool(waves and d.rival_names)
         falls = not usual and any((advice.section, advice.key) == _FALL for advice in later)
         later = [a for a in later if (a.falling or (a.section, a.key) != _RIVALS if falls else not a.falling)]
         theirs = {(advice.section, advice.key): _value(advice) for advice in later}
