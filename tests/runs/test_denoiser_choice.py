@@ -115,16 +115,15 @@ def test_a_run_that_has_chosen_can_take_more_steps_with_its_choice(scan, tmp_pat
     assert table_of(out, "denoiser") == denoiser
 
 
-def test_nothing_set_means_tnrd_and_without_a_fall_bm3d_or_ridge_in_a_third_more_steps(scan):
+def test_nothing_set_means_the_safe_network_and_where_sigma_falls_tv_as_its_rival(scan):
     falling, notes = advised(scan)
-    assert (falling.denoiser.name, falling.denoiser.rivals, falling.algorithm.fall) == ("tnrd", None, 12)
-    assert not any("(--rivals)" in note for note in notes)
+    assert (falling.denoiser.name, falling.denoiser.rivals, falling.algorithm.fall) == ("unet", "tv", 12)
+    assert sum("unless held-out views ask for tv" in note for note in notes) == 1
     settings, notes = advised(scan, "--fall", "none")
-    assert (settings.denoiser.name, settings.denoiser.rivals) == ("tnrd", "bm3d,ridge")
-    before, _ = advised(scan, "--denoiser", "tnrd", "--fall", "none")
-    steps = [one.algorithm.search for one in (before, settings)]
-    assert steps == [200, 270]
-    assert sum("unless held-out views ask for bm3d or ridge" in note for note in notes) == 1
+    assert (settings.denoiser.name, settings.denoiser.rivals, settings.denoiser.damping) == ("unet", None, 0.3)
+    assert not any("(--rivals)" in note for note in notes)
+    three, _ = advised(scan, "--denoiser", "tnrd", "--rivals", "bm3d,ridge", "--fall", "none")
+    assert [one.algorithm.search for one in (settings, three)] == [200, 270]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +148,7 @@ def test_what_a_person_says_decides(scan, words, name):
 def test_few_views_and_small_images_keep_the_usual_denoiser(scan, tmp_path, monkeypatch):
     few = tmp_path / "few.zarr"
     assert main(["simulate", str(few), *SMALL, "--views", "20"]) == 0
-    monkeypatch.setattr("plugstream.instruments.born.LEAST_SIDE", 25)  # pixels more than the image has
+    monkeypatch.setattr("plugstream.instruments.advice._LEAST_SIDE", 25)  # pixels more than the image has
     for place in (few, scan):
         settings, _ = advised(place)
         assert (settings.denoiser.name, settings.denoiser.rivals) == ("tv", None)
@@ -165,7 +164,8 @@ def test_white_goes_with_the_values_of_the_image(tmp_path):
         found.append(advised(place)[0])
     one, other = (settings.denoiser.white for settings in found)
     assert (one, other) == (1.0, pytest.approx(0.01))
-    assert found[0].denoiser.chosen("bm3d").name == "bm3d"  # which has no white
+    bm3d = found[0].denoiser.chosen("bm3d")  # which has no white, and another kind of profile
+    assert (bm3d.name, found[0].denoiser.profile, bm3d.profile) == ("bm3d", "safe", "normal")
     assert found[0].denoiser.chosen("ridge").white == one
 
 

@@ -174,7 +174,7 @@ def test_what_cannot_be_is_refused_in_one_line(scan, tmp_path, capsys, words, te
         (["--denoiser", "ridge"], 12),
         (["--denoiser", "nlm"], None),
         (["--denoiser", "tv"], None),
-        ([], 12),  # with tnrd
+        ([], 12),  # with unet, or tv
         (["--batch", "4"], None),
     ],
 )

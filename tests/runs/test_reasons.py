@@ -48,9 +48,9 @@ def test_a_denoiser_for_a_falling_sigma_is_named_with_its_reason_and_only_for_th
     place = tmp_path / "scan.zarr"
     assert main(["simulate", str(place), "--instrument", "mri", *SCANS["mri"]]) == 0
     settings, notes = reasons(place, "mri")
-    assert (settings.denoiser.name, settings.algorithm.fall) == ("tnrd", 12)
+    assert (settings.denoiser.name, settings.algorithm.fall) == ("unet", 12)
     (told,) = [note for note in notes if "(--denoiser" in note]
-    assert "tnrd" in told
+    assert "unet" in told
     for words in (["--fall", "none"], ["--batch", "4"], ["--iterations", "40"], ["--algorithm", "admm"]):
         settings, _ = reasons(place, "mri", *words)
         assert (settings.denoiser.name, settings.algorithm.fall) == ("tv", None)

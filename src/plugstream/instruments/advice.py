@@ -9,9 +9,9 @@ from plugstream.instruments.declarations import Advice
 # Views with which sigma and the step fall together: few enough to use all in the last steps (docs/sigma-search.md has 3
 # to 1,500), and of waves, whose steps take longer, little more than were tried (465).
 _FEWEST, _MOST, _MOST_WAVES = 3, 2048, 512
-# Pixels a side that TNRD needs, pixels of an image whose two hundred calls of it take two minutes on a CPU, and views
-# with which to choose a denoiser.
-LEAST_SIDE, _MOST_PIXELS, MANY = 8, 1 << 20, 25
+# Pixels a side that trained denoisers need, pixels of an image whose two hundred calls of them take two minutes on a
+# CPU, and views with which to choose a denoiser.
+_LEAST_SIDE, _MOST_PIXELS, MANY = 8, {"tnrd": 1 << 20, "unet": 1 << 19}, 25
 
 FEW_PHOTONS = 20.0
 """With fewer photons of the beam a pixel of the detector, roots of counts are biased in the dark parts of a frame,
@@ -41,20 +41,30 @@ def advise_fall(n_views: int, steps: int, most: int = _MOST) -> tuple[Advice, ..
     return (Advice("algorithm", "fall", steps, reason, search=True, falling=True, unless=short),)
 
 
-def advise_trained(fall: tuple[Advice, ...], shape: tuple[int, ...], rivals: str = "") -> tuple[Advice, ...]:
-    """TNRD where sigma falls by this advice, and rivals of which held-out views choose, unless a denoiser is given.
+def suits_network(shape: tuple[int, ...], name: str = "unet") -> bool:
+    """Whether this trained denoiser takes images of this shape, and not too long for them."""
+    return min(shape) >= _LEAST_SIDE and math.prod(shape) <= _MOST_PIXELS[name]
 
-    Arguments: fall, of `advise_fall`; shape of the image; rivals, as of `--rivals`.
+
+def advise_trained(
+    fall: tuple[Advice, ...], shape: tuple[int, ...], name: str = "unet", rivals: str | None = "tv"
+) -> tuple[Advice, ...]:
+    """A trained denoiser where sigma falls by this advice, and rivals of which held-out views choose, if none is given.
+
+    The network is safe: a gradient step of a potential. Nothing bounds TNRD, which draws patterns along hard edges
+    where data say little of the finest details, until nothing else is left.
+
+    Arguments: fall, of `advise_fall`; shape of the image; name of the denoiser; rivals, as of `--rivals`.
     """
-    if not fall or min(shape) < LEAST_SIDE or math.prod(shape) > _MOST_PIXELS:
+    if not fall or not suits_network(shape, name):
         return ()
-    name, kind = ("denoiser", "name"), {"search": True, "falling": True}
-    why = "no denoiser is given, so that it is tnrd, better than tv where sigma falls (--denoiser)"
-    own = Advice(*name, "tnrd", why, unless=fall[0].unless, **kind)  # type: ignore[arg-type]
-    if not rivals:
+    place, kind = ("denoiser", "name"), {"search": True, "falling": True}
+    why = f"no denoiser is given, so that it is {name}, better than tv where sigma falls (--denoiser)"
+    own = Advice(*place, name, why, unless=fall[0].unless, **kind)  # type: ignore[arg-type]
+    if rivals is None:
         return (own,)
     another = f"unless held-out views ask for {rivals.replace(',', ' or ')} (--rivals)"
-    unless = (name, *fall[0].unless)
+    unless = (place, *fall[0].unless)
     return own, Advice("denoiser", "rivals", rivals, another, unless=unless, **kind)  # type: ignore[arg-type]
 
 
@@ -69,7 +79,7 @@ def advise_fall_of_waves(n_views: int, shape: tuple[int, ...], sigma: float) -> 
     fixed = {"sigma": sigma, "step_size": "overlap", "prox_products": 2, "search": 144, "iterations": 192}
     kind = {"search": True, "falling": True, "unless": fall[0].unless}
     steps = (Advice("algorithm", key, value, fall[0].reason, **kind) for key, value in fixed.items())  # type: ignore[arg-type]
-    return (*fall, *advise_trained(fall, shape), *steps)
+    return (*fall, *advise_trained(fall, shape, "tnrd", None), *steps)
 
 
 def advise_waves(data: str, floor: float, views: str) -> tuple[Advice, ...]:

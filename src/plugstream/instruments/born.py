@@ -13,7 +13,7 @@ from plugstream.base.errors import InputError
 from plugstream.base.registry import Field, Options
 from plugstream.images.grid import Grid, Points
 from plugstream.images.space import ImageSpace
-from plugstream.instruments.advice import LEAST_SIDE, MANY, advise_fall
+from plugstream.instruments.advice import MANY, advise_fall, advise_trained, suits_network
 from plugstream.instruments.base import Experiment, Instrument, Place, add_white_noise, declare
 from plugstream.instruments.declarations import Advice, Attribute, Column, Columns, Data, FixedArray, mask_column
 from plugstream.instruments.spectrum import describe_waves, parse_waves
@@ -210,23 +210,14 @@ class Born2D(Instrument):
                 warn_if_implausible(replace(self, wavelength=wave))
 
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """Which denoiser runs that search for sigma have, and among which they choose where sigma does not fall.
-
-        The choice needs views to judge by and the usual number of steps: earlier, a denoiser whose sigma is a level of
-        noise does not show what it leaves in the image.
-        """
-        if min(self.grid.shape) < LEAST_SIDE:
-            return ()
-        if n_views < MANY:
-            return advise_fall(n_views, 12)
-        why = "no denoiser is given, so that it is tnrd, the best on average (--denoiser)"
-        another = "unless held-out views ask for bm3d or ridge (--rivals)"
-        name, short = ("denoiser", "name"), (("algorithm", "iterations"), ("algorithm", "search"))
-        return (
-            *advise_fall(n_views, 12),
-            Advice(*name, "tnrd", why, search=True, unless=short),
-            Advice("denoiser", "rivals", "bm3d,ridge", another, search=True, unless=(name, *short)),
-        )
+        """Which denoiser runs that search for sigma have, where sigma falls and where it does not."""
+        fall, shape = advise_fall(n_views, 12), self.grid.shape
+        if n_views < MANY or not suits_network(shape):
+            return fall
+        why = "no denoiser is given, so that it is unet, the best on average (--denoiser)"
+        short = (("algorithm", "iterations"), ("algorithm", "search"))
+        race = Advice("denoiser", "name", "unet", why, search=True, unless=short)
+        return (*fall, *advise_trained(fall, shape), race)
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """The illumination, what was recorded, lengths in wavelengths, and how the model would be computed."""

@@ -191,7 +191,7 @@ class CT(Instrument):
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
         fall = () if self.detector_rows else advise_fall(n_views, 16)
         usual = advise_views(max(self.voxels.shape[-2:]), n_views, batch)
-        trained = advise_trained(fall, self.voxels.shape, "bm3d,tv") if n_views >= MANY else ()
+        trained = advise_trained(fall, self.voxels.shape, "tnrd", "bm3d,tv") if n_views >= MANY else ()
         return (*usual, *fall, *trained)
 
     def unit_of(self, declared: Column | FixedArray | Attribute) -> str:

@@ -230,11 +230,12 @@ class _Advisor:
         others = any(
             (section in _OTHERS and (section, key) not in _ALIKE) or key == "opening" for section, key in self.given
         )
-        name = next((str(a.value) for a in later if (a.section, a.key) == _DENOISER), d.name)
-        # Where another algorithm is meant, or the usual one, nothing falls; and where it does, rivals are others.
+        # Where another algorithm is meant, or the usual one, nothing falls; and where it does, denoisers are others.
+        fallers = [advice for advice in later if advice.falling or advice.section != "denoiser"]
+        name = next((str(a.value) for a in fallers if (a.section, a.key) == _DENOISER), d.name)
         usual = others or not _facts(name).falls(d) or bool(waves and d.rival_names)
         falls = not usual and any((advice.section, advice.key) == _FALL for advice in later)
-        later = [a for a in later if (a.falling or (a.section, a.key) != _RIVALS if falls else not a.falling)]
+        later = fallers if falls else [advice for advice in later if not advice.falling]
         theirs = {(advice.section, advice.key): _value(advice) for advice in later}
         added = self._search_presets(theirs)
         if added is None:

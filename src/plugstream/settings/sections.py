@@ -150,10 +150,12 @@ class DenoiserSettings(Choice):
         return split_words(self.rivals)
 
     def chosen(self, name: str) -> DenoiserSettings:
-        """The section with this denoiser in place of its own, and the options that both have."""
-        values = {**self.model_dump(), "name": name, "rivals": None}
-        keys = {*DenoiserSettings.model_fields, *find("denoiser", name).options.model_fields}
-        return DenoiserSettings.of(**{key: value for key, value in values.items() if key in keys})
+        """The section with this denoiser in place of its own, and the options that mean the same to both."""
+        own = {key: field.annotation for key, field in type(self).model_fields.items()}
+        theirs = {**DenoiserSettings.model_fields, **find("denoiser", name).options.model_fields}
+        alike = {key for key, field in theirs.items() if key in own and own[key] == field.annotation}
+        values = {key: value for key, value in self.model_dump().items() if key in alike}
+        return DenoiserSettings.of(**{**values, "name": name, "rivals": None})
 
     @property
     def least(self) -> float | None:
