@@ -210,8 +210,3 @@ def test_what_goes_with_a_sigma_of_tnrd_is_the_same_from_whichever_one_comes(sca
     assert len(made.rivals) == 2
     for rival in made.rivals:
         assert rival.sigma(unit * known[own]) == pytest.approx(unit * known[rival.name])
-        if (own, rival.name) == ("tnrd", "ridge"):
-            assert rival.even == pytest.approx(0.0017 * unit)
-            assert rival.lean(0.0017 * unit) == pytest.approx(0)
-        else:
-            assert rival.lean(1e-9 * unit) == 1

@@ -27,8 +27,7 @@ class Rival:
     """A denoiser that may take the place of the race's own.
 
     name; denoiser. factor, power: its sigma is on average factor * sigma^power, with sigma that of the race's own
-    denoiser. even: the sigma of the race's own denoiser at which both are equally good on average; with a smaller one
-    the rival is better. 0 if it never is. unit: if sigma means something else to the race's own denoiser, its sigma is
+    denoiser. unit: if sigma means something else to the race's own denoiser, its sigma is
     factor * sigma^power * R^unit, with R the range of the image; D = prox_{sigma^2 r} with r(c x) = c r(x), such as TV,
     has a sigma that grows with sqrt(R), so that unit = 1 - power / 2 leaves a level of noise. rounds: how many of 2 m
     steps it gets for its own sigma if it wins. growing: as of `SigmaRace`, None as the race's own. proves: by how
@@ -40,7 +39,6 @@ class Rival:
     denoiser: Denoiser
     factor: float = 1.0
     power: float = 1.0
-    even: float = 0.0
     unit: float = 0.0
     rounds: int = ROUNDS
     growing: bool | None = None
@@ -51,10 +49,6 @@ class Rival:
         """The sigma that corresponds to one of the race's own denoiser, which has come to this image."""
         size = 1.0 if self.unit == 0 or image is None else value_range(image) ** self.unit
         return float(self.factor * sigma**self.power) * size
-
-    def lean(self, sigma: float) -> float:
-        """How far to prefer the race's own denoiser at this sigma of its own, from 1 to -1."""
-        return 1.0 if self.even == 0 else max(-1.0, min(1.0, math.log2(sigma / self.even)))
 
 
 def value_range(image: Tensor) -> float:
@@ -92,18 +86,17 @@ class DenoiserRace(SigmaRace):
     From the last image of the race each denoiser takes m steps on the same views, the race's own with the sigma found,
     the i-th rival with c_i sigma^p_i. With e the misfit on data that no step uses, as in `SigmaRace`, the least
 
-        e_i / (1 - margin l_i),    l_i = log2(sigma / even_i), from -1 to 1, and 0 for the race's own denoiser,
+        e_i / (1 - margin),    with no margin for the race's own denoiser,
 
-    wins. So a rival must be better by the margin with sigma > 2 even_i, and may be worse by as much with
-    sigma < even_i / 2. A rival that wins gets further rounds from its image, with r = sqrt(2): its `rounds` of 2 m
+    wins. A rival that wins gets further rounds from its image, with r = sqrt(2): its `rounds` of 2 m
     steps, and those that the race did not use. Otherwise the race ends as that for sigma alone, to the bit.
 
     Why at the end: with too large a sigma, as earlier in a race, whoever smooths least wins. Why a margin: with noisy
     data e is nearly all noise, so that chance decides between two good denoisers; the one that is best on average
     should then be chosen (docs/sigma-search.md).
 
-    Condition: sigma means the same to all of them, a level of noise or the weight of a prior, so that c_i, p_i and
-    even_i hardly depend on the data. A rival to which it means something else (`Rival.unit`) may enter several times,
+    Condition: sigma means the same to all of them, a level of noise or the weight of a prior, so that c_i and p_i
+    hardly depend on the data. A rival to which it means something else (`Rival.unit`) may enter several times,
     with several c_i.
 
     Arguments: as of `SigmaRace`, whose `steps` do not include the heat and what follows it; rivals, at least one;
@@ -150,8 +143,8 @@ class DenoiserRace(SigmaRace):
     def _score(self, state: HeatState, number: int) -> float:
         """The score of an entrant that has run, the least of which wins; infinite if its image is not finite."""
         misfit = state.heat[number]
-        lean = 0.0 if number == 0 else self.rivals[number - 1].lean(state.sigma)
-        return math.inf if math.isnan(misfit) else misfit / (1 - self.margin * lean)
+        margin = 0.0 if number == 0 else self.margin
+        return math.inf if math.isnan(misfit) else misfit / (1 - margin)
 
     def _close_heat(self, state: HeatState) -> RaceState:
         """The state before the first round of the rival that has won, or the end."""

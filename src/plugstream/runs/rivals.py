@@ -14,10 +14,7 @@ from plugstream.settings import Settings, is_weight
 
 # The best sigma of a denoiser in the loop, factor * sigma^power of that of tnrd, over white: docs/sigma-search.md.
 _SIGMAS = {"bm3d": (1.4, 1.0), "ridge": (2.5, 1.25)}
-# With which sigma of the first, over white, the second is as good on the average, and better with a smaller one: tnrd
-# was trained with noise of 2/255 and more, and is scaled to less.
-_EVEN = {("tnrd", "ridge"): 1.7e-3}
-# Who is not the best on the average must win by this part of the standard deviation that noise gives the misfit of the
+# A rival must win by this part of the standard deviation that noise gives the misfit of the
 # data that judge.
 _MARGIN = 1 / 3
 # One in so many steps of the race for sigma an entrant of the heat takes, which come to these, and a side of the two
@@ -98,7 +95,7 @@ def make_entrants(settings: Settings, name: str, denoiser: Denoiser) -> list[Riv
     white = next((d.white for d in map(settings.denoiser.chosen, (own, name)) if hasattr(d, "white")), 1.0)
     (a, u), (b, v) = (_SIGMAS.get(one, (1.0, 1.0)) for one in (own, name))
     power = v / u
-    return [Rival(name, denoiser, b * white / (a * white) ** power, power, _EVEN.get((own, name), 0.0) * white)]
+    return [Rival(name, denoiser, b * white / (a * white) ** power, power)]
 
 
 def advise_rival(image: ImageSpace, device: str, threads: float) -> tuple[Advice | None, str]:
