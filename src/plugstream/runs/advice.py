@@ -147,7 +147,7 @@ class _Advisor:
         meaning = _meaning(self.typed.denoiser.name)
         for advice in self._all_advice():
             place = (advice.section, advice.key)
-            self._sure_of_range |= place == _SIGMA
+            self._sure_of_range |= place == _SIGMA and advice.sigma is None
             if (self.typed.scan.follow and not advice.always) or advice.sigma not in (None, meaning):
                 continue
             if not self._applies(advice, place, strength=strength):
@@ -232,9 +232,9 @@ class _Advisor:
             (section in _OTHERS and (section, key) not in _ALIKE) or key == "opening" or (key == "rivals" and alike)
             for section, key in self.given
         )
-        name = next((str(a.value) for a in later if (a.section, a.key) == _DENOISER), d.name)
+        advised = any((a.section, a.key) == _DENOISER for a in later)
         # Where another algorithm is meant, or the usual one, nothing falls; and where it does, rivals are others.
-        usual = others or not _facts(name).falls(d)
+        usual = others or not (advised or _facts(d.name).falls(d))
         falls = not usual and any((advice.section, advice.key) == _FALL for advice in later)
         later = [a for a in later if (a.falling or (a.section, a.key) != _RIVALS if falls else not a.falling)]
         theirs = {(advice.section, advice.key): _value(advice) for advice in later}
