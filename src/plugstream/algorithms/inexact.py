@@ -19,7 +19,7 @@ from plugstream.base.linalg import norm
 # Views whose predictions are in memory at a time in a full pass.
 _VIEWS_AT_ONCE = 64
 # By which part of z a nonlinear model is linearised elsewhere at most (docs/sigma-search.md).
-_MOVED = 0.1
+_MOVED = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +45,8 @@ class InexactADMM(ADMM):
 
     For least squares, and for losses of waves. Where d is not quadratic, a step is one of Gauss and Newton, A_B the
     mean of J_i^H loss'' J_i at z^{k-1} with the expected loss'', and there is no preconditioner. A nonlinear model is
-    linearised where z was when it had last moved by a tenth, which the state has. C is that of the views at the start, so
-    a scan that grows is refused.
+    linearised where z was when it had last moved by a fifth, which the state has. C is that of the views at the start,
+    so a scan that grows is refused.
 
     Arguments: those of `ADMM`, and
         products: n >= 1, products with the views of a step at most, beyond the one of the gradient.
