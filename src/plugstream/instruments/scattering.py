@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _SIGMA, _STEPS, _BATCH = 0.03, 75, 12
 # Where sigma and the step fall together: sigma, which of TV only says how long steps are, and that of the first run.
 _FALL: dict[str, Any] = {"fall": 12, "sigma": "100%", "step_size": "40/L", "search": 144, "iterations": 384}
+_WIDE = 2.5  # wavelengths across an image from which held-out data say enough about the strength
 _STAGES = 5  # of a hop through all frequencies
 # A hop consists of stages, which cannot be combined with these.
 _NO_HOP = (("algorithm", "name"), ("algorithm", "stages"), ("algorithm", "distance_limit"), ("monitor", "watch_theory"))
@@ -99,7 +100,8 @@ class Scattering2D(Born2D):
                 Advice("sampler", "name", "epochs", "every view is used before any comes again (--sampler epochs)"),
                 Advice("sampler", "batch", batch, share, unless=(("sampler", "name"),)),
             )
-        for fall in advise_fall(n_views, _FALL["fall"]):  # with TV, unless a person asks for another denoiser
+        wide = min(self.grid.shape) * self.grid.pixel >= _WIDE * self.wavelength
+        for fall in advise_fall(n_views, _FALL["fall"]) if wide else ():  # with TV, unless a person wants another
             usual = replace(fall, section="denoiser", key="name", value="tv")
             steps = (replace(fall, key=key, value=value) for key, value in _FALL.items())
             advice += [replace(one, sigma="weight") for one in (usual, *steps)]
