@@ -27,6 +27,7 @@ from plugstream import (
 )
 from plugstream.models.kspace import centered_voxels
 from plugstream.models.mri import MRIModel
+from plugstream.models.scattering import ScatteringModel
 from plugstream.models.trajectories import radial_spokes
 from problems import dense
 
@@ -147,9 +148,42 @@ def test_the_circulant_pays(name):
     assert error(2) < error(3, plain=True)
 
 
+@pytest.fixture(scope="module")
+def scattering():
+    geometry = BornGeometry.rings(Grid((9, 8), 0.006), 0.05, views=5, receivers=11, radius=0.25)
+    model = ScatteringModel(geometry, dtype=torch.float64, tolerance=1e-11)
+    x = 0.8 * torch.rand(9, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return LeastSquares(model, model.forward(x))
+
+
+def test_a_nonlinear_model_has_steps_of_gauss_and_newton(scattering):
+    """Against dense algebra with the Jacobian at z, or where z was when the model was last linearised."""
+    model, gamma, n = scattering.model, 3e4, 72
+    z, x, s = torch.rand(3, 9, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for at in (z, z + 0.05 * z.flip(0)):
+        units = torch.eye(n, dtype=torch.float64).reshape(n, 9, 8)
+        jacobian = torch.view_as_real(model.derivative(at.expand(n, 9, 8), units)).reshape(n, -1).T / 5**0.5
+        miss = torch.view_as_real(scattering.data() - model.forward(at)).flatten() / 5**0.5
+        normal = jacobian.T @ jacobian + torch.eye(n, dtype=torch.float64) / gamma
+        right = jacobian.T @ (miss + jacobian @ at.flatten()) + (x - s).flatten() / gamma
+        algorithm = InexactADMM(scattering, SoftThreshold(), sigma=0.1, step_size=gamma, products=200, tol=1e-12)
+        after = algorithm.step(replace(algorithm.init(x), z=z, s=s, at=at))
+        assert torch.equal(after.at, at)
+        assert torch.allclose(after.z, torch.linalg.solve(normal, right).reshape(9, 8), rtol=1e-6, atol=1e-8)
+
+
+def test_steps_of_gauss_and_newton_come_to_the_object_and_go_on_to_the_bit(scattering):
+    algorithm = InexactADMM(scattering, SoftThreshold(), sigma=1e-9, step_size=1e7, products=200, tol=1e-10)
+    half = run(algorithm, 4)
+    whole, other = run(algorithm, 4, half), replace(algorithm, fidelity=scattering.with_views(scattering.model))
+    assert torch.equal(whole.image, run(other, 4, half).image)
+    assert not torch.equal(whole.at, whole.z)
+    assert float(scattering.value(whole.image) / scattering.value(torch.zeros(9, 8, dtype=torch.float64))) < 1e-4
+
+
 def test_what_it_cannot_do_is_refused(regression):
     with pytest.raises(InputError, match="at least one product"):
         InexactADMM(regression, SoftThreshold(), sigma=0.1, products=0)
     robust = LossFidelity(regression.model, regression.data().abs(), Huber(1.0))
-    with pytest.raises(InputError, match="linear models with least squares"):
+    with pytest.raises(InputError, match="least squares, and for losses of waves"):
         InexactADMM(robust, SoftThreshold(), sigma=0.1).init()

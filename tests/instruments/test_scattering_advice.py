@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from plugstream.runs import commands
 from plugstream.runs.search import sigma_limits
 from plugstream.scans import open_scan
 from plugstream.settings import Settings, resolve
+from plugstream.solver.monitors import snr
 from small_run import main
 
 SMALL = ["--instrument", "scattering-2d", "--size", "12", "--views", "5", "--receivers", "9"]
@@ -48,6 +52,24 @@ def test_one_frequency_is_advised_a_sigma_and_no_hop(tmp_path: Path) -> None:
     assert main(["simulate", str(tmp_path / "s.zarr"), *SMALL]) == 0
     found = settings_of(tmp_path / "s.zarr", tmp_path / "run", "--iterations", "1", "--batch", "4")
     assert (found.algorithm.sigma, found.algorithm.hop, found.sampler.name) == (0.03, None, "epochs")
+
+
+def test_one_frequency_falls_with_tv_better_than_before_and_goes_on_to_the_bit(tmp_path: Path) -> None:
+    scan, discs = tmp_path / "s.zarr", ["--width", "0.2", "--discs", "0,0.02,0.04,1; -0.02,-0.04,0.02,0.5"]
+    assert main(["simulate", str(scan), *SMALL[:2], "--size", "24", "--views", "12", "--receivers", "24", *discs]) == 0
+    found = settings_of(scan, tmp_path / "run", "--threads", "1")
+    assert (found.algorithm.name, found.denoiser.name) == ("inexact-admm", "tv")
+    settings_of(scan, tmp_path / "plain", "--fall", "none", "--threads", "1")
+    truth = torch.from_numpy(np.asarray(open_scan(scan).truth))
+    images = (torch.from_numpy(np.load(tmp_path / name / "result.npy")) for name in ("run", "plain"))
+    ours, plain = (float(snr(image, truth, 2)) for image in images)
+    assert ours > plain
+    with pytest.MonkeyPatch.context() as patch:
+        due = commands.Requests.due
+        patch.setattr(commands.Requests, "due", lambda self, k: k >= 41 or due(self, k))
+        main(["reconstruct", str(scan), "--out", str(tmp_path / "part"), "--threads", "1"])
+    assert main(["resume", str(tmp_path / "part")]) == 0
+    assert (tmp_path / "part" / "result.npy").read_bytes() == (tmp_path / "run" / "result.npy").read_bytes()
 
 
 @pytest.mark.parametrize(

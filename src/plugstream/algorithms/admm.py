@@ -16,13 +16,17 @@ from plugstream.models.views import Views
 
 @dataclass(frozen=True)
 class SplitState:
-    """k steps taken, the image x^k, the data's image z^k, the scaled dual s^k, and the denoiser's warm start."""
+    """k steps taken, the image x^k, the data's image z^k, the scaled dual s^k, and the denoiser's warm start.
+
+    at: where a nonlinear model was last linearised.
+    """
 
     k: int
     image: Tensor
     z: Tensor
     s: Tensor
     warm: Tensor | None = None
+    at: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

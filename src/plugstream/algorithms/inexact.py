@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -14,9 +14,12 @@ from plugstream.algorithms.sampling import Batch
 from plugstream.base.arrays import Array
 from plugstream.base.circulant import Circulant, preconditioned_steps
 from plugstream.base.errors import InputError
+from plugstream.base.linalg import norm
 
 # Views whose predictions are in memory at a time in a full pass.
 _VIEWS_AT_ONCE = 64
+# By which part of z a nonlinear model is linearised elsewhere at most (docs/sigma-search.md).
+_MOVED = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +43,10 @@ class InexactADMM(ADMM):
     n growing it becomes ADMM. For convex d and a prox as D, inexact ADMM converges if the errors of z are summable;
     that a fixed n does so is not proved, nor anything for other denoisers or few views.
 
-    For linear models with least squares, and for losses of waves, whose d is not quadratic: a step is then one of Gauss
-    and Newton, A_B the mean of J_i^H loss'' J_i at z^{k-1} with the expected loss'', and there is no preconditioner.
-    C is that of the views at the start, so a scan that grows is refused.
+    For least squares, and for losses of waves. Where d is not quadratic, a step is one of Gauss and Newton, A_B the
+    mean of J_i^H loss'' J_i at z^{k-1} with the expected loss'', and there is no preconditioner. A nonlinear model is
+    linearised where z was when it had last moved by a fifth, which the state has. C is that of the views at the start,
+    so a scan that grows is refused.
 
     Arguments: those of `ADMM`, and
         products: n >= 1, products with the views of a step at most, beyond the one of the gradient.
@@ -65,12 +69,22 @@ class InexactADMM(ADMM):
 
     def init(self, image: Array | None = None) -> SplitState:
         """As of `ADMM`; C is computed now."""
-        if not self.fidelity.linear or not (self.fidelity.loss is None or self.fidelity.bends):
-            models = "linear models with least squares, and losses of waves; use another algorithm"
+        if self.fidelity.loss is not None and not (self.fidelity.bends and self.fidelity.linear):
+            models = "least squares, and for losses of waves; use another algorithm"
             raise InputError(f"conjugate gradients are for {models}")
         first = super().init(image)
         assert self.fidelity.bends or self.circulant is not None
         return first
+
+    @torch.no_grad()
+    def step(self, state: SplitState) -> SplitState:
+        """As of `ADMM`; a nonlinear model is linearised anew once z has moved far enough."""
+        if self.fidelity.linear:
+            return super().step(state)
+        z, at = state.z, state.at
+        if at is None or bool((norm(z - at, self._ndim) > _MOVED * norm(z, self._ndim)).any()):
+            at = z
+        return replace(super().step(replace(state, at=at)), at=at)
 
     @cached_property
     def circulant(self) -> Circulant:
@@ -90,7 +104,7 @@ class InexactADMM(ADMM):
     def _data_image(self, state: SplitState, gamma: float, batch: Batch) -> Tensor:
         """n steps from z^{k-1} towards the prox."""
         if self.fidelity.bends:
-            g, curvature = self.fidelity.quadratic(state.z, batch.views, batch.weights)
+            g, curvature = self.fidelity.quadratic(state.z, batch.views, batch.weights, state.at)
         else:
             g = self.fidelity.gradient(state.z, batch.views, batch.weights)
             curvature = functools.partial(self._curvature, batch=batch)

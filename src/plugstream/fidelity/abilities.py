@@ -79,11 +79,16 @@ class FidelityAbilities(Protocol):
 
     @property
     def bends(self) -> bool:
-        """Whether `quadratic` is known, as it is for some losses of waves."""
+        """Whether d is not quadratic and `quadratic` is known, as for nonlinear models and some losses of waves."""
         return self.loss is not None and self.loss.bends and self.model.data_dtype.is_complex
 
-    def quadratic(self, image: Tensor, views: Views = None, weights: Weights = None) -> Quadratic:
-        """grad d(x) over these views, and v -> A v with A the Gauss-Newton approximation of grad^2 d(x)."""
+    def quadratic(
+        self, image: Tensor, views: Views = None, weights: Weights = None, at: Tensor | None = None
+    ) -> Quadratic:
+        """grad d(x) over these views, and v -> A v with A the Gauss-Newton approximation of grad^2 d(x).
+
+        Arguments: at, an image near x at which to linearise the model instead, (*image_shape).
+        """
         raise InputError(f"the curvature of {type(self).__name__} is not known; use a proximal gradient method")
 
     def start_image(self) -> Tensor | None:

@@ -88,9 +88,12 @@ class LossFidelity(ModelFidelity):
             parts.append(pullback(self._spread(w) * self.model.restrict(slopes, block)))
         return functools.reduce(Tensor.add, parts)
 
-    def quadratic(self, image: Tensor, views: Views = None, weights: Weights = None) -> Quadratic:
+    def quadratic(
+        self, image: Tensor, views: Views = None, weights: Weights = None, at: Tensor | None = None
+    ) -> Quadratic:
         """grad d(x) over these views, and v -> sum_i w_i Re(J_i^H loss'' J_i v) with the expected loss'' (`bend`)."""
         model, parts = self.model, list(self._parts(views, weights))
+        assert at is None
         expand = functools.lru_cache(4)(partial(model.linearize, image))  # of more blocks none is seen again in time
 
         def pull(slopes: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from functools import cached_property
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from plugstream.base.arrays import Array
 from plugstream.base.linalg import conjugate_gradient, inner, largest_eigenvalue, largest_norm, largest_ritz_value, norm
 from plugstream.base.progress import Listener, listening, report
-from plugstream.fidelity.abilities import FidelityAbilities, Weights, as_fidelity
+from plugstream.fidelity.abilities import FidelityAbilities, Quadratic, Weights, as_fidelity
 from plugstream.fidelity.base import Measurements, ModelFidelity
 from plugstream.models.base import Model
 from plugstream.models.views import Views, spread_views
@@ -89,7 +90,7 @@ class LeastSquares(ModelFidelity):
 
     d(x) = (1/I) sum_i d_i(x),  d_i(x) = 1/2 ||H_i x - y_i||^2,  grad d_i(x) = Re(H_i^H (H_i x - y_i)).
 
-    For a nonlinear model the gradient uses the derivative of H_i at x, and `prox` and L are refused.
+    For a nonlinear model the gradient uses the derivative of H_i at x, as `quadratic` does; `prox` and L are refused.
 
     Arguments:
         model, data, available: as for `ModelFidelity`.
@@ -123,6 +124,7 @@ class LeastSquares(ModelFidelity):
         self.lipschitz_tol, self.lipschitz_most = lipschitz_tol, lipschitz_most
         self.prox_tol, self.prox_iterations = prox_tol, prox_iterations
         self.progress = progress
+        self._near: tuple[Model, Tensor, Model] | None = None  # the last derivative of `quadratic`, and where it is
 
     @property
     def norms(self) -> LeastSquares:
@@ -172,6 +174,33 @@ class LeastSquares(ModelFidelity):
         for block, w in self._parts(views, weights):
             b = b + gamma * self.model.adjoint(self._spread(w) * self.data(block), block)
         return self.solve_prox(b, gamma, views, weights, image if start is None else start)
+
+    @property
+    def bends(self) -> bool:
+        """Whether d is not quadratic, so that `quadratic` is a step of Gauss and Newton."""
+        return not self.linear
+
+    def quadratic(
+        self, image: Tensor, views: Views = None, weights: Weights = None, at: Tensor | None = None
+    ) -> Quadratic:
+        """The gradient and the curvature v -> sum_i w_i Re(J_i^H J_i v) of d with H_i(at) + J_i (x - at) as the model.
+
+        Arguments: image x; views; weights; at, where J_i is the derivative, (*image_shape), x if not given.
+        """
+        at = image if at is None else at
+        if self._near is None or self._near[0] is not self.model or not torch.equal(self._near[1], at):
+            self._near = self.model, at.clone(), self.model.linearized(at)
+        near, parts = self._near[2], list(self._parts(views, weights))
+
+        def pull(data: Callable[[Tensor | None], Tensor]) -> Tensor:
+            pulled = (near.adjoint(self._spread(w) * data(block), block) for block, w in parts)
+            return functools.reduce(torch.add, pulled)
+
+        def curvature(v: Tensor) -> Tensor:
+            return pull(lambda block: near.forward(v, block))
+
+        g = pull(lambda block: self.model.forward(at, block) - self.data(block))
+        return (g if at is image else g + curvature(image - at)), curvature
 
     def solve_prox(self, b: Tensor, gamma: float, views: Views, weights: Weights, start: Tensor) -> Tensor:
         """The solution z of (I + gamma sum_i w_i H_i^H H_i) z = b."""

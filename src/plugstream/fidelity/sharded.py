@@ -131,14 +131,16 @@ class Sharded(OfModel):
         return self._sum(lambda own, w: self.part.gradient_change(image, other, own, w), views, weights, like)
 
     @_unless_single
-    def quadratic(self, image: Tensor, views: Views = None, weights: Weights = None) -> Quadratic:
+    def quadratic(
+        self, image: Tensor, views: Views = None, weights: Weights = None, at: Tensor | None = None
+    ) -> Quadratic:
         """As `LossFidelity.quadratic`, with gradient and products shared."""
         known: dict[tuple[int, ...], Quadratic] = {}
 
         def part(own: Tensor, w: Tensor) -> Quadratic:
             key = tuple(own.tolist())
             if key not in known:
-                known[key] = self.part.quadratic(image, own, w)
+                known[key] = self.part.quadratic(image, own, w, at)
             return known[key]
 
         g = self._sum(lambda own, w: part(own, w)[0], views, weights, self._like(image))

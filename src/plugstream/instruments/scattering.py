@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Field, Options
 from plugstream.images.grid import Grid
+from plugstream.instruments.advice import advise_fall
 from plugstream.instruments.base import Place, declare
 from plugstream.instruments.born import Born2D, BornOptions, BornSimulation
 from plugstream.instruments.declarations import Advice, Columns
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 # These suit all targets of the Institut Fresnel (docs/scattering.md): contrasts of 0.3 to 2, one to five wavelengths.
 _SIGMA, _STEPS, _BATCH = 0.03, 75, 12
+# Where sigma and the step fall together: sigma, which of TV only says how long steps are, and that of the first run.
+_FALL: dict[str, Any] = {"fall": 12, "sigma": "100%", "step_size": "40/L", "search": 144, "iterations": 384}
+_WIDE = 2.5  # wavelengths across an image from which held-out data say enough about the strength
 _STAGES = 5  # of a hop through all frequencies
 # A hop consists of stages, which cannot be combined with these.
 _NO_HOP = (("algorithm", "name"), ("algorithm", "stages"), ("algorithm", "distance_limit"), ("monitor", "watch_theory"))
@@ -77,8 +81,9 @@ class Scattering2D(Born2D):
 
     def advise_scan(self, columns: Columns, n_views: int, batch: int | None) -> tuple[Advice, ...]:
         """A sigma for strong objects; for several frequencies, a hop with a few views a step."""
+        strong = f"sigma is {_SIGMA}, for contrasts of 0.3 or more"
         advice = [
-            Advice("algorithm", "sigma", _SIGMA, f"sigma is {_SIGMA}, for contrasts of 0.3 or more"),
+            *(Advice("algorithm", "sigma", _SIGMA, strong, sigma=kind) for kind in ("weight", "noise")),
             # Measured in docs/sigma-search.md: of so few views, those held out say too little.
             Advice("algorithm", "search", "none", "it is not searched for, unless data are noisy (--search 250)"),
         ]
@@ -87,13 +92,19 @@ class Scattering2D(Born2D):
             hop = f"there are {len(waves)} frequencies: the low ones come first (--hop auto; --stages 'all' for none)"
             stages, batch = min(_STAGES, len(waves)), min(_BATCH, n_views)
             share = f"{batch} views a step share what is solved (--batch)"
-            advice += [
+            return (
+                *advice,
                 Advice("algorithm", "hop", "auto", hop, unless=_NO_HOP),
                 Advice("algorithm", "iterations", _STEPS, f"{_STEPS} steps are usual (--iterations)", unless=_NO_HOP),
                 Advice("algorithm", "hop_steps", _STEPS // stages, "stages of a hop are alike", unless=_NO_PARTS),
                 Advice("sampler", "name", "epochs", "every view is used before any comes again (--sampler epochs)"),
                 Advice("sampler", "batch", batch, share, unless=(("sampler", "name"),)),
-            ]
+            )
+        wide = min(self.grid.shape) * self.grid.pixel >= _WIDE * self.wavelength
+        for fall in advise_fall(n_views, _FALL["fall"]) if wide else ():  # with TV, unless a person wants another
+            usual = replace(fall, section="denoiser", key="name", value="tv")
+            steps = (replace(fall, key=key, value=value) for key, value in _FALL.items())
+            advice += [replace(one, sigma="weight") for one in (usual, *steps)]
         return tuple(advice)
 
     def check_model(self, columns: Columns | None, n_views: int, options: Any = None, **place: Unpack[Place]) -> None:

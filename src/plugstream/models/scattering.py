@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -127,6 +128,7 @@ class ScatteringModel(ModelBase):
         for place, scatterer in enumerate(map(self.scatterer, images)):
             for rows, part in view_blocks(index):
                 out[place, rows] = self._predict(scatterer, part, self._inside(scatterer, part))
+        self._last = _Prediction(images.clone(), index.clone(), out.clone())
         return out.reshape(*image.shape[:-2], *out.shape[1:])
 
     def linearize(self, image: Tensor, views: Views = None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
@@ -240,7 +242,7 @@ class ScatteringModel(ModelBase):
 
 @dataclass(frozen=True)
 class _Prediction:
-    """The last prediction with its derivative: a step that is judged asks for the value there next.
+    """The last prediction: a step that is judged asks for the value there next, and steps of Gauss and Newton again.
 
     A new computation would give the same bits, so nothing depends on this cache.
     """
@@ -269,12 +271,16 @@ def view_blocks(index: Tensor) -> list[tuple[slice, Tensor]]:
 
 
 class ScatteringDerivative(ModelBase):
-    """v -> J_i(x) v = S (I - X G)^{-1} (u_i v), the derivative of a `ScatteringModel` at an image x.
+    r"""v -> J_i(x) v = S (I - X G)^{-1} (u_i v), the derivative of a `ScatteringModel` at an image x.
 
-    The operator I - G X is the same for all products, so its space of directions and the fields u_i are kept: later
-    products, of the many that L or conjugate gradients need, find most of their solutions there.
+    By reciprocity, with p_r = (I - G X)^{-1} S^T e_r the field that receiver r would send,
 
-    Holds to the tolerance of the model's own `derivative`, and so do J and its adjoint agree.
+        (J_i v)_r = sum over pixels of u_i v p_r,
+
+    so once the fields of all views and receivers are known, a product, of the many that L or conjugate gradients need,
+    solves nothing: it is one of matrices. Where they do not fit into memory, each product solves for the fields.
+
+    Holds to the tolerance of the model's own `derivative`; where fields are kept J and its adjoint agree to rounding.
 
     Arguments: model; at, the image x (H, W).
     """
@@ -285,7 +291,7 @@ class ScatteringDerivative(ModelBase):
         self.n_views, self.image_shape, self.data_shape = model.n_views, model.image_shape, model.data_shape
         self.device, self.dtype, self.data_dtype = model.device, model.dtype, model.data_dtype
         self._scatterer = model.scatterer(at.to(device=model.device, dtype=model.dtype).reshape(model.image_shape))
-        values = self.n_views * self.image_shape[0] * self.image_shape[1]
+        values = (self.n_views + self.data_shape[0]) * self.image_shape[0] * self.image_shape[1]
         self._keeps = fits(FIELD_BYTES, values, self.device, self.dtype)
         self._fields: dict[int, Tensor] = {}
 
@@ -298,7 +304,7 @@ class ScatteringDerivative(ModelBase):
         for rows, part in view_blocks(index):
             field = self._field(part)
             for place, direction in enumerate(images):
-                out[place, rows] = self.model.push(self._scatterer, field, direction, part)
+                out[place, rows] = self._push(field, direction, part)
         return out.reshape(*image.shape[:-2], *shape[1:])
 
     def adjoint(self, data: Tensor, views: Views = None) -> Tensor:
@@ -310,7 +316,7 @@ class ScatteringDerivative(ModelBase):
         for rows, part in view_blocks(index):
             field = self._field(part)
             for place in range(len(z)):
-                out[place] += self.model.pull(self._scatterer, field, z[place, rows], part).sum(0)
+                out[place] += self._pull(field, z[place, rows], part).sum(0)
         return out.reshape(*data.shape[:-2], *self.image_shape)
 
     def normal_each(self, images: Tensor, views: Tensor) -> Tensor:
@@ -318,12 +324,35 @@ class ScatteringDerivative(ModelBase):
         index, out = all_views(views, self.n_views), torch.empty_like(images)
         for rows, part in view_blocks(index):
             field = self._field(part)
-            data = self.model.push(self._scatterer, field, images[rows], part)
-            out[rows] = self.model.pull(self._scatterer, field, data, part)
+            out[rows] = self._pull(field, self._push(field, images[rows], part), part)
         return out
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         return self.model.restrict(data, views)
+
+    def _push(self, field: Tensor, direction: Tensor, views: Tensor) -> Tensor:
+        """J_i v, with one v for all views or one for each: (B, receivers)."""
+        if not self._keeps:
+            return self.model.push(self._scatterer, field, direction, views)
+        return self.restrict((direction * field).flatten(1) @ self._answers.T, views)
+
+    def _pull(self, field: Tensor, z: Tensor, views: Tensor) -> Tensor:
+        """Re(J_i^H z_i) of each view: (B, receivers) to (B, H, W)."""
+        if not self._keeps:
+            return self.model.pull(self._scatterer, field, z, views)
+        answer = (z.conj() @ self._answers).reshape(field.shape)
+        gradients: Tensor = field.real * answer.real - field.imag * answer.imag
+        return gradients
+
+    @cached_property
+    def _answers(self) -> Tensor:
+        """p_r on the grid: (receivers, H W)."""
+        ones, near = torch.eye(*self.data_shape * 2, dtype=self.data_dtype, device=self.device), self._scatterer
+        fields = []
+        for part in ones.split(_VIEWS):
+            lit = self.model.antennas.radiate(part)
+            fields.append(near.extend(lit, near.solve(near.cut(lit))[0]).flatten(1))
+        return torch.cat(fields)
 
     def _field(self, views: Tensor) -> Tensor:
         """u_i on the grid: (B, H, W)."""

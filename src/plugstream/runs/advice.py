@@ -147,7 +147,7 @@ class _Advisor:
         meaning = _meaning(self.typed.denoiser.name)
         for advice in self._all_advice():
             place = (advice.section, advice.key)
-            self._sure_of_range |= place == _SIGMA
+            self._sure_of_range |= place == _SIGMA and advice.sigma is None
             if (self.typed.scan.follow and not advice.always) or advice.sigma not in (None, meaning):
                 continue
             if not self._applies(advice, place, strength=strength):
@@ -223,6 +223,7 @@ class _Advisor:
                 self.add(self._white({}, find_range))
             return
         later = self._if_searched
+        advised = {a.value for a in later if a.falling and (a.section, a.key) == _DENOISER}
         if any(section == "denoiser" and key not in _COMMON for section, key in self.given):  # somebody means one
             later = [advice for advice in later if advice.section != "denoiser"]
         d = self.typed.denoiser
@@ -232,8 +233,8 @@ class _Advisor:
         )
         # Where another algorithm is meant, or the usual one, nothing falls; and where it does, denoisers are others.
         fallers = [advice for advice in later if advice.falling or advice.section != "denoiser"]
-        name = next((str(a.value) for a in fallers if (a.section, a.key) == _DENOISER), d.name)
-        usual = others or not _facts(name).falls(d) or bool(waves and d.rival_names)
+        known = _facts(d.name).falls(d) or d.name in advised or any((a.section, a.key) == _DENOISER for a in fallers)
+        usual = others or not known or bool(waves and d.rival_names)
         falls = not usual and any((advice.section, advice.key) == _FALL for advice in later)
         later = fallers if falls else [advice for advice in later if not advice.falling]
         theirs = {(advice.section, advice.key): _value(advice) for advice in later}

@@ -257,6 +257,14 @@ def goes_by_lipschitz(settings: Settings) -> bool:
     return isinstance(step, str) and isinstance(parse_step(step), OverL)
 
 
+def find_lipschitz(settings: Settings, fidelity: DataFidelity) -> float | None:
+    """L where the step goes by it, at zero where the step of a nonlinear model falls; None if it is not needed."""
+    if not fidelity.linear and settings.algorithm.fall is not None:
+        zero = torch.zeros(fidelity.image_shape, device=fidelity.device, dtype=fidelity.dtype)
+        return fidelity.local_lipschitz(zero)
+    return fidelity.lipschitz_max if fidelity.has_lipschitz and goes_by_lipschitz(settings) else None
+
+
 def describe_step(settings: Settings, algorithm: Algorithm[Any], state: State) -> StepChoice:
     """The step of the iteration after this state, and why; L, which may take long, is found only if it needs it."""
     size, sigma = algorithm.parameters(state.k + 1, state)

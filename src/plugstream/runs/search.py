@@ -28,7 +28,7 @@ from plugstream.models.part import SHARE, PartOfData
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Chosen, FoundStep, Note, Trial, Views
 from plugstream.runs.measuring import held_out_views, usable_views
-from plugstream.runs.parts import goes_by_lipschitz
+from plugstream.runs.parts import find_lipschitz
 from plugstream.runs.rivals import are_comparable, heat_margin, heat_share, heat_steps, make_entrants, race_steps
 from plugstream.scans.scan import Scan
 from plugstream.settings import Settings, is_weight, share_of_range
@@ -183,7 +183,7 @@ def make_race(
     steps = race_steps(search, heat_share(name, names)) if fall is None else search // (1 + len(names))
     race = (algorithm, judges, steps, patient, judge, growing, expected, pull)
     if not names:
-        falling = FallingWaveSearch if algorithm.fidelity.bends else FallingSearch
+        falling = FallingSearch if algorithm.fidelity.loss is None else FallingWaveSearch
         return SigmaRace(*race) if fall is None else falling(*race, fall)
     entrants = [e for one, denoiser in zip(names, rivals, strict=True) for e in make_entrants(settings, one, denoiser)]
     model = algorithm.fidelity.model
@@ -268,7 +268,7 @@ class Search:
         if not self.running:
             return fidelity
         usable = usable_views(Views(0, self._views, (), None, True), self._interval)
-        bound = fidelity.lipschitz_max if fidelity.has_lipschitz and goes_by_lipschitz(self.settings) else None
+        bound = find_lipschitz(self.settings, fidelity)
         return fidelity.with_views(self.restrict_data(fidelity.model), usable, lipschitz_max=bound)
 
     def begin(self, algorithm: Any, damaged: tuple[int, ...], fidelity: DataFidelity) -> Any:

@@ -160,9 +160,10 @@ def image_range(scan: Scan) -> float:
 
     The first image is that of filtered back-projection where there is one (ct; of a cone the middle slices are right,
     and the others near enough), smoothed by the filter `hann`, and that of gridding for mri. Otherwise it is the first
-    step of steepest descent on 1/2 ||H x - y||^2 from zero, t H^T y with t = ||H^T y||^2 / ||H H^T y||^2, of a linear
-    model; or the start image of a model that has one. At most 180 views are read, evenly spaced, except for mri, and
-    for a volume of ct only the 16 slices in the middle are formed. A noise level can be a share of this range.
+    step of steepest descent on 1/2 ||H x - y||^2 from zero, t H^T y with t = ||H^T y||^2 / ||H H^T y||^2, H the
+    derivative at zero of a nonlinear model; or the start image of a model that has one. At most 180 views are read,
+    evenly spaced, except for mri, and for a volume of ct only the 16 slices in the middle are formed. A noise level
+    can be a share of this range.
 
     Arguments: scan, with a view or more.
     """
@@ -195,10 +196,11 @@ def _quick_image(scan: Scan, views: Tensor) -> Tensor:
     first_guess = model.start_image()
     if first_guess is not None:
         return torch.stack([torch.zeros_like(first_guess), first_guess])
+    near, data = as_model(model.linearized()), read_views(model, _integrals(scan), views)
     if not model.linear:
-        raise InputError("the range of a first image is known for linear models only; write numbers, not shares of it")
-    direction = model.adjoint(read_views(model, _integrals(scan), views), views)
-    curvature = _energy(model.forward(direction, views))
+        data = data - model.forward(torch.zeros(model.image_shape, device=model.device, dtype=model.dtype), views)
+    direction = near.adjoint(data, views)
+    curvature = _energy(near.forward(direction, views))
     if not curvature > 0:
         raise InputError("the scan's data is all zero, so there is no first image")
     return direction * (_energy(direction) / curvature)
