@@ -282,7 +282,7 @@ _BACK = (
     "the gradient is zero there, or a bound or a large sigma leads back to it; start from another image, lift the "
     "bound or lower sigma"
 )
-_MORE = "more iterations bring it nearer"
+_MORE = "more iterations bring it nearer to a fixed point"
 _STEADY = "a shorter step, bounded momentum or more views a step keep it from that"
 
 
