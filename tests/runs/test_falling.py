@@ -83,7 +83,9 @@ def test_sigma_of_a_rival_is_the_same_from_whichever_one_comes(names):
 
 
 @pytest.mark.parametrize("names", [("nlm", "tv", "bm3d"), ("tv", "nlm")])
-def test_of_several_denoisers_the_least_misfit_is_kept_and_goes_on_to_the_bit(scan, tmp_path, names, monkeypatch):
+def test_of_several_denoisers_the_least_misfit_is_kept_and_goes_on_to_the_bit(
+    scan, tmp_path, names, monkeypatch, capsys
+):
     monkeypatch.setattr("plugstream.runs.search.heat_margin", lambda n_data: 0.0)
     words = ["--denoiser", names[0], "--rivals", ",".join(names[1:]), "--fall", "4", *RUN[4:]]
     words[words.index("--iterations") + 1] = "200"
@@ -91,6 +93,14 @@ def test_of_several_denoisers_the_least_misfit_is_kept_and_goes_on_to_the_bit(sc
     assert main(["reconstruct", str(scan), "--out", str(out), *words]) == 0
     history, found = replay(out / "events.jsonl"), settings_of(out)
     (chosen,), end = history.chosen, history.trials[-1].step
+    told = capsys.readouterr().err.splitlines()
+    whose = [line.split(", with ")[1].split(":")[0] for line in told if line.startswith("run ")]
+    assert list(dict.fromkeys(whose)) == list(names)
+    assert whose == sorted(whose, key=names.index)
+    # Later steps do not show the last misfit of the search, perhaps of another denoiser, as theirs.
+    shown = [line for line in told if line.startswith("step ") and int(line[5:].split("/")[0]) > end]
+    assert shown
+    assert not [line for line in shown if "held-out" in line]
     assert set(chosen.misfits) == set(names)
     assert chosen.misfits[chosen.denoiser] == min(chosen.misfits.values())
     assert (found["denoiser"]["name"], found["denoiser"]["rivals"]) == (chosen.denoiser, "none")

@@ -251,7 +251,7 @@ class _Advisor:
                 return
         else:
             begin, steps = both.get(_SIGMA, self.presets.get(_SIGMA)), both.get(_SEARCH, self.typed.algorithm.search)
-            text = f"no sigma is given, so the first {steps} steps search for it, starting at {begin}"
+            text = f"no sigma is given, so at most the first {steps} steps search for it, starting at {begin}"
             self.notes.append(f"{text} (--sigma, or --search none)")
             if not added:  # a person said everything
                 return

@@ -21,10 +21,10 @@ from plugstream.base.arrays import Array, as_tensor
 from plugstream.base.errors import InputError
 from plugstream.base.linalg import largest_norm
 from plugstream.base.progress import Listener, listening, report
-from plugstream.base.quantities import TO_GO, Quantity, Series
+from plugstream.base.quantities import HELD_OUT, TO_GO, Quantity, Series
 from plugstream.fidelity.least_squares import as_fidelity, data_scale
 from plugstream.images.planes import thumbnail
-from plugstream.solver.monitors import HeldOutMisfit, Judge, Measure, Monitor, quantities_of, with_stop
+from plugstream.solver.monitors import Judge, Measure, Monitor, quantities_of, with_stop
 from plugstream.solver.result import Callback, Progress, Result, Row, Snapshot, Stop, Turn
 from plugstream.solver.verdict import Trace, Verdict, estimate_arrival, judge
 
@@ -191,7 +191,7 @@ class _Run(Generic[S]):
         ranking = [quantity for quantity in self._quantities.values() if quantity.smaller_is_better is not None]
         self._ranking = min(ranking, key=lambda quantity: not quantity.needs_truth, default=None)
         # Of images that a search tries in turn the distance, of other maps each time, does not say which is better.
-        alike = [quantity for quantity in ranking if quantity.needs_truth or quantity.name == HeldOutMisfit.name]
+        alike = [quantity for quantity in ranking if quantity.needs_truth or quantity.name == HELD_OUT]
         self._ranking_in_turn = min(alike, key=lambda quantity: not quantity.needs_truth, default=self._ranking)
         self._rows: dict[str, list[Row]] = {}
         self._half: dict[str, int] = {}  # rows before the measurement in progress
