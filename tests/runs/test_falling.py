@@ -227,7 +227,11 @@ def test_other_images_have_it_and_say_nothing_of_what_is_not_used(tmp_path, word
     ("words", "more", "chosen"),
     [
         (["--views", "40"], [], ("tnrd", "bm3d,tv", 16)),
-        (["--views", "40"], ["--fall", "5"], ("tv", None, 5)),
+        (["--views", "40"], ["--fall", "5"], ("tnrd", "bm3d,tv", 5)),
+        (["--views", "40"], ["--fall", "5", "--denoiser", "tv"], ("tv", None, 5)),
+        (["--views", "40"], ["--loss", "gaussian"], ("tnrd", "bm3d,tv", 16)),
+        (["--views", "40"], ["--loss", "huber"], ("tv", None, None)),
+        (["--views", "40"], ["--loss", "poisson"], ("tv", None, None)),
         (["--views", "40"], ["--denoiser", "tnrd"], ("tnrd", None, 16)),
         (["--views", "40"], ["--rivals", "none"], ("tnrd", None, 16)),
         (["--views", "40"], ["--low", "-1"], ("tnrd", "bm3d,tv", 16)),

@@ -22,9 +22,8 @@ if TYPE_CHECKING:  # what needs torch is imported when it is used, so that mista
 _SIGMA, _SEARCH, _STAGES = ("algorithm", "sigma"), ("algorithm", "search"), ("algorithm", "hop")
 _ITERATIONS, _ARRIVE, _HOP_STEPS = ("algorithm", "iterations"), ("algorithm", "arrive"), ("algorithm", "hop_steps")
 _REFINED_STEPS, _REFINED_WITHIN = ("algorithm", "refine_steps"), ("algorithm", "refine_tolerance")
-_SAMPLER, _BATCH = ("sampler", "name"), ("sampler", "batch")
-_FALL, _STEP = ("algorithm", "fall"), ("algorithm", "step_size")
-_DENOISER, _RIVALS = ("denoiser", "name"), ("denoiser", "rivals")
+_SAMPLER, _BATCH, _STEP = ("sampler", "name"), ("sampler", "batch"), ("algorithm", "step_size")
+_FALL, _DENOISER, _RIVALS = ("algorithm", "fall"), ("denoiser", "name"), ("denoiser", "rivals")
 # What says how strongly to denoise: where one of them is given, no other is advised.
 _STRENGTH = {_SIGMA, ("algorithm", "lam")}
 # How many times the usual number of steps there are at most where they end by arrival.
@@ -197,7 +196,8 @@ class _Advisor:
             return False
         if not advice.search and place in self.presets:
             return False  # what is advised first counts, and this where that is pointless
-        if self.given.intersection(advice.unless) or (place == _STAGES and not strength):
+        unless = {*advice.unless, _FALL} if advice.falling and place in (_SEARCH, _ITERATIONS) else advice.unless
+        if self.given.intersection(unless) or (place == _STAGES and not strength):  # so many runs, however long
             return False
         if place == _REFINED_STEPS and ("algorithm", "refine") in self.given and not a.refined:
             return False  # --refine none: there is nothing to do for so many steps
@@ -228,14 +228,14 @@ class _Advisor:
             later = [advice for advice in later if advice.section != "denoiser"]
         d = self.typed.denoiser
         waves = self.draft.settings.loss.entry.facts.get("bends", False)  # whose denoisers compete by a race
-        others = any(
-            (section in _OTHERS and (section, key) not in _ALIKE) or key == "opening" for section, key in self.given
-        )
+        fits = waves if any(a.falling and a.value == "overlap" for a in later) else self.typed.loss.name == "gaussian"
+        alike = _ALIKE | {("loss", "name")} if fits else _ALIKE
+        others = any(section in _OTHERS or key == "opening" for section, key in self.given - alike)
         # Where another algorithm is meant, or the usual one, nothing falls; and where it does, denoisers are others.
         fallers = [advice for advice in later if advice.falling or advice.section != "denoiser"]
         known = _facts(d.name).falls(d) or d.name in advised or any((a.section, a.key) == _DENOISER for a in fallers)
         usual = others or not known or bool(waves and d.rival_names)
-        falls = not usual and any((advice.section, advice.key) == _FALL for advice in later)
+        falls = not usual and (self.typed.algorithm.fall is not None or any((a.section, a.key) == _FALL for a in later))
         later = fallers if falls else [advice for advice in later if not advice.falling]
         theirs = {(advice.section, advice.key): _value(advice) for advice in later}
         added = self._search_presets(theirs)
