@@ -16,6 +16,7 @@ from plugstream.cli.common import draft_of
 from plugstream.denoisers import NLM
 from plugstream.runs import commands
 from plugstream.runs.advice import advised_settings
+from plugstream.runs.describe import describe_run
 from plugstream.runs.replay import replay
 from plugstream.runs.rivals import make_entrants
 from small_run import SMALL, main
@@ -93,6 +94,9 @@ def test_of_several_denoisers_the_least_misfit_is_kept_and_goes_on_to_the_bit(
     assert main(["reconstruct", str(scan), "--out", str(out), *words]) == 0
     history, found = replay(out / "events.jsonl"), settings_of(out)
     (chosen,), end = history.chosen, history.trials[-1].step
+    described = describe_run(out)
+    assert described["step"].startswith(f"{history.found_steps[-1].step_size}, found")
+    assert described["denoiser"].startswith(f"{chosen.denoiser}, chosen by held-out data: misfits {names[0]} ")
     told = capsys.readouterr().err.splitlines()
     whose = [line.split(", with ")[1].split(":")[0] for line in told if line.startswith("run ")]
     assert list(dict.fromkeys(whose)) == list(names)

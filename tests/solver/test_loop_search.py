@@ -15,7 +15,7 @@ from plugstream.solver.monitors import HeldOutMisfit
 
 @pytest.mark.parametrize("end", ["time", "callback", "interrupt"])
 def test_a_search_that_is_cut_short_hands_back_the_image_that_predicts_held_out_data_best(end):
-    """Neither the last, of a run hardly begun, nor that of the least distance, which other sigmas make small as well."""
+    """Neither the last, of a run hardly begun, nor that of the least distance, which other sigmas make small, too."""
     torch.manual_seed(0)
     model = MatrixModel(torch.randn(12, 8, 16) / 4, (4, 4))
     image = torch.randn(4, 4)

@@ -288,7 +288,7 @@ class Search:
             few = f"a tenth of the data of {few if len(judges) == 1 else f'each of {few}'}"
         d = self.settings.denoiser
         names = "" if d.rivals is None else f", and the best of {', '.join((d.name, *d.rival_names))}"
-        self.log.add(Note(f"at most the first {steps} steps search for sigma{names}, judged by {few} that no step uses"))
+        self.log.add(Note(f"at most {steps} steps search for sigma{names}, judged by {few} that no step uses"))
         rivals = [] if self.rival is None else [self.rival(name) for name in d.rival_names]
         return make_race(self.settings, algorithm, judges, self.advised, judge, rivals)
 
