@@ -223,6 +223,8 @@ def test_other_images_have_it_and_say_nothing_of_what_is_not_used(tmp_path, word
         assert settings.algorithm.fall == (30 if more else fall)
         if fall is None:
             continue
+        # To a share of the range of the first image, which is as large as the last but for waves that scatter.
+        assert any(f"starting at {24 if 'born-2d' in words else 8}%" in reason for reason in reasons)
         assert settings.sampler.name == "all"
         assert not [reason for reason in reasons if "--momentum" in reason or "--sampler epochs" in reason]
 

@@ -16,7 +16,7 @@ from plugstream.runs.default_reasons import default_reasons
 from plugstream.settings import Draft, Settings, SettingsFile, is_weight, needs_sigma, parse_assignment
 
 if TYPE_CHECKING:  # what needs torch is imported when it is used, so that mistakes are reported at once
-    from plugstream.instruments.base import Advice, Columns
+    from plugstream.instruments.base import Advice
     from plugstream.scans import Scan
 
 _SIGMA, _SEARCH, _STAGES = ("algorithm", "sigma"), ("algorithm", "search"), ("algorithm", "hop")
@@ -146,7 +146,8 @@ class _Advisor:
         meaning = _meaning(self.typed.denoiser.name)
         for advice in self._all_advice():
             place = (advice.section, advice.key)
-            self._sure_of_range |= place == _SIGMA and advice.sigma is None
+            by_range = advice.sigma is None or str(advice.value).endswith("%")
+            self._sure_of_range |= place == _SIGMA and by_range and not advice.falling
             if (self.typed.scan.follow and not advice.always) or advice.sigma not in (None, meaning):
                 continue
             if not self._applies(advice, place, strength=strength):
@@ -162,7 +163,8 @@ class _Advisor:
 
     def _all_advice(self) -> tuple[Advice, ...]:
         """What an instrument advises; where it advises another batch than the usual one, its advice for that."""
-        instrument, columns, n_views = self.scan.instrument, _columns(self.scan), self.scan.n_views
+        instrument, n_views = self.scan.instrument, self.scan.n_views
+        columns = self.scan.columns if n_views else {}  # of a scan that is followed there may be none yet
         advice = instrument.advise_scan(columns, n_views, self.typed.sampler.views)
         batches = [one.value for one in advice if (one.section, one.key) == _BATCH]
         if _BATCH not in self.given and batches:
@@ -379,11 +381,6 @@ class _Advisor:
             f"the run ends when the image has arrived, after at most {limit} steps (--iterations for a fixed number)"
         )
         self.add({_ITERATIONS: limit, _ARRIVE: a.arrive or ARRIVED})
-
-
-def _columns(scan: Scan) -> Columns:
-    """The columns of a scan, none where it is followed and has no views yet."""
-    return scan.columns if scan.n_views else {}
 
 
 def _facts(denoiser: str) -> Facts:
