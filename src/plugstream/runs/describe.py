@@ -71,9 +71,9 @@ def describe_run(folder: Path) -> dict[str, str]:
         others = ", ".join(f"{n} {math.nan if m is None else m:.4g}" for n, m in history.chosen[-1].misfits.items())
         rows["denoiser"] = f"{history.chosen[-1].denoiser}, chosen by held-out data: misfits {others}"
     if record.step is not None:
-        first = f"{record.step.get('size')}: {record.step.get('asked')}, {record.step.get('origin')}"
         found = [f"{event.step_size}, found by held-out data; the search began with " for event in history.found_steps]
-        rows["step"] = "".join(found[-1:]) + first
+        rows["step"] = "".join(found[-1:])
+        rows["step"] += f"{record.step.get('size')}: {record.step.get('asked')}, {record.step.get('origin')}"
     if history.preview is not None:
         rows["preview"] = f"{history.preview.file}, of step {history.preview.step}"
     if not running:

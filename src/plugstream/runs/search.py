@@ -377,8 +377,8 @@ class Search:
         self.log.add(Note(f"denoiser {self.denoiser} was chosen: {rival} came to a {text}; {bar}"))
 
     def _tell(self, race: SigmaRace, state: Any) -> None:
-        numbers = (state.rounds, state.sigma, state.ratio, state.misfit, *state.tried)
-        self.log.add(Trial(state.k, *numbers, ended=state.ended))
+        numbers = (state.rounds, state.sigma, state.ratio, state.misfit, *state.tried, state.ended)
+        self.log.add(Trial(state.k, *numbers))
         by_runs = self.settings.algorithm.fall is not None
         text = f"sigma {state.sigma:.4g} after round {state.rounds}, held-out misfit {state.misfit:.4g}"
         number = state.entrant - (state.used == 0) if isinstance(race, FallingHeat) else 0  # the next may have begun

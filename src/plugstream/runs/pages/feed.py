@@ -276,8 +276,7 @@ def _last_values(content: dict[str, Any]) -> list[dict[str, Any]]:
     for quantity in content["quantities"][:2]:
         values = content["measured"]["values"].get(quantity["name"], [])
         # After a search no view is held out, and the last misfit was of another image.
-        values = values[-1:] if quantity["name"] == HELD_OUT else values
-        values = [value for value in values if value is not None]
+        values = [v for v in (values[-1:] if quantity["name"] == HELD_OUT else values) if v is not None]
         if values:
             out.append({"title": quantity["title"] or quantity["name"], "unit": quantity["unit"], "value": values[-1]})
     return out
