@@ -91,6 +91,9 @@ def test_nothing_but_the_scan_is_needed_and_the_floor_is_that_of_waves(small):
     assert "the beam has 2 photons a pixel, whose roots would be biased (--loss poisson)" in told
     assert any("the first 144 steps search for it, starting at 0.07" in text for text in told)
     assert (settings.denoiser.name, settings.algorithm.name, settings.algorithm.fall) == ("tnrd", "inexact-admm", 24)
+    for words in (["--fall", "60"], ["--loss", "poisson"], ["--loss", "amplitude"]):  # which mean no other algorithm
+        typed = advised(small, *words)[0]
+        assert (typed.denoiser.name, typed.algorithm.fall) == ("tnrd", 60 if "--fall" in words else 24)
     _, told = advised(small, "--denoiser", "tv")
     assert any("the first 250 steps search for it, starting at 0.0" in text for text in told)
     assert (settings.loss.name, settings.loss.floor) == ("poisson", 0.02)
@@ -122,7 +125,7 @@ def test_a_search_with_an_expected_sigma_goes_on_to_the_bit(small, tmp_path, mon
 def test_the_race_trusts_the_advice_as_a_prior_of_its_logarithm(small):
     scan = open_scan(small)
     for loss, nats in (("poisson", 1.0), ("amplitude", 4.0)):
-        settings, _ = advised(small, "--loss", loss)
+        settings, _ = advised(small, "--loss", loss, "--fall", "none")
         sigma = advised_sigma(settings, scan.instrument, scan.columns, scan.n_views)
         views = torch.arange(36)
         model = scan.instrument.build_model(scan.columns, 36, device=torch.device("cpu"), dtype=torch.float32)

@@ -16,6 +16,7 @@ from plugstream.cli.common import draft_of
 from plugstream.denoisers import NLM
 from plugstream.runs import commands
 from plugstream.runs.advice import advised_settings
+from plugstream.runs.describe import describe_run
 from plugstream.runs.replay import replay
 from plugstream.runs.rivals import make_entrants
 from small_run import SMALL, main
@@ -83,7 +84,9 @@ def test_sigma_of_a_rival_is_the_same_from_whichever_one_comes(names):
 
 
 @pytest.mark.parametrize("names", [("nlm", "tv", "bm3d"), ("tv", "nlm")])
-def test_of_several_denoisers_the_least_misfit_is_kept_and_goes_on_to_the_bit(scan, tmp_path, names, monkeypatch):
+def test_of_several_denoisers_the_least_misfit_is_kept_and_goes_on_to_the_bit(
+    scan, tmp_path, names, monkeypatch, capsys
+):
     monkeypatch.setattr("plugstream.runs.search.heat_margin", lambda n_data: 0.0)
     words = ["--denoiser", names[0], "--rivals", ",".join(names[1:]), "--fall", "4", *RUN[4:]]
     words[words.index("--iterations") + 1] = "200"
@@ -91,6 +94,15 @@ def test_of_several_denoisers_the_least_misfit_is_kept_and_goes_on_to_the_bit(sc
     assert main(["reconstruct", str(scan), "--out", str(out), *words]) == 0
     history, found = replay(out / "events.jsonl"), settings_of(out)
     (chosen,), end = history.chosen, history.trials[-1].step
+    described = describe_run(out)
+    assert described["step"].startswith(f"{history.found_steps[-1].step_size}, found")
+    assert described["denoiser"].startswith(f"{chosen.denoiser}, chosen by held-out data: misfits {names[0]} ")
+    told = capsys.readouterr().err.splitlines()
+    whose = [line.split(", with ")[1].split(":")[0] for line in told if line.startswith("run ")]
+    assert list(dict.fromkeys(whose)) == list(names)
+    # Later steps do not show the last misfit of the search, perhaps of another denoiser, as theirs.
+    shown = [line for line in told if line.startswith("step ") and int(line[5:].split("/")[0]) > end]
+    assert {"held-out" in line for line in shown} == {False}
     assert set(chosen.misfits) == set(names)
     assert chosen.misfits[chosen.denoiser] == min(chosen.misfits.values())
     assert (found["denoiser"]["name"], found["denoiser"]["rivals"]) == (chosen.denoiser, "none")
@@ -209,6 +221,8 @@ def test_other_images_have_it_and_say_nothing_of_what_is_not_used(tmp_path, word
         assert settings.algorithm.fall == (30 if more else fall)
         if fall is None:
             continue
+        # To a share of the range of the first image, which is as large as the last but for waves that scatter.
+        assert any(f"starting at {24 if 'born-2d' in words else 8}%" in reason for reason in reasons)
         assert settings.sampler.name == "all"
         assert not [reason for reason in reasons if "--momentum" in reason or "--sampler epochs" in reason]
 
@@ -217,7 +231,11 @@ def test_other_images_have_it_and_say_nothing_of_what_is_not_used(tmp_path, word
     ("words", "more", "chosen"),
     [
         (["--views", "40"], [], ("tnrd", "bm3d,tv", 16)),
-        (["--views", "40"], ["--fall", "5"], ("tv", None, 5)),
+        (["--views", "40"], ["--fall", "5"], ("tnrd", "bm3d,tv", 5)),
+        (["--views", "40"], ["--fall", "5", "--denoiser", "tv"], ("tv", None, 5)),
+        (["--views", "40"], ["--loss", "gaussian"], ("tnrd", "bm3d,tv", 16)),
+        (["--views", "40"], ["--loss", "huber"], ("tv", None, None)),
+        (["--views", "40"], ["--loss", "poisson"], ("tv", None, None)),
         (["--views", "40"], ["--denoiser", "tnrd"], ("tnrd", None, 16)),
         (["--views", "40"], ["--rivals", "none"], ("tnrd", None, 16)),
         (["--views", "40"], ["--low", "-1"], ("tnrd", "bm3d,tv", 16)),

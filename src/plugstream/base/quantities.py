@@ -71,6 +71,8 @@ TO_GO = Quantity(
     logarithmic=True,
 )
 """What `solve` itself reports besides the monitors: how far the image still has to go, in per cent."""
+HELD_OUT = "held_out"
+"""The name of the misfit on data that no step uses, which is not measured any more once a search has ended."""
 
 
 @dataclass(frozen=True)

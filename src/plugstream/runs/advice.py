@@ -16,15 +16,14 @@ from plugstream.runs.default_reasons import default_reasons
 from plugstream.settings import Draft, Settings, SettingsFile, is_weight, needs_sigma, parse_assignment
 
 if TYPE_CHECKING:  # what needs torch is imported when it is used, so that mistakes are reported at once
-    from plugstream.instruments.base import Advice, Columns
+    from plugstream.instruments.base import Advice
     from plugstream.scans import Scan
 
 _SIGMA, _SEARCH, _STAGES = ("algorithm", "sigma"), ("algorithm", "search"), ("algorithm", "hop")
 _ITERATIONS, _ARRIVE, _HOP_STEPS = ("algorithm", "iterations"), ("algorithm", "arrive"), ("algorithm", "hop_steps")
 _REFINED_STEPS, _REFINED_WITHIN = ("algorithm", "refine_steps"), ("algorithm", "refine_tolerance")
-_SAMPLER, _BATCH = ("sampler", "name"), ("sampler", "batch")
-_FALL, _STEP = ("algorithm", "fall"), ("algorithm", "step_size")
-_DENOISER, _RIVALS = ("denoiser", "name"), ("denoiser", "rivals")
+_SAMPLER, _BATCH, _STEP = ("sampler", "name"), ("sampler", "batch"), ("algorithm", "step_size")
+_FALL, _DENOISER, _RIVALS = ("algorithm", "fall"), ("denoiser", "name"), ("denoiser", "rivals")
 # What says how strongly to denoise: where one of them is given, no other is advised.
 _STRENGTH = {_SIGMA, ("algorithm", "lam")}
 # How many times the usual number of steps there are at most where they end by arrival.
@@ -147,7 +146,8 @@ class _Advisor:
         meaning = _meaning(self.typed.denoiser.name)
         for advice in self._all_advice():
             place = (advice.section, advice.key)
-            self._sure_of_range |= place == _SIGMA and advice.sigma is None
+            by_range = advice.sigma is None or str(advice.value).endswith("%")
+            self._sure_of_range |= place == _SIGMA and by_range and not advice.falling
             if (self.typed.scan.follow and not advice.always) or advice.sigma not in (None, meaning):
                 continue
             if not self._applies(advice, place, strength=strength):
@@ -163,7 +163,8 @@ class _Advisor:
 
     def _all_advice(self) -> tuple[Advice, ...]:
         """What an instrument advises; where it advises another batch than the usual one, its advice for that."""
-        instrument, columns, n_views = self.scan.instrument, _columns(self.scan), self.scan.n_views
+        instrument, n_views = self.scan.instrument, self.scan.n_views
+        columns = self.scan.columns if n_views else {}  # of a scan that is followed there may be none yet
         advice = instrument.advise_scan(columns, n_views, self.typed.sampler.views)
         batches = [one.value for one in advice if (one.section, one.key) == _BATCH]
         if _BATCH not in self.given and batches:
@@ -197,7 +198,8 @@ class _Advisor:
             return False
         if not advice.search and place in self.presets:
             return False  # what is advised first counts, and this where that is pointless
-        if self.given.intersection(advice.unless) or (place == _STAGES and not strength):
+        unless = {*advice.unless, _FALL} if advice.falling and place in (_SEARCH, _ITERATIONS) else advice.unless
+        if self.given.intersection(unless) or (place == _STAGES and not strength):  # so many runs, however long
             return False
         if place == _REFINED_STEPS and ("algorithm", "refine") in self.given and not a.refined:
             return False  # --refine none: there is nothing to do for so many steps
@@ -228,14 +230,14 @@ class _Advisor:
             later = [advice for advice in later if advice.section != "denoiser"]
         d = self.typed.denoiser
         waves = self.draft.settings.loss.entry.facts.get("bends", False)  # whose denoisers compete by a race
-        others = any(
-            (section in _OTHERS and (section, key) not in _ALIKE) or key == "opening" for section, key in self.given
-        )
+        fits = waves if any(a.falling and a.value == "overlap" for a in later) else self.typed.loss.name == "gaussian"
+        alike = _ALIKE | {("loss", "name")} if fits else _ALIKE
+        others = any(section in _OTHERS or key == "opening" for section, key in self.given - alike)
         # Where another algorithm is meant, or the usual one, nothing falls; and where it does, denoisers are others.
         fallers = [advice for advice in later if advice.falling or advice.section != "denoiser"]
         known = _facts(d.name).falls(d) or d.name in advised or any((a.section, a.key) == _DENOISER for a in fallers)
         usual = others or not known or bool(waves and d.rival_names)
-        falls = not usual and any((advice.section, advice.key) == _FALL for advice in later)
+        falls = not usual and (self.typed.algorithm.fall is not None or any((a.section, a.key) == _FALL for a in later))
         later = fallers if falls else [advice for advice in later if not advice.falling]
         theirs = {(advice.section, advice.key): _value(advice) for advice in later}
         added = self._search_presets(theirs)
@@ -251,7 +253,7 @@ class _Advisor:
                 return
         else:
             begin, steps = both.get(_SIGMA, self.presets.get(_SIGMA)), both.get(_SEARCH, self.typed.algorithm.search)
-            text = f"no sigma is given, so the first {steps} steps search for it, starting at {begin}"
+            text = f"no sigma is given, so at most the first {steps} steps search for it, starting at {begin}"
             self.notes.append(f"{text} (--sigma, or --search none)")
             if not added:  # a person said everything
                 return
@@ -379,11 +381,6 @@ class _Advisor:
             f"the run ends when the image has arrived, after at most {limit} steps (--iterations for a fixed number)"
         )
         self.add({_ITERATIONS: limit, _ARRIVE: a.arrive or ARRIVED})
-
-
-def _columns(scan: Scan) -> Columns:
-    """The columns of a scan, none where it is followed and has no views yet."""
-    return scan.columns if scan.n_views else {}
 
 
 def _facts(denoiser: str) -> Facts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -66,8 +67,13 @@ def describe_run(folder: Path) -> dict[str, str]:
         "images": ", ".join(sorted(path.name for path in folder.glob("result*"))) or "none yet",
         "report": ", ".join(sorted(path.name for path in folder.glob("report.*"))) or "none yet",
     }
+    if history.chosen:
+        others = ", ".join(f"{n} {math.nan if m is None else m:.4g}" for n, m in history.chosen[-1].misfits.items())
+        rows["denoiser"] = f"{history.chosen[-1].denoiser}, chosen by held-out data: misfits {others}"
     if record.step is not None:
-        rows["step"] = f"{record.step.get('size')}: {record.step.get('asked')}, {record.step.get('origin')}"
+        found = [f"{event.step_size}, found by held-out data; the search began with " for event in history.found_steps]
+        rows["step"] = "".join(found[-1:])
+        rows["step"] += f"{record.step.get('size')}: {record.step.get('asked')}, {record.step.get('origin')}"
     if history.preview is not None:
         rows["preview"] = f"{history.preview.file}, of step {history.preview.step}"
     if not running:

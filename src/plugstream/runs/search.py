@@ -288,7 +288,7 @@ class Search:
             few = f"a tenth of the data of {few if len(judges) == 1 else f'each of {few}'}"
         d = self.settings.denoiser
         names = "" if d.rivals is None else f", and the best of {', '.join((d.name, *d.rival_names))}"
-        self.log.add(Note(f"the first {steps} steps search for sigma{names}, judged by {few} that no step uses"))
+        self.log.add(Note(f"at most {steps} steps search for sigma{names}, judged by {few} that no step uses"))
         rivals = [] if self.rival is None else [self.rival(name) for name in d.rival_names]
         return make_race(self.settings, algorithm, judges, self.advised, judge, rivals)
 
@@ -306,7 +306,7 @@ class Search:
         if state.rounds == self._rounds and not state.ended:
             return None
         self._rounds = state.rounds
-        self._tell(state)
+        self._tell(race, state)
         if not state.ended:
             return None
         self.sigma, self._end = state.sigma, state.k
@@ -376,14 +376,14 @@ class Search:
         bar = f"{100 * race.margin * race.rivals[state.leader - 1].proves:.2g} % may be noise"
         self.log.add(Note(f"denoiser {self.denoiser} was chosen: {rival} came to a {text}; {bar}"))
 
-    def _tell(self, state: RaceState) -> None:
-        assert state.tried is not None
-        assert state.misfit is not None
-        numbers = (state.rounds, state.sigma, state.ratio, state.misfit, *state.tried)
-        self.log.add(Trial(state.k, *numbers, ended=state.ended))
+    def _tell(self, race: SigmaRace, state: Any) -> None:
+        numbers = (state.rounds, state.sigma, state.ratio, state.misfit, *state.tried, state.ended)
+        self.log.add(Trial(state.k, *numbers))
         by_runs = self.settings.algorithm.fall is not None
         text = f"sigma {state.sigma:.4g} after round {state.rounds}, held-out misfit {state.misfit:.4g}"
-        text = f"run {state.rounds} of the search: held-out misfit {state.tried[0]:.4g}" if by_runs else text
+        number = state.entrant - (state.used == 0) if isinstance(race, FallingHeat) else 0  # the next may have begun
+        whose = f", with {self._name(race, number)}" if isinstance(race, FallingHeat) else ""
+        text = f"run {state.rounds} of the search{whose}: held-out misfit {state.tried[0]:.4g}" if by_runs else text
         if state.ended:
             text = f"sigma {state.sigma:.4g} was found in {state.rounds} rounds; the run continues from the last image"
             text = f"the step was found in {state.rounds} runs; the best of them continues" if by_runs else text

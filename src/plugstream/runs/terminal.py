@@ -11,7 +11,7 @@ from plugstream.base.display.frame import Clock
 from plugstream.base.display.screen import Display
 from plugstream.base.display.steps import Steps
 from plugstream.base.errors import InputError
-from plugstream.base.quantities import read_quantity
+from plugstream.base.quantities import HELD_OUT, read_quantity
 from plugstream.images.space import ImageSpace
 from plugstream.runs.callbacks import Callback, Watcher
 from plugstream.runs.event_log import EventLog, Listener
@@ -61,6 +61,8 @@ class Terminal(Watcher):
             case Measurement():
                 self.tick(event.step, event.time, event.at)
                 self.steps.measure(event.values)
+                if HELD_OUT not in event.values:  # as after a search, whose last was perhaps of another denoiser
+                    self.steps.forget(HELD_OUT)
                 self._tell_measurement(time.monotonic())
             case Heartbeat():
                 self.tick(event.step, max(event.seconds, self.steps.seconds), event.at)

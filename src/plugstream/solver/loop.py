@@ -21,7 +21,7 @@ from plugstream.base.arrays import Array, as_tensor
 from plugstream.base.errors import InputError
 from plugstream.base.linalg import largest_norm
 from plugstream.base.progress import Listener, listening, report
-from plugstream.base.quantities import TO_GO, Quantity, Series
+from plugstream.base.quantities import HELD_OUT, TO_GO, Quantity, Series
 from plugstream.fidelity.least_squares import as_fidelity, data_scale
 from plugstream.images.planes import thumbnail
 from plugstream.solver.monitors import Judge, Measure, Monitor, quantities_of, with_stop
@@ -190,6 +190,9 @@ class _Run(Generic[S]):
         self._measured_at = [-1] * len(self._measures)
         ranking = [quantity for quantity in self._quantities.values() if quantity.smaller_is_better is not None]
         self._ranking = min(ranking, key=lambda quantity: not quantity.needs_truth, default=None)
+        # Of images that a search tries in turn the distance, of other maps each time, does not say which is better.
+        alike = [quantity for quantity in ranking if quantity.needs_truth or quantity.name == HELD_OUT]
+        self._ranking_in_turn = min(alike, key=lambda quantity: not quantity.needs_truth, default=self._ranking)
         self._rows: dict[str, list[Row]] = {}
         self._half: dict[str, int] = {}  # rows before the measurement in progress
         self._first = self.state.k
@@ -289,7 +292,7 @@ class _Run(Generic[S]):
 
     def _best_with(self, measured: dict[str, Tensor]) -> tuple[float, S] | None:
         """The score and state of the best image, the present one included."""
-        score, ranking = None, self._ranking
+        score, ranking = None, self._ranking_in_turn if self.trace.phase is None else self._ranking
         if ranking is not None and ranking.name in measured:
             score = ranking.score(float(measured[ranking.name].mean()))
         better = score is not None and (self.best is None or score > self.best[0])
@@ -322,7 +325,9 @@ class _Run(Generic[S]):
         if reason.failed:
             assert self.good is not None
             self.state = self.good
-        use_best = self.best is not None and (reason.failed or reason is Stop.INTERRUPTED)
+        # The last of the images that a search tries in turn may be hardly begun.
+        in_turn = self.trace.phase is None and reason in (Stop.TIME, Stop.CALLBACK)
+        use_best = self.best is not None and (reason.failed or reason is Stop.INTERRUPTED or in_turn)
         chosen = self.best[1] if use_best and self.best is not None else self.state
         history = {
             name: Series(

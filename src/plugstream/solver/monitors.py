@@ -18,7 +18,7 @@ from plugstream.algorithms.theory import gradient_variance
 from plugstream.base.arrays import Array, as_tensor
 from plugstream.base.errors import InputError
 from plugstream.base.linalg import norm
-from plugstream.base.quantities import Quantity
+from plugstream.base.quantities import HELD_OUT, Quantity
 from plugstream.denoisers.wrap import as_denoiser
 from plugstream.fidelity.least_squares import Fidelity
 from plugstream.fidelity.misfit import compares_data, relative_misfits
@@ -245,7 +245,7 @@ class HeldOutMisfit(_Stateless):
     Arguments: views, a function from a fidelity to those views, None if there are none yet.
     """
 
-    name: ClassVar = "held_out"
+    name: ClassVar = HELD_OUT
     measures: ClassVar = (
         Quantity(
             name,

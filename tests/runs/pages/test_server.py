@@ -283,6 +283,14 @@ def test_pages_are_sent_what_changes(whole, tmp_path, monkeypatch):
         assert change["set"]["step"] == 70
 
 
+def test_a_held_out_misfit_is_shown_only_while_it_is_measured():
+    """After a search its last one is of another image; what is measured less often than the rest stays."""
+    quantities = [{"name": name, "title": "", "unit": ""} for name in ("held_out", "distance")]
+    for last, shown in ((2.0, [2.0, 1.0]), (None, [1.0])):
+        measured = {"values": {"held_out": [3.0, last], "distance": [1.0, None]}}
+        assert [v["value"] for v in feed._last_values({"quantities": quantities, "measured": measured})] == shown
+
+
 def test_changes_make_what_there_is_of_what_there_was():
     before = {"a": 1, "gone": 2, "measured": {"step": [0, 5], "time": [0.0, 0.1], "values": {"x": [1.0, None]}}}
     now = {"a": 2, "b": [], "measured": {"step": [0, 5, 9], "time": [0.0, 0.1, 0.2], "values": {"x": [1.0, None, 3.0]}}}

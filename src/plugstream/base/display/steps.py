@@ -41,6 +41,10 @@ class Steps:
             if name in self._curves:
                 self._curves[name].add(value)
 
+    def forget(self, name: str) -> None:
+        """Show no value of a quantity that is not measured any more: its last is of an image of long ago."""
+        self.values = {other: value for other, value in self.values.items() if other != name}
+
     def frame(self) -> Frame:
         """Progress, and below it the measurements."""
         measured = self._measured()

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
+from plugstream.base.quantities import HELD_OUT
 from plugstream.runs.commands import FOLDER as COMMANDS
 from plugstream.runs.liveness import is_running
 from plugstream.runs.pages.content import read_settings, run_content, stamp_of
@@ -273,7 +274,9 @@ def _last_values(content: dict[str, Any]) -> list[dict[str, Any]]:
     """The last value of each quantity, the most important first."""
     out = []
     for quantity in content["quantities"][:2]:
-        values = [value for value in content["measured"]["values"].get(quantity["name"], []) if value is not None]
+        values = content["measured"]["values"].get(quantity["name"], [])
+        # After a search no view is held out, and the last misfit was of another image.
+        values = [v for v in (values[-1:] if quantity["name"] == HELD_OUT else values) if v is not None]
         if values:
             out.append({"title": quantity["title"] or quantity["name"], "unit": quantity["unit"], "value": values[-1]})
     return out

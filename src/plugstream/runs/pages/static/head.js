@@ -23,7 +23,10 @@
     if (speed) facts.push(["speed", `${ps.formatNumber(speed)} steps a second`]);
     if (left !== null) facts.push(["left", `about ${ps.duration(left)}`]);
     for (const quantity of content.quantities.slice(0, 3)) {
-      const last = (content.measured.values[quantity.name] || []).findLast((value) => value !== null);
+      const values = content.measured.values[quantity.name] || [];
+      // After a search no view is held out, and the last misfit was of another image.
+      const recent = quantity.name === "held_out" ? values.slice(-1) : values;
+      const last = recent.findLast((value) => value !== null);
       const text = `${ps.formatNumber(last)} ${quantity.unit}`.trim();
       if (last !== undefined) facts.push([quantity.title || quantity.name, text]);
     }
