@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import struct
 from types import SimpleNamespace
@@ -16,9 +17,10 @@ from PIL import Image
 import plugstream as ps
 from effort import effort, thorough
 from plugstream import Born2D, ring
+from plugstream.base.files import write_whole
 from plugstream.cli import main
 from plugstream.images.drawing import Panel, Shades, draw_rows
-from plugstream.images.pictures import picture_y_axis
+from plugstream.images.pictures import picture_y_axis, save_image
 from plugstream.images.space import ImageSpace
 from plugstream.instruments.born import born_geometry
 from small_run import SMALL
@@ -255,3 +257,17 @@ def test_any_image_can_be_drawn(solved, image, titles):
         with Image.open(io.BytesIO(changed._repr_png_())) as picture:
             assert min(picture.size) > 500
     assert len(repr(changed)) < 300
+
+
+def test_where_the_array_of_an_image_is_its_pictures_are(tmp_path, monkeypatch):
+    """A run that is killed while it writes an image writes all of it when it goes on."""
+
+    def fail_at_pictures(path, parts):
+        if path.suffix == ".tif":
+            raise OSError(errno.ENOSPC, "no space left")
+        write_whole(path, parts)
+
+    monkeypatch.setattr("plugstream.images.pictures.write_whole", fail_at_pictures)
+    with pytest.raises(OSError, match="no space"):
+        save_image(torch.rand(4, 5), tmp_path / "truth")
+    assert not (tmp_path / "truth.npy").exists()

@@ -100,7 +100,7 @@ def test_refinement_ends_within_its_limit_says_why_and_goes_on_to_the_bit(small,
     assert 32 < step < 80
     stop = ["--changes", f"{step - 3}: stop"]
     assert main(["reconstruct", str(small), "--out", str(parts), *run, "--refine-tolerance", "0.3", *stop]) == 0
-    assert "arrived" not in capsys.readouterr().err
+    assert "probe: arrived" not in capsys.readouterr().err
     assert main(["resume", str(parts)]) == 0
     assert f"probe: arrived at step {step}" in capsys.readouterr().err
     same(whole, parts)

@@ -387,7 +387,7 @@ def unseen(scan: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("limit", "what"),
     effort(
-        [(16_300, "the checkpoint")], [(6000, "the event log"), (16_300, "the checkpoint"), (30_000, "the results")]
+        [(16_300, "the checkpoint")], [(6000, "the event log"), (16_300, "the checkpoint"), (190_000, "the results")]
     ),
 )
 def test_a_full_disk_is_one_line_and_loses_nothing(unseen, tmp_path, limit, what):

@@ -101,7 +101,7 @@ def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) 
     values = image.detach().cpu().resolve_conj().numpy()
     values = values.astype(np.complex64 if np.iscomplexobj(values) else np.float32)
     order = -1 if space.upwards else 1
-    files = {".npy": _encode(".npy", values)}
+    files: dict[str, bytes] = {}
     for part, pixels, span in split_parts(values):
         name, about, span = f"-{part}" if part else "", _part_space(space, part), span or value_span(pixels)
         stack = np.moveaxis(pixels, 0, 1) if pixels.ndim == 4 else pixels  # TIFF has channels within slices
@@ -115,6 +115,7 @@ def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) 
             phase = part == "phase"
             content = _encode_phase(plane, row.space, angle) if phase else _encode_grey(plane, span, row.space)
             files[f"{name}{which}.png"] = content
+    files[".npy"] = _encode(".npy", values)  # last: where it is, the others are, whatever stopped a run
     for end, content in files.items():
         write_whole(stem.with_name(stem.name + end), [content])
     return value_span(np.abs(values) if np.iscomplexobj(values) else values)

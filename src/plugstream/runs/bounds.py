@@ -65,7 +65,7 @@ def build_support(text: str, space: ImageSpace) -> Tensor | None:
     Arguments: text, "none"; "disc X Y R" or "hull X Y X Y ...", a circle or the corners of a convex polygon in the
     image's unit; or the path of an .npy, 0 outside. Where the data is still to be asked (auto, disc, hull) it is None.
     """
-    word, *rest = text.split()
+    word, *rest = text.split() or [""]
     if word in _WORDS and not rest:
         return None
     if word in ("disc", "hull"):
