@@ -18,7 +18,6 @@ from plugstream import (
     Huber,
     InexactADMM,
     InputError,
-    LeastSquares,
     LossFidelity,
     Poisson,
 )
@@ -113,8 +112,6 @@ def test_other_losses_of_waves_are_refused():
     other = LossFidelity(model, torch.ones(3, 2), Huber(0.1))
     with pytest.raises(InputError, match="losses of waves"):
         InexactADMM(other, TV(), sigma=0.1, step_size=0.1).init()
-    with pytest.raises(InputError, match="curvature of LeastSquares"):
-        LeastSquares(model, torch.ones(3, 2)).quadratic(torch.ones(2, 2))
     with pytest.raises(InputError, match="second derivative of a Huber"):
         other.quadratic(torch.ones(2, 2))[1](torch.ones(2, 2))
 

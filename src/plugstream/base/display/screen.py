@@ -183,7 +183,7 @@ class Display:
             if self._region is not None:
                 self._region.erase()
             self._last_output = time.monotonic()
-            self._midway = bool(text) and not text.endswith("\n")
+            self._midway = not text.endswith("\n") if text else self._midway  # `print` writes its empty end, too
             return int(stream.write(text) or 0)
 
     @contextlib.contextmanager
