@@ -377,7 +377,9 @@ class _Follower:
         if not growth.closed and growth.expected is None:
             remarks.append("the writer did not close the file: the scan was ended after --patience without a view")
             return
+        known = {key: value for key, value in growth.memory.items() if key.startswith("first of ")}  # what 0 was
         self._forget(Growth(growth.expected, growth.grace, True, True, settings=growth.settings))
+        self.growth.memory |= known
         with self._open(self.growth) as reading:
             self._take(reading, lambda views: None)
         if self._confirmed < len(self._sums):
