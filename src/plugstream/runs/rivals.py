@@ -14,8 +14,7 @@ from plugstream.settings import Settings, is_weight
 
 # The best sigma of a denoiser in the loop, factor * sigma^power of that of tnrd, over white: docs/sigma-search.md.
 _SIGMAS = {"bm3d": (1.4, 1.0), "ridge": (2.5, 1.25)}
-# A rival must win by this part of the standard deviation that noise gives the misfit of the
-# data that judge.
+# A rival must win by this part of the standard deviation that noise gives the misfit of the data that judge.
 _MARGIN = 1 / 3
 # One in so many steps of the race for sigma an entrant of the heat takes, which come to these, and a side of the two
 # rounds that a rival has after it.

@@ -363,7 +363,7 @@ class Search:
     def _tell_heat(self, race: DenoiserRace, state: HeatState) -> None:
         """Which denoiser has won the heat, and why."""
         misfits = ", ".join(f"{name} {misfit:.5g}" for name, misfit in self._misfits(race, state).items())
-        bar = f"{100 * race.margin:.2g} % may be noise, within which the one that is usually better is chosen"
+        bar = f"a rival must be {100 * race.margin:.2g} % better, as less may be noise"
         proves = state.leader > 0 and race.rivals[state.leader - 1].proves > 0
         won = "is ahead, and looks for its sigma" if proves else "was chosen"
         won = f"denoiser {self._name(race, state.leader)} {won}"
