@@ -1,4 +1,4 @@
-"""What the README's two commands cost from a clean clone, in CPU seconds: `make demo`, the C++ build in it, `make test`.
+"""What the README's two commands cost from a clean clone in CPU seconds: `make demo`, the C++ build in it, `make test`.
 
     python benchmarks/first_contact.py [--revision HEAD] [--parts demo,test,run] [--folder FOLDER]
 
@@ -10,9 +10,7 @@ steps as its log has them, and an import of torch; the lines that it printed are
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import re
 import subprocess
 import sys
 import tempfile

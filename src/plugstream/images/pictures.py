@@ -1,4 +1,4 @@
-"""Pictures in and out: PNG, TIFF and NPY, and some CC0 pictures to try things on.
+"""Pictures in and out: PNG, TIFF and NPY, and some free ones to try things on.
 
 They say what they show. TIFF: XResolution and YResolution in pixels a centimetre, and the description of ImageJ with
 the same unit, xorigin, yorigin and, if y points up, inverty=true, so that ImageJ and Fiji show physical positions. PNG:
@@ -32,9 +32,10 @@ _SAMPLES = ("astronaut", "brick", "camera", "cell", "coins", "grass", "gravel", 
 
 
 def load_picture(source: str | Path, size: int | None = None) -> Tensor:
-    """A grey picture as an image (H, W) in float32: a file, or the name of a CC0 picture such as "camera".
+    """A grey picture as an image (H, W) in float32: a file, or the name of a free picture.
 
-    "camera" (Lav Varshney) is part of the package, at 256 x 256; the others come with scikit-image, an extra.
+    "camera" (Lav Varshney, CC0), "coins" (Brooklyn Museum, no known copyright restrictions) and "moon" (NASA, public
+    domain) are part of the package, at 256 x 256; the others come with scikit-image, an extra.
 
     8 and 16-bit pictures become values in [0, 1]; floats stay as they are. Colour is turned to grey, and `size` cuts
     the largest centred square and resamples it to size x size with anti-aliasing. The first row is the picture's top;
@@ -63,17 +64,18 @@ def load_picture(source: str | Path, size: int | None = None) -> Tensor:
 
 
 def _read_sample(name: str) -> NDArray[Any]:
-    """The pixels of a CC0 picture, in [0, 1]."""
+    """The pixels of a picture that has a name, in [0, 1]."""
     if name not in _SAMPLES:
         raise InputError(f"there is no picture {name}; give a PNG, TIFF or NPY file, or one of {', '.join(_SAMPLES)}")
-    if name == "camera":
-        return read_picture(Path(__file__).with_name("camera.png"))[0]
+    own = Path(__file__).with_name("samples") / f"{name}.png"
+    if own.exists():
+        return read_picture(own)[0]
     try:
         from skimage import data
     except ImportError:
         raise InputError(
-            f"the picture {name!r} comes with scikit-image, which is not installed; take 'camera', or install it with: "
-            "pip install 'plugstream[pictures]'"
+            f"the picture {name!r} comes with scikit-image, which is not installed; take camera, coins or moon, or "
+            "install it with: pip install 'plugstream[pictures]'"
         ) from None
     sample = np.asarray(getattr(data, name)())
     return np.asarray(sample / np.iinfo(sample.dtype).max)
