@@ -113,6 +113,7 @@ def test_a_run_with_a_network_is_resumed_with_consent_only(scan, tmp_path, net, 
     assert main(["resume", str(tmp_path / "run"), "--iterations", "5"]) == 2
     line = said(capsys)
     assert "run Net of" in line
+    assert "unpickle" not in line  # there are no weights
     assert "--trust" in line
     assert not ran(tmp_path)
     assert content(tmp_path / "run") == before

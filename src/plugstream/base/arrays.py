@@ -46,6 +46,25 @@ def as_tensor(
     return torch.from_numpy(_plain(array)).to(device=device, dtype=dtype)
 
 
+def call_function(function: Callable[..., Any], name: str, like: Tensor, *arguments: Any) -> Any:
+    """What a person's function returns, be it written with torch or with NumPy: an array becomes a tensor like another.
+
+    It is called with tensors. If it cannot take them it is called with NumPy arrays, on the CPU, and its own error is
+    the first one. Arguments: name, for error messages; like, whose device and dtype an array gets.
+    """
+    try:
+        out = function(*arguments)
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+        plain = [value.detach().cpu().numpy() if isinstance(value, Tensor) else value for value in arguments]
+        try:
+            out = function(*plain)
+        except Exception:
+            raise error from None
+        if not isinstance(out, np.ndarray):
+            raise
+    return as_tensor(name, out, device=like.device, dtype=like.dtype) if isinstance(out, np.ndarray) else out
+
+
 def accept_arrays(method: Callable[P, R]) -> Callable[P, R]:
     """A method that receives tensors when it is called with NumPy arrays, on its object's device and in its dtype.
 

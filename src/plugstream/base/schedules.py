@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from plugstream.base.errors import InputError
 
@@ -87,7 +88,14 @@ class Cooling:
 
 def value_at(value: Number, k: int) -> float:
     """The value of a number or schedule at iteration k."""
-    return float(value(k) if callable(value) else value)
+    found: Any = value(k) if callable(value) else value
+    try:
+        return float(found) if not isinstance(found, str) else float("")
+    except (TypeError, ValueError):
+        raise InputError(
+            f"sigma, lam and steps are numbers or functions of the iteration, not {found!r}; only the command line "
+            "reads shares such as '1%'"
+        ) from None
 
 
 LONGEST_STEP = 1e100

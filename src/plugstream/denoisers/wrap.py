@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from plugstream.base.arrays import call_function
 from plugstream.base.errors import InputError
 from plugstream.denoisers.base import (
     Denoiser,
@@ -29,8 +30,8 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 class FromFunction(Denoiser):
     """Any function f(z, sigma), or f(z) if it knows its own strength, as a denoiser.
 
-    Arguments: function; the others as the attributes of `Denoiser`. By default it is for real images (..., H, W) and
-    not known to be averaged.
+    Arguments: function, of tensors or of NumPy arrays; the others as the attributes of `Denoiser`. By default it is for
+    real images (..., H, W) and not known to be averaged.
     """
 
     def __init__(
@@ -48,7 +49,8 @@ class FromFunction(Denoiser):
         self._takes_sigma = not _takes_image_alone(function)
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
-        out = self.function(image, sigma) if self._takes_sigma else self.function(image)
+        arguments = (image, sigma) if self._takes_sigma else (image,)
+        out = call_function(self.function, "the denoised image", image, *arguments)
         return _same_shape(out, image, "the denoiser's function"), None
 
     def describe(self) -> str:

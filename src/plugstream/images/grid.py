@@ -29,15 +29,19 @@ class Grid:
     center: tuple[float, float] = (0.0, 0.0)
 
     def __post_init__(self) -> None:
-        if len(self.shape) != 2 or min(self.shape) < 1 or any(size % 1 for size in self.shape):
-            raise InputError(f"a grid needs two whole sizes of at least 1, not {self.shape}")
+        try:
+            whole = len(self.shape) == 2 and min(self.shape) >= 1 and not any(size % 1 for size in self.shape)
+        except TypeError:  # texts, or a single number
+            whole = False
+        if not whole:
+            raise InputError(f"a grid needs two whole sizes of at least 1, not {self.shape!r}")
         if self.shape[0] * self.shape[1] > _MOST_PIXELS:
             height, width = self.shape
             raise InputError(
                 f"a grid of {height:.6g} x {width:.6g} pixels is larger than any image here, 16384 x 16384"
             )
-        if not (np.isfinite(self.pixel) and self.pixel > 0):
-            raise InputError(f"a grid needs a pixel width > 0, not {self.pixel}")
+        if not (isinstance(self.pixel, int | float | np.number) and np.isfinite(self.pixel) and self.pixel > 0):
+            raise InputError(f"a grid needs a pixel width > 0, not {self.pixel!r}")
         if not np.isfinite(self.center).all():
             raise InputError(f"a grid needs a center of finite x and y, not {self.center}")
 

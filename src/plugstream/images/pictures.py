@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.base.arrays import Array, as_tensor
-from plugstream.base.errors import InputError, StorageError
+from plugstream.base.errors import InputError, PlugstreamWarning, StorageError, check_whole
 from plugstream.base.files import write_whole
 from plugstream.images.planes import Plane, color_phase, cut_planes, is_faint, split_parts, turn_image, value_span
 from plugstream.images.space import ImageSpace
@@ -38,9 +39,12 @@ def load_picture(source: str | Path, size: int | None = None) -> Tensor:
     domain) are part of the package, at 256 x 256; the others come with scikit-image, an extra.
 
     8 and 16-bit pictures become values in [0, 1]; floats stay as they are. Colour is turned to grey, and `size` cuts
-    the largest centred square and resamples it to size x size with anti-aliasing. The first row is the picture's top;
-    if the file says that y points up, as `save_image` writes it, the rows are those of the image again.
+    the largest centred square, with a warning, and resamples it to size x size with anti-aliasing. The first row is the
+    picture's top, as the camera was held; if the file says that y points up, as `save_image` writes it, the rows are
+    those of the image again.
     """
+    if size is not None and check_whole("the size of a picture", size) < 1:
+        raise InputError(f"the size of a picture must be at least 1, not {size}")
     path = Path(source)
     if path.exists():
         pixels, _ = read_picture(path)
@@ -56,6 +60,12 @@ def load_picture(source: str | Path, size: int | None = None) -> Tensor:
         raise InputError(f"{source} holds NaN or infinity")
     if size is not None:
         side = min(pixels.shape)
+        if side < max(pixels.shape):
+            rows, columns = pixels.shape
+            text = (
+                f"{source} has {rows} rows and {columns} columns: its middle {side} x {side} is used; crop it yourself"
+            )
+            warnings.warn(f"{text} for another part", PlugstreamWarning, stacklevel=2)
         row, column = ((n - side) // 2 for n in pixels.shape)
         pixels = pixels[row : row + side, column : column + side]
         if side != size:
@@ -119,6 +129,8 @@ def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) 
     Arguments: image (*space.shape), (H, W) without a space; stem, path and name without an ending; space.
     """
     stem, image = Path(stem), as_tensor("the image", image)
+    if not stem.parent.is_dir():
+        raise InputError(f"the folder {stem.parent} does not exist; make it first")
     if image.ndim != (2 if space is None else space.ndim):
         expected = "(H, W)" if space is None else str(space.shape)
         raise InputError(f"an image to save must be {expected}, not {tuple(image.shape)}; save them one by one")
@@ -215,10 +227,11 @@ def read_picture(path: Path, *, waves: bool = False) -> tuple[NDArray[Any], np.d
 
             pixels = np.asarray(tifffile.imread(path))
         else:
-            from PIL import Image
+            from PIL import Image, ImageOps
 
-            with Image.open(path) as picture:
-                if picture.info.get("plugstream:colours") == _CYCLIC_COLOURS:
+            with Image.open(path) as file:
+                picture = ImageOps.exif_transpose(file)  # a photograph that was taken with the camera turned
+                if file.info.get("plugstream:colours") == _CYCLIC_COLOURS:
                     raise ValueError(
                         "it shows phases as colours; read the .tif or .npy beside it, which has the numbers"
                     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -10,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from plugstream.base.arrays import accept_arrays_in
+from plugstream.base.arrays import accept_arrays_in, call_function
 from plugstream.base.defaults import with_defaults
 from plugstream.base.eigenvalue_bounds import largest_eigenvalue_bounds, nonnegative_bound
 from plugstream.base.errors import InputError
@@ -25,6 +27,18 @@ _LANCZOS_PIXELS = 1 << 24
 # A view's bound may be above its rough bound by this factor, since each of them is only above ||H_i||^2.
 _ROUGH = 1.02
 _WINDOW_VALUES = 1 << 18  # data values of the windows that are computed at once
+
+
+def _with_numpy(method: Callable[..., Any], dtype: str) -> Callable[..., Any]:
+    """A method of a model whose results may be arrays, of the dtype that the model's attribute of this name says."""
+
+    @functools.wraps(method)
+    def calling(self: Any, value: Tensor, *arguments: Any, **keywords: Any) -> Any:
+        like = torch.empty(0, dtype=getattr(self, dtype), device=value.device)
+        name = f"what {type(self).__name__}.{method.__name__} returned"
+        return call_function(functools.partial(method, self, **keywords), name, like, value, *arguments)
+
+    return calling
 
 
 @runtime_checkable
@@ -98,6 +112,10 @@ class ModelBase(ModelAbilities, ABC):
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
+        if not cls.__module__.startswith("plugstream."):  # a person's own, which may be written with NumPy
+            for name, dtype in (("forward", "data_dtype"), ("adjoint", "dtype")):
+                if inspect.isfunction(method := vars(cls).get(name)):
+                    setattr(cls, name, _with_numpy(method, dtype))
         accept_arrays_in(cls, ("forward", "adjoint", "linearize", "restrict", "gradient"))
 
     @abstractmethod

@@ -42,7 +42,8 @@ def allow_code(
     requests = [_run_request(place) for section, key, place in places if (section, key) in from_file]
     if requests and not trust:
         weights = values.get("denoiser", {}).get("weights")
-        pickled = isinstance(weights, str) and not weights.endswith(".safetensors")
+        # "none" is how a file says that there are none.
+        pickled = isinstance(weights, str) and weights != "none" and not weights.endswith(".safetensors")
         if pickled and ("denoiser", "weights") in from_file and any(True for _ in _code(values["denoiser"])):
             requests.append(f"unpickle {_file_text(str(weights))}")
         _refuse(file, requests)
