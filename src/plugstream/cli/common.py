@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from plugstream.base.errors import DamagedError, InputError
+from plugstream.base.errors import InputError
 from plugstream.base.text import printable, shell_quote
 from plugstream.cli.values import read_path
 
@@ -237,17 +237,3 @@ def say(text: str) -> None:
         print(printable(text), file=sys.stderr, flush=True)
     else:
         display.line(text)
-
-
-def load_small(stored: StoredScan, settings: Settings, group: Group | None = None) -> Scan:
-    """A small scan in memory, with every chunk checked; others stay on disk.
-
-    Of several processes each reads its own part of every batch.
-    """
-    s = settings.scan
-    if group is not None or s.follow or s.skip_damaged or stored.nbytes > s.in_memory * 1e6:
-        return stored
-    try:
-        return stored.load()
-    except DamagedError as error:
-        raise DamagedError(f"{error}; to go on without damaged views, use --skip-damaged") from error

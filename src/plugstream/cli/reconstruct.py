@@ -12,7 +12,6 @@ from plugstream.cli.common import (
     RECONSTRUCTION,
     draft_of,
     join_processes,
-    load_small,
     reconstruct_scan,
     say,
     scan_place,
@@ -56,6 +55,7 @@ def _run(parsed: argparse.Namespace, group: Group | None) -> int:
     page = open_page(parsed, group)
     from plugstream.runs.folder import free_folder
     from plugstream.runs.identity import absolute
+    from plugstream.runs.library import load_small
     from plugstream.runs.parts import prepare
     from plugstream.runs.plan import advised_plan
     from plugstream.runs.views import wait_for_scan, wait_for_views

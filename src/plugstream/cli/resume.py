@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plugstream.base.errors import InputError
-from plugstream.cli.common import TRUST_HELP, join_processes, load_small, reconstruct_scan, scan_place
+from plugstream.cli.common import TRUST_HELP, join_processes, reconstruct_scan, scan_place
 from plugstream.cli.serve import RunPage, add_viewers, open_page, viewers_of
 from plugstream.cli.values import whole_number
 
@@ -57,6 +57,7 @@ def resume(
     """
     from plugstream.runs.folder import open_run
     from plugstream.runs.identity import absolute
+    from plugstream.runs.library import load_small
     from plugstream.runs.partition import read_partition
     from plugstream.runs.parts import prepare
     from plugstream.runs.plan import plan

@@ -18,6 +18,7 @@ from plugstream.base.progress import report
 from plugstream.base.quantities import TO_GO
 from plugstream.base.text import shell_quote
 from plugstream.fidelity.by_loss import DataFidelity
+from plugstream.images.space import ImageSpace
 from plugstream.models.views import spread_views
 from plugstream.runs.answers import answer_explanation, answer_strength
 from plugstream.runs.callbacks import Callback
@@ -63,6 +64,7 @@ def execute(run: RunContext) -> Result[State]:
             fidelity = _open_views(run)
             _settle_bounds(run, fidelity)
             result, compared = _iterate(run, fidelity, caught)
+            result = replace(result, space=ImageSpace.of(run.scan))
         finally:
             if run.population is not None:
                 run.population.close()

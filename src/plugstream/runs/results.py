@@ -37,6 +37,7 @@ from plugstream.runs.report import draw_figure, draw_report
 from plugstream.scans.scan import Scan
 from plugstream.settings import DenoiserSettings, Settings, resolve
 from plugstream.solver.result import Result
+from plugstream.solver.saved import write_record
 from plugstream.solver.verdict import Verdict
 
 # An image is said to sit on a bound where at least this part of it does.
@@ -107,6 +108,7 @@ def write_results(
     report("writing the results")
     space = ImageSpace.of(scan)
     save_image(result.image, folder / "result", space)
+    write_record(result, folder)
     if compared is not None:
         save_image(compared.image, folder / compared.file, space)
     if result.parameters:

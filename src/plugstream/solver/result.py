@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -122,8 +123,8 @@ class Result(Generic[S]):
     point; `image_step` is its step. `solve(algorithm, state=result.state, ...)` continues from `state`, the last good
     one. `verdict` is what the run says about itself, `parameters` are those of the model that were refined with the
     image, by name, and `uncertainty` is the error to expect at each pixel, if it was asked for
-    (`plugstream.error_map`). The last `image_axes` axes are one image, the first of them its channels if it has
-    `channels`.
+    (`plugstream.error_map`). `space` says where the pixels lie, None if nobody said. The last `image_axes` axes are one
+    image, the first of them its channels if it has `channels`.
     """
 
     image: Tensor
@@ -138,6 +139,19 @@ class Result(Generic[S]):
     channels: bool = False
     parameters: Mapping[str, Tensor] = field(default_factory=dict)
     uncertainty: Tensor | None = None
+    space: ImageSpace | None = None
+
+    @property
+    def plain_space(self) -> ImageSpace:
+        """The space of the image; if nobody said which, one that counts pixels, with the first row on top."""
+        shape = tuple(self.image.shape[-max(2, self.image_axes) :])
+        return self.space or ImageSpace(shape, self.image.is_complex(), self.channels, upwards=False)
+
+    def save(self, folder: Path | str) -> None:
+        """Write the image, with pictures of it, and what the run says of it into a folder, for `load_result`."""
+        from plugstream.solver.saved import save_result
+
+        save_result(self, folder)
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.image.shape))
@@ -173,10 +187,7 @@ class Result(Generic[S]):
             space = ImageSpace.of(scan) if space is None else space
             truth = scan.truth if truth is None else truth
         true_image = None if truth is None else as_tensor("the truth", truth).detach().cpu().numpy()
-        if space is None:
-            shape = tuple(self.image.shape[-max(2, self.image_axes) :])
-            space = ImageSpace(shape, self.image.is_complex(), self.channels, upwards=False)
-        return self._plot(space, true_image)
+        return self._plot(self.plain_space if space is None else space, true_image)
 
     def _plot(self, space: ImageSpace, truth: NDArray[Any] | None) -> Figure:
         """Of several images the first six; of the quantities measured twice or more, the two most important."""
