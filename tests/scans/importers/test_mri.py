@@ -254,3 +254,31 @@ def test_what_is_no_recording_is_refused(tmp_path, arrays, values, said):
     with pytest.raises(InputError, match=said):
         import_file("mri", tmp_path / "k.npz", tmp_path / "k.zarr", values)
     assert not (tmp_path / "k.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ([], "--size 128 or --size 96,128, and of a pixel in metres"),
+        (["--size", "4,5,6"], "the image has 2 axes, and --size 3"),
+        (["--size", "1"], "--size must be from 2 to 16384, not 1,1"),
+        (["--size", "many"], "size"),
+    ],
+)
+def test_what_a_trajectory_does_not_say_is_asked_for_at_once(tmp_path, capsys, words, answer):
+    np.savez(tmp_path / "spokes.npz", data=np.ones((4, 2, 5), complex), trajectory=np.full((4, 5, 2), 0.4))
+    assert main(["import", "mri", str(tmp_path / "spokes.npz"), *words]) == 2
+    assert answer in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["spokes.npz"]
+
+
+def test_an_image_may_be_a_rectangle_and_the_unit_is_said(tmp_path, capsys):
+    draw = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "spokes.npz",
+        data=draw.standard_normal((4, 1, 5)) + 1j,
+        trajectory=0.5 * draw.uniform(-1, 1, (4, 5, 2)),
+    )
+    assert main(["import", "mri", str(tmp_path / "spokes.npz"), str(tmp_path / "s.zarr"), "--size", "12,16"]) == 0
+    assert open_scan(tmp_path / "s.zarr").instrument.image.shape == (12, 16)
+    assert "so its unit is taken to be pixel (--unit)" in capsys.readouterr().err

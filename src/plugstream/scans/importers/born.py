@@ -21,7 +21,7 @@ from plugstream.instruments.base import find_instrument
 from plugstream.instruments.born import Born2D
 from plugstream.instruments.spectrum import FREQUENCY_UNITS, LIGHT
 from plugstream.scans.importers.arrays import reader
-from plugstream.scans.importers.base import switch
+from plugstream.scans.importers.base import ImageSize, read_size, size_field, switch
 from plugstream.scans.importers.calibration import MISMATCH_LIMIT, NEAR, Calibration, Calibrator
 from plugstream.scans.importers.frequencies import Band, choose_band, choose_frequencies, join_readings, take_band
 from plugstream.scans.importers.reading import Reading, read_blocks
@@ -51,7 +51,7 @@ class BornImport(Options):
     frequencies: str | None = Field(
         None, max_length=1 << 16, description="several of the file's frequencies in one scan: 2,4,6GHz, or all"
     )
-    size: int | None = Field(None, le=65_536, description="pixels a side of the image to form")
+    size: ImageSize = size_field(1, 65_536, "the file's if not given")
     width: float | None = Field(None, le=1e15, description="width of the image")
     wavelength: float | None = Field(None, le=1e15, description="wavelength in vacuum, where the file has none")
     unit: str | None = Field(None, description="unit of all lengths: m, cm, mm, um, nm (what the file says, or m)")
@@ -73,7 +73,7 @@ def read_born(source: Source, mapping: Mapping[str, Any], options: Any) -> Readi
     if options.unit is not None and options.unit not in UNITS:
         raise InputError(f"there is no unit {options.unit!r}; choose one of {', '.join(UNITS)}")
     check_names(mapping, (*ARRAYS, *VALUES, *_WORDS))
-    flags = {name: getattr(options, name) for name in ("wavelength", "size", "width")}
+    flags = {"wavelength": options.wavelength, "size": read_size(options, 2), "width": options.width}
     mapping = {**mapping, **{name: value for name, value in flags.items() if value is not None}}
     look = _BornLookup(source, mapping, options.unit)
     if options.frequencies is None:

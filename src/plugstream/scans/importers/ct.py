@@ -15,7 +15,7 @@ from plugstream.base.registry import Field
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.scans.importers.address import RunAddress
-from plugstream.scans.importers.base import ImportResult, switch
+from plugstream.scans.importers.base import ImageSize, ImportResult, read_size, size_field, switch
 from plugstream.scans.importers.ct_fields import FrameChoice
 from plugstream.scans.importers.ct_files import is_stack, read_angles, read_helsinki, read_stack
 from plugstream.scans.importers.ct_hdf5 import (
@@ -72,9 +72,7 @@ class CTImport(StepOptions):
     arc: float | None = Field(None, gt=0, description="degrees that the projections cover, if the file has no angles")
     counts: bool = switch("store the detector's counts with flat and dark fields, instead of line integrals")
     clockwise: bool = switch("the angles go the other way around")
-    size: int | None = Field(
-        None, ge=2, le=65_536, description="voxels a side; the number of detector columns if not given"
-    )
+    size: ImageSize = size_field(2, 65_536, "the number of detector columns if not given")
     voxel: float | None = Field(
         None, gt=0, le=_LONG, description="size of a voxel; that of a detector pixel at the axis if not given"
     )
@@ -148,11 +146,11 @@ def _geometry(
             middle = (projections.shape[0] - 1) / 2 - rows.start  # the source is as high as the detector's middle
             rays = cone_beam(turns, detector, (height, width), middle=middle, **distances)
     step = scale * width if options.voxel is None else options.voxel
-    size = columns if options.size is None else options.size
+    size = read_size(options, 2) or (columns, columns)
     if prepared.flat_image:
-        return rays, Voxels((size, size), step)
+        return rays, Voxels(size, step)
     tall = scale * height if options.voxel is None or setup.source is None else options.voxel
-    return rays, Voxels((len(rows), size, size), (tall, step, step))
+    return rays, Voxels((len(rows), *size), (tall, step, step))
 
 
 def _tell(projections: Projections) -> list[str]:

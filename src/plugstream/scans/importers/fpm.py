@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Field
 from plugstream.models.fpm_geometry import Microscope, fitting_size, light_directions, make_pupil, spiral
-from plugstream.scans.importers.base import ImportResult, switch
+from plugstream.scans.importers.base import ImageSize, ImportResult, read_size, size_field, switch
 from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.reading import ViewOptions, made_by, middle_window, parse_pair, write_each
 from plugstream.scans.importers.source import Source, first_line
@@ -66,9 +66,7 @@ class FPMImport(ViewOptions):
         None, ge=0, le=4096, description="pixels by which the image's field exceeds the camera's on every side"
     )
     plane_waves: bool = switch("the light of an LED has one direction over the whole field, as from far away")
-    size: int | None = Field(
-        None, ge=8, le=32768, description="pixels of the image a side; as few as show all detail if not given"
-    )
+    size: ImageSize = size_field(8, 32_768, "as few as show all detail if not given")
 
 
 @dataclass(frozen=True)
@@ -195,11 +193,12 @@ def build(options: FPMImport, file: Path, out: Path) -> ImportResult:
         light = float(np.mean([frames.read(int(view))[window].mean(dtype=np.float64) for view in bright]))
         if not light > 0:
             raise InputError("its pictures in bright field are dark; the data must be intensities")
-        size = fitting_size(camera, directions) if options.size is None else (options.size, options.size)
+        rows, columns = read_size(options, 2) or fitting_size(camera, directions)
         instrument = FPM(
             height,
             width,
-            *size,
+            rows,
+            columns,
             light=light,
             pupil=None if frames.pupil is None else _fit_pupil(frames.pupil, camera, values["defocus"]),
             spherical=not options.plane_waves,

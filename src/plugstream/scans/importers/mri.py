@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Field, Options
-from plugstream.scans.importers.base import ImportResult, switch
+from plugstream.scans.importers.base import ImageSize, ImportResult, read_size, size_field, switch
 from plugstream.scans.importers.mri_recordings import FORMATS, Recording, Unit, read_recording
 from plugstream.scans.importers.reading import Reading, made_by, write_reading
 
@@ -28,7 +28,7 @@ class MRIImport(Options):
     """Options for a recording, each of which wins over the file; lengths are in metres."""
 
     pixel: float | None = Field(None, ge=_SHORT, le=_LONG, description="size of a pixel; 1 mm if unknown")
-    size: int | None = Field(None, ge=2, le=1 << 14, description="pixels a side, if the path does not say")
+    size: ImageSize = size_field(2, 1 << 14, "needed for a path that does not say")
     trajectory: str | None = Field(
         None,
         description="NPY file of the places (views, samples, 2 or 3) of samples (views, coils, samples); the file's "
@@ -88,7 +88,7 @@ def build(options: MRIImport, file: Path, out: Path) -> ImportResult:
     steps: dict[str, Any] = {"kind": recording.kind}
     recording = _whiten(recording, options, steps, remarks)
     voxels = _voxels(recording, options, remarks)
-    samples, held_out = _samples(recording, options, voxels)
+    samples, held_out = _samples(recording, options, voxels, remarks)
     coils, maps = samples.data.shape[-2], recording.maps
     if maps is not None:
         if maps.shape[0] != coils or maps[0].size != math.prod(voxels.shape):
@@ -162,9 +162,13 @@ def _voxels(recording: Recording, options: MRIImport, remarks: list[str]) -> Vox
     shape = recording.shape
     if recording.trajectory is not None and options.size is not None:
         slices = recording.data.shape[1:2] if recording.stack else ()
-        shape = (*slices, *(options.size,) * recording.trajectory.shape[2])
+        shape = (*slices, *(read_size(options, recording.trajectory.shape[2]) or ()))
     if shape is None:
-        raise InputError("the image has no size; give --size")
+        also = "" if recording.spacing or options.pixel else ", and of a pixel in metres, such as --pixel 0.001"
+        raise InputError(
+            f"a trajectory does not say how large the image is: give its size in pixels, such as --size 128 or --size "
+            f"96,128{also}"
+        )
     spacing = recording.spacing if options.pixel is None else (options.pixel,)
     if spacing is None:
         spacing = (1e-3,)
@@ -174,7 +178,7 @@ def _voxels(recording: Recording, options: MRIImport, remarks: list[str]) -> Vox
     return centered_voxels(shape, spacing)
 
 
-def _samples(recording: Recording, options: MRIImport, voxels: Voxels) -> tuple[Samples, Samples]:
+def _samples(recording: Recording, options: MRIImport, voxels: Voxels, remarks: list[str]) -> tuple[Samples, Samples]:
     """Views to reconstruct from, and the views that are left out."""
     from plugstream.models.coils import find_calibration
     from plugstream.models.kspace import encoded_voxels
@@ -182,7 +186,7 @@ def _samples(recording: Recording, options: MRIImport, voxels: Voxels) -> tuple[
 
     if recording.trajectory is not None:
         unit = recording.unit if options.unit == "auto" else options.unit
-        path = _in_metres(recording.trajectory, unit, voxels)
+        path = _in_metres(recording.trajectory, unit, voxels, remarks)
         samples = Samples(path, recording.data, np.ones(path.shape[:2], bool), recording.density)
         count = round(options.leave_out * len(path))
         out = np.sort(np.random.default_rng(options.seed).permutation(len(path))[:count])
@@ -205,7 +209,7 @@ def _samples(recording: Recording, options: MRIImport, voxels: Voxels) -> tuple[
     return samples, group_grid(*parts, chosen=~keep) if options.leave_out else samples
 
 
-def _in_metres(path: NDArray[np.float64], unit: Unit, voxels: Voxels) -> NDArray[np.float64]:
+def _in_metres(path: NDArray[np.float64], unit: Unit, voxels: Voxels, remarks: list[str]) -> NDArray[np.float64]:
     """A trajectory in 1/m; "auto" guesses its unit from its largest value."""
     axes = path.shape[2]
     shape, steps = np.array(voxels.shape[-axes:]), np.array(voxels.spacing[-axes:])
@@ -216,5 +220,6 @@ def _in_metres(path: NDArray[np.float64], unit: Unit, voxels: Voxels) -> NDArray
         unit = min(off, key=lambda name: off[name])
         if off[unit] > 0.35:
             raise InputError(f"the trajectory goes out to {most:.4g}, which fits no unit; say it with --unit")
+        remarks.append(f"the trajectory goes out to {most:.4g}, so its unit is taken to be {unit} (--unit)")
     factors = {"1/m": np.ones(axes), "pixel": 1 / steps, "radians": 1 / (2 * np.pi * steps), "fov": 1 / (steps * shape)}
     return np.asarray(path * factors[unit])

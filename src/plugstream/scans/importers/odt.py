@@ -18,7 +18,7 @@ from plugstream.base.errors import InputError
 from plugstream.base.files import read_small
 from plugstream.base.registry import Field
 from plugstream.models.odt_geometry import poses_of_light, poses_of_rotation
-from plugstream.scans.importers.base import ImportResult, switch
+from plugstream.scans.importers.base import ImageSize, ImportResult, read_size, size_field, switch
 from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.odt_steps import FieldOptions, FieldSteps
 from plugstream.scans.importers.reading import ViewOptions, made_by, spread_angles, write_each
@@ -53,7 +53,7 @@ class ODTImport(ViewOptions, FieldOptions):
     arc: float | None = Field(None, gt=0, description="degrees that the views cover, if there are no angles")
     axis: Literal["y", "x"] = Field("y", description="the object turns about y, along the camera's columns, or x")
     clockwise: bool = switch("the object turns the other way")
-    size: int | None = Field(None, ge=2, le=8192, description="voxels a side; as many as pixels if not given")
+    size: ImageSize = size_field(2, 8192, "as many as the camera's if not given")
     voxel: float | None = Field(None, ge=_SHORT, le=_LONG, description="size of a voxel; that of a pixel if not given")
     absorbing: bool = switch("the image is complex, for an object that absorbs light")
 
@@ -230,7 +230,7 @@ def build(options: ODTImport, file: Path, out: Path) -> ImportResult:
         rows, columns = (max(2, round(n * values["pixel"] / voxel)) for n in steps.shape)
         shape = {"y": (columns, rows, columns), "x": (rows, rows, columns)}[options.axis]
         instrument = ODT3D(
-            Voxels(shape if options.size is None else (options.size,) * 3, voxel),
+            Voxels(read_size(options, 3) or shape, voxel),
             steps.shape[0],
             steps.shape[1],
             approximation=options.approximation,
