@@ -12,11 +12,10 @@ from PIL import Image
 
 from plugstream.base.display import screen as module
 from plugstream.base.display.screen import Display
-from plugstream.base.progress import Work, enclosing_work, listening, report
+from plugstream.base.progress import Work, enclosing_work
 from plugstream.cli import main
 from plugstream.runs.events import Steering
 from plugstream.runs.terminal import Terminal
-from plugstream.studies.experiments.cells import Store
 from terminals import Screen
 
 
@@ -77,18 +76,6 @@ def test_certify_counts_pictures_and_products(
     assert main([*words, "--images", str(pictures), "--out", str(tmp_path / "certificate")]) == 0
     assert (("picture", 0, 1), ("looking for the worst directions", 3, 4)) in heard
     assert (("picture", 0, 1), ("reconstructing", 7, 8)) in heard
-
-
-def test_a_cell_of_a_table_is_named(tmp_path: Path) -> None:
-    told: list[tuple[Work, ...]] = []
-
-    def compute() -> tuple[dict[str, Any], dict[str, Any]]:
-        report("steps", 3, 10)
-        return {}, {}
-
-    with listening(lambda *work: told.append((*enclosing_work(), work))):
-        Store(tmp_path, lambda text: None).cell("run-pnp-sgd", {}, compute)
-    assert told == [(("run-pnp-sgd", 0, 0), ("steps", 3, 10))]
 
 
 def test_a_pause_is_shown_and_is_no_time_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "begin": ("demo", "reconstruct", "resume", "denoise"),
     "data": ("simulate", "import", "follow", "acquire", "keys", "info", "verify"),
     "look": ("serve", "watch", "report", "movie", "publish"),
-    "study": ("baseline", "residual", "tune", "train", "certify", "reproduce"),
+    "study": ("baseline", "residual", "tune", "train", "certify"),
     "lists": (
         *("instruments", "importers", "denoisers", "algorithms", "samplers", "momenta", "gradients", "losses"),
         *("monitors", "completion"),
@@ -45,7 +45,6 @@ EXAMPLES = {
     "tune": "plugstream tune scan.zarr --denoiser bm3d",
     "train": "plugstream train ridge pictures weights.safetensors",
     "certify": "plugstream certify --denoiser tv --sigma 0.15",
-    "reproduce": "plugstream reproduce table2 --images pictures",
     "completion": "plugstream completion bash",
     **{name: f"plugstream {name} --facts" for name in GROUPS["lists"] if name != "completion"},
 }
