@@ -31,6 +31,7 @@ from plugstream.cli.flags import add_settings
 from plugstream.models.born_geometry import ring
 from reproduction import run as reproduction
 from small_run import SMALL
+from training import run as training
 
 VALUES = {
     "empty": "",
@@ -87,6 +88,7 @@ CUTS = (
     "plugstream.denoisers.pictures.denoise_picture",
     "plugstream.studies.certificates.certify",
     "plugstream.cli.train._train",
+    "training.run._train",
     "reproduction.paper.make_problem",
     "plugstream.scans.receive.Receiver.run",
     "plugstream.runs.pages.listening.serve_runs",
@@ -131,13 +133,14 @@ BASES: dict[str, list[str]] = {
     "keys": ["new"],
     "completion": ["bash"],
     **{name: [] for name in _LISTS},
-    "train": ["ridge", "pictures", "new.safetensors", "--patch", "16"],
+    "train": ["unet", "pictures", "new.safetensors", "--patch", "16"],
     "tune": ["s.zarr", "--batch", "4"],
     "certify": ["--sigma", "0.1", "--images", "pictures", "--size", "16", "--denoiser", "tv"],
+    "training": ["ridge", "pictures", "new.safetensors", "--patch", "16"],
     "reproduction": ["table1", "--quick", "--size", "32"],
 }
 # What is no command, and a script of the checkout.
-SCRIPTS = {"reproduction": reproduction}
+SCRIPTS = {"training": training, "reproduction": reproduction}
 # Settings that another command tries as well, in the same way.
 SHARED = {"demo", "follow", "tune", "certify", "denoise"}
 

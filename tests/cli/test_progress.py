@@ -61,11 +61,11 @@ def test_tune_over_more_counts_its_rounds(heard: list[tuple[Work, ...]], scan: P
 def test_train_counts_its_steps(
     heard: list[tuple[Work, ...]], pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["train", "ridge", str(pictures), str(tmp_path / "w.safetensors"), "--steps", "3"]
-    assert main([*words, "--batch", "1", "--patch", "16"]) == 0
+    words = ["train", "unet", str(pictures), str(tmp_path / "w.safetensors"), "--steps", "3"]
+    assert main([*words, "--batch", "1", "--patch", "16", "--channels", "2", "3", "--blocks", "1", "1"]) == 0
     counts = [(what.partition(",")[0], done, total) for ((what, done, total),) in heard]
-    assert counts == [("training ridge", n, 3) for n in (1, 2, 3)]
-    assert "ridge: 3 steps, loss " in capsys.readouterr().err
+    assert counts == [("training unet", n, 3) for n in (1, 2, 3)]
+    assert "unet: 3 steps, loss " in capsys.readouterr().err
 
 
 def test_certify_counts_pictures_and_products(
