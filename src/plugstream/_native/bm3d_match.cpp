@@ -19,10 +19,10 @@ struct Part {
 };
 
 // The candidates of a row of the window, in so many vectors; `step` is that of the profile with a name which has such
-// windows: for it there is a loop of its own.
+// windows, for which there is a loop of its own, or 0.
 template <int count>
 struct OneRow {
-    static constexpr int rows = 1, vectors = count, step = count * lanes == 32 ? 4 : 3;
+    static constexpr int rows = 1, vectors = count, step = count * lanes == 32 ? 4 : lanes < 16 ? 3 : 0;
     const float *first, *second;  // pixels of the rows; there is no second
     static constexpr int place(int, int column) { return column; }
     static constexpr int row(int) { return 0; }
@@ -160,10 +160,12 @@ void form_keys(const Part& part) {
                 const int moved = next + down - tile.radius;
                 const Candidates candidates = {pixels(moved), pixels(moved + Candidates::rows - 1)};
                 float* sums = ring + (next % block) * count * width;
-                if (step == Candidates::step)
-                    sum_regular_row(reference, candidates, sums);
-                else
-                    sum_row(reference, candidates, columns, count, fours, sums);
+                if constexpr (Candidates::step > 0)
+                    if (step == Candidates::step) {
+                        sum_regular_row(reference, candidates, sums);
+                        continue;
+                    }
+                sum_row(reference, candidates, columns, count, fours, sums);
             }
             const float* eight[block];
             for (int i = 0; i < block; ++i) eight[i] = ring + ((row + i) % block) * count * width;

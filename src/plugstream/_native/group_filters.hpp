@@ -59,7 +59,7 @@ PLUGSTREAM_INLINE void gather(const float* spectra, const int32_t* positions, in
 
 // Back from the filtered numbers to blocks, which are added where they came from.
 template <int group>
-PLUGSTREAM_APART void add_back(const float* filtered, const int32_t* positions, float weight, float* total,
+PLUGSTREAM_INLINE void add_back(const float* filtered, const int32_t* positions, float weight, float* total,
                                 float* weights) {
     for (int chunk = 0; chunk < coefficients; chunk += lanes) {
         Floats x[group];
