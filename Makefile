@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/plugstrea
 	@echo "building the environment in .venv (a minute or two)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $$(grep '^torch==' constraints.txt)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@rm -f .venv/.installed* && touch $@
+	@rm -f .venv/.installed* && touch .venv/.installed $@
 
 install: $(STAMP)
 

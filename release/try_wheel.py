@@ -81,7 +81,8 @@ def check(python: str, wheel: Path, *, whole: bool) -> None:
         assert "(native " in told, told
         assert "reconstruct" in run(command, "--help", env=bare, cwd=empty)
         where = run(inside, "-c", NATIVE, env=bare, cwd=empty)
-        assert str(folder) in where and where.split()[-1] == "all", where
+        assert str(folder) in where, where
+        assert where.split()[-1] == "all", where
         if not whole:
             return
         run(command, "demo", env=bare, cwd=empty)

@@ -15,26 +15,25 @@ from plugstream.base.errors import PlugstreamWarning
 
 __all__ = ["kernels", "load"]
 
+_LACKS = (
+    "the native kernels were built for {}, which this processor lacks: all goes by torch, more slowly. To build them "
+    "here: pip install --force-reinstall --no-deps . (PLUGSTREAM_LEVELS=all before it: for every kind of machine)"
+)
+
 
 @cache
 def load() -> ModuleType | None:
-    """The extension module, or None where it was not built, is switched off or, which warns, is for newer processors."""
+    """The extension module; None where it was not built, is switched off, or, with a warning, is for newer processors."""
     if os.environ.get("PLUGSTREAM_NATIVE", "1") == "0":
         return None
     try:
         found = importlib.import_module("plugstream._native._kernels")
     except ModuleNotFoundError:  # not built; one that is there but broken must say so
         return None
-    if found.levels():
-        return found
-    warnings.warn(
-        f"the native kernels were built for {found.built}, which this processor lacks: all goes by torch, more slowly. "
-        "To build them for this machine: pip install --force-reinstall --no-deps . (PLUGSTREAM_LEVELS=all before it: "
-        "for every machine)",
-        PlugstreamWarning,
-        stacklevel=2,
-    )
-    return None
+    if not found.levels():
+        warnings.warn(_LACKS.format(found.built), PlugstreamWarning, stacklevel=2)
+        return None
+    return found
 
 
 def kernels() -> ModuleType:
