@@ -67,7 +67,7 @@ def reconstruct(folder: Path, count: int, *words: object, steps: int = 300) -> t
     """The residual of a run, and the seconds of one of its steps."""
     out = folder / ("run-" + "-".join(str(word).strip("-").replace("/", "") for word in (count, steps, *words)))
     told = run(
-        "reconstruct", folder / f"{count}.zarr", "--iterations", steps, "--report-format", "none", *words, "--out", out
+        "reconstruct", folder / f"{count}.zarr", "--iterations", steps, "--report", "none", *words, "--out", out
     )
     taken = re.search(r"stopped after (\d+) steps and ([\d.]+) s", told)
     assert taken is not None

@@ -52,7 +52,7 @@ from plugstream.runs.preview import Previews, make_panels, read_preview
 from plugstream.runs.replay import replay
 from small_run import main
 
-RUN = ["--report-format", "none", "--sigma", "0.02", "--batch", "4", "--threads", "1", "--every", "5", "--watch-theory"]
+RUN = ["--report", "none", "--sigma", "0.02", "--batch", "4", "--threads", "1", "--every", "5", "--watch-theory"]
 PROCESS = {"pid": 12, "started": 34, "machine": "here boot pid"}
 EXAMPLES: list[Event] = [
     Start(9, {"scan": {"follow": False}, "run": {"report": ["png"]}}, {}, "0.1", "2.9", "3.12", **PROCESS),

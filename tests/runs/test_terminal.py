@@ -67,7 +67,7 @@ TerminalRegion.draw, ProximalGradient.step = counted, paced
 
 def test_a_terminal_of_letters_alone_shows_a_run(scan: Path, tmp_path: Path) -> None:
     """In a process and pseudo-terminal of its own, whose locale is C."""
-    words = ["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--report-format", "none", *RUN]
+    words = ["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--report", "none", *RUN]
     frames: list[list[str]] = []
     words += ["--iterations", "300"]
     status, shown = run_in_terminal(60, words, lambda screen: frames.append(screen.shown[-2:]), DRAWN_TWICE, LC_ALL="C")
