@@ -25,7 +25,7 @@ from plugstream.runs.checkpoints import restore_snapshot
 from plugstream.runs.checks import check_range
 from plugstream.runs.commands import Requests
 from plugstream.runs.context import RunContext
-from plugstream.runs.controls import RunControls, reason_to_stop
+from plugstream.runs.controls import Forecasts, RunControls, reason_to_stop
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Finishing, Note, Quantities, Resume, Space, Stop as StopEvent
 from plugstream.runs.identity import log_start, settings_identity
@@ -317,6 +317,7 @@ def _gather_callbacks(run: RunContext, watch: Watch | None, controls: RunControl
     population, settings = run.population, run.settings
     steps = None if settings.scan.follow and population is not None else settings.algorithm.iterations
     order: list[Callback | None] = [
+        None if run.part else Forecasts(run),
         run.measurements,
         RefinementNotes(run.log),
         watch,
