@@ -79,7 +79,7 @@ class Terminal(Watcher):
                     self.steps.forget(HELD_OUT)
                 self._tell_measurement(time.monotonic())
             case Forecast():
-                self.steps.end, self.steps.at_most = event.end or 0, event.at_most
+                self.steps.end, self.steps.at_most = event.end, event.at_most
             case Trial() if event.ended:
                 self.steps.clock.forget()  # steps of another denoiser, or of all views, take another time
             case Heartbeat():

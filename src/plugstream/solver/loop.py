@@ -154,11 +154,11 @@ def _screen(
         axes = len(progress.algorithm.fidelity.image_shape)
         steps.picture = partial(thumbnail, progress.state.image, axes)
         if steps.total == 0 and iterations < sys.maxsize:
-            steps.total = steps.end = progress.state.k + iterations
+            steps.total = progress.state.k + iterations
             steps.at_most = arrive is not None or distance_limit is not None
         if arrive is not None and steps.total and progress.measured:
-            end = forecast_end(progress.snapshot().trace, steps.total, arrive, every)
-            steps.end, steps.at_most = end or steps.total, end is None or distance_limit is not None
+            steps.end = forecast_end(progress.snapshot().trace, steps.total, arrive, every)
+            steps.at_most = steps.end is None or distance_limit is not None
         steps.tick(progress.state.k, progress.time, monotonic())
         steps.measure({name: float(value.mean()) for name, value in progress.measured.items()})
 

@@ -11,14 +11,15 @@ from plugstream.base.quantities import Quantity, sort_quantities
 class Steps:
     """The steps of a run.
 
-    Attributes: total, the most steps, 0 if unknown; end, the step at which they are expected to end, 0 if unknown, and
-    at_most, whether they may end long before; views that have arrived, 0 if all were there; paused; step and seconds of
+    Attributes: total, the most steps, 0 if unknown; end, at which step the work is expected to be over, None for after
+    the most, and at_most, whether that may be long before; views that have arrived, 0 if all were there; paused; step and seconds of
     the last `tick`; picture, a function that draws the image so far as PNG, for a notebook.
     """
 
     def __init__(self, total: int = 0, clock: Clock | None = None) -> None:
         self.total, self.views, self.paused = total, 0, False
-        self.end, self.at_most = total, False
+        self.end: int | None = None
+        self.at_most = False
         self.step, self.seconds = 0, 0.0
         self.picture: Callable[[], bytes] | None = None
         self.clock = clock or Clock()
@@ -53,7 +54,7 @@ class Steps:
 
     def seconds_left(self) -> float | None:
         """Seconds until the last step is expected, None where that is not known."""
-        return self.clock.left(self.step, self.end)
+        return self.clock.left(self.step, self.total if self.end is None else self.end)
 
     def frame(self) -> Frame:
         """Progress, and below it the measurements."""
