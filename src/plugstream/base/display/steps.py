@@ -12,8 +12,8 @@ class Steps:
     """The steps of a run.
 
     Attributes: total, the most steps, 0 if unknown; end, at which step the work is expected to be over, None for after
-    the most, and at_most, whether that may be long before; views that have arrived, 0 if all were there; paused; step and seconds of
-    the last `tick`; picture, a function that draws the image so far as PNG, for a notebook.
+    the most, and at_most, whether that may be long before; views that have arrived, 0 if all were there; paused; step
+    and seconds of the last `tick`; picture, a function that draws the image so far as PNG, for a notebook.
     """
 
     def __init__(self, total: int = 0, clock: Clock | None = None) -> None:
