@@ -17,7 +17,7 @@ from plugstream.settings import Settings
 
 SMALL = ["--size", "24", "--views", "12", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
 RUN = [
-    "--report-format",
+    "--report",
     "none",
     "--sigma",
     "0.02",
@@ -34,8 +34,8 @@ RUN = [
 
 def main(words: list[str]) -> int:
     """The command line in this process. Runs draw no report unless they are asked to: it takes most of their time."""
-    draws = words[0] in ("reconstruct", "demo") and not any(word.startswith("--report-format") for word in words)
-    return plugstream_main([words[0], *(["--report-format", "none"] if draws else []), *words[1:]])
+    draws = words[0] in ("reconstruct", "demo") and not any(word.startswith("--report") for word in words)
+    return plugstream_main([words[0], *(["--report", "none"] if draws else []), *words[1:]])
 
 
 def same_run(one: Path, other: Path) -> None:
