@@ -32,8 +32,8 @@ from plugstream.runs.commands import Command, Inbox, Requests
 from plugstream.runs.event_log import EventLog, SilentLog
 from plugstream.runs.events import (
     Event,
-    Forecast,
     Finishing,
+    Forecast,
     Heartbeat,
     Measurement,
     Note,
