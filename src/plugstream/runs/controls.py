@@ -207,15 +207,15 @@ class Forecasts(Callback):
         a, most, every = settings.algorithm, settings.algorithm.iterations, settings.monitor.every
         if run.population is not None and run.population.follow:
             return (0, True) if run.population.ended_at is None else (run.population.ended_at + most, True)
-        most = most if run.search is None else run.search.last
+        most, searching = (most, False) if run.search is None else (run.search.last, run.search.running)
         # Before the last stage nobody asks whether the image has arrived; after a search six of six runs ended at once.
-        asks = a.arrive is not None and (run.stages is None or not run.stages.to_come)
+        asks = a.arrive is not None and not searching and (run.stages is None or not run.stages.to_come)
         end = forecast_end(trace, most, a.arrive or 0, every, near=a.fall is not None) if asks else None
         early = any(rule is not None for rule in (a.settled, a.distance_limit, None if end else a.arrive))
-        early, end = early or (run.search is not None and run.search.running), end or most
+        end = end or most
         if run.search is None:  # after the last step held-out data are asked about sigma
             end += probe_length(end, held_out=settings.monitor.hold_out is not None)
-        return end + (0 if run.error_map is None else run.error_map.halves * run.error_map.steps), early
+        return end + (0 if run.error_map is None else run.error_map.halves * run.error_map.steps), early or searching
 
 
 def reason_to_end(trace: Trace, limit: float) -> Stop | None:
