@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 # Before torch is imported, here and in the processes that tests start: where a core is busy, two threads wait for each
 # other and small work takes ten times as long. Tests of threads ask for theirs.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell that puts us into the background has SIGINT ignored, and so would the processes that tests interrupt.
-if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+_SIGNALS, _TOLD = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+if threading.current_thread() is threading.main_thread():
+    # A shell that puts us into the background has SIGINT ignored, and so would the processes that tests interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.set_wakeup_fd(_TOLD, warn_on_full_buffer=False)
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,6 +60,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if not torch.cuda.is_available():
             pytest.skip("there is no GPU here")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Ctrl-C ends the suite: a run in this process takes it as its own, and so only its test would fail."""
+    done = yield
+    with contextlib.suppress(BlockingIOError):
+        if signal.SIGINT in os.read(_SIGNALS, 4096):
+            raise KeyboardInterrupt
+    return done
+
+
+@pytest.fixture
+def own_ctrl_c() -> Iterator[None]:
+    """A Ctrl-C that the test sends to this process is for the test alone."""
+    before = signal.set_wakeup_fd(-1)
+    yield
+    signal.set_wakeup_fd(before, warn_on_full_buffer=False)
 
 
 @pytest.fixture(autouse=True)

@@ -174,6 +174,7 @@ def test_nan_ends_the_run_with_the_last_good_state(regression):
     assert torch.isfinite(result.image).all()
 
 
+@pytest.mark.usefixtures("own_ctrl_c")
 def test_ctrl_c_returns_the_best_so_far(ista):
     """A real SIGINT, sent to this process by a thread while the loop runs."""
     begun = threading.Event()
