@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+# Modules are compiled when they are first imported, which most of torch never is.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 # Tests start many processes, each of which would compile every module again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
@@ -10,12 +12,17 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := demo
 
 # pip with constraints.txt, never a looser request: that would download gigabytes of CUDA libraries for torch.
-# torch is named first so that the pinned build is there before any package asks for a range of it.
 $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/plugstream/_native/*.cpp src/plugstream/_native/*.hpp)
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "building the environment in .venv (a minute or two)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $$(grep '^torch==' constraints.txt)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -e .
+	@touch $@
+
+# .venv/.dev and its like: the packages of an extra of pyproject.toml, beside the package, which is not built again.
+.venv/.%: $(STAMP)
+	@$(BIN)/python -c "import tomllib; extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; \
+	  print(*extras['$*'], sep='\n')" > .venv/$*.txt
+	$(PIP) -r .venv/$*.txt
 	@touch $@
 
 install: $(STAMP)
@@ -24,7 +31,7 @@ demo: $(STAMP)
 	$(BIN)/plugstream demo
 
 # Two processes of one thread each: tests are small, and threads that wait for each other make them slow.
-test: $(STAMP)
+test: .venv/.dev
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 # GPU kernels on the CPU, thread by thread; and pages in Chromium. Tests that are `slow` too are of test-slow.
@@ -32,10 +39,10 @@ test-emulated test-browser: test-%: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "$* and not slow"
 
 # The same tests on random examples, and five times as many: what this finds becomes an example of a test.
-test-random: $(STAMP)
+test-random: .venv/.dev
 	HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-test-slow: $(STAMP)
+test-slow: .venv/.dev
 	PLUGSTREAM_THOROUGH=1 $(BIN)/python -m pytest -q -m "slow or thorough" --timeout 1800
 
 # The bridges to other libraries with the real ones, and files that ismrmrd, nexusformat and qpimage write, in a folder
@@ -51,7 +58,7 @@ BRIDGE_PEERS := deepinv==0.5.0 pylops==2.8.0 pyproximal==0.13.0 torchvision==0.2
   nexusformat==2.1.0 chardet==7.7.0 colored==2.3.2 lxml==6.1.3 python-dateutil==4.0.0 six==1.17.0 \
   qpimage==0.9.3 nrefocus==0.8.0 qpretrieve==0.7.0 lmfit==1.3.4 asteval==1.0.10 uncertainties==3.2.3 dill==0.4.1 numexpr==2.14.2
 
-$(BRIDGES)/.installed: $(STAMP) tests/bridges/torchvision_without_cuda.py
+$(BRIDGES)/.installed: .venv/.dev tests/bridges/torchvision_without_cuda.py
 	rm -rf $(BRIDGES)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(BRIDGES) $(BRIDGE_PEERS)
 	cat tests/bridges/torchvision_without_cuda.py >> $(BRIDGES)/torchvision/extension.py
@@ -65,7 +72,7 @@ test-peers: $(BRIDGES)/.installed
 # that also sees .venv.
 TILED := build/tiled-venv
 
-$(TILED)/.installed: $(STAMP)
+$(TILED)/.installed: .venv/.dev
 	@test -x $(TILED)/bin/python || $(BIN)/python -m venv $(TILED)
 	$(BIN)/python -c "import site; print('import site; site.addsitedir(%r)' % site.getsitepackages()[0])" \
 	  > $$($(TILED)/bin/python -c "import site; print(site.getsitepackages()[0])")/product.pth
@@ -88,7 +95,7 @@ test-wheel:
 DOCS := build/docs-venv
 SPHINX := $(DOCS)/bin/python -m sphinx -W --keep-going -q -d build/doctrees
 
-$(DOCS)/.installed: $(STAMP)
+$(DOCS)/.installed: .venv/.dev
 	@test -x $(DOCS)/bin/python || $(BIN)/python -m venv $(DOCS)
 	$(BIN)/python -c "import site; print('import site; site.addsitedir(%r)' % site.getsitepackages()[0])" \
 	  > $$($(DOCS)/bin/python -c "import site; print(site.getsitepackages()[0])")/product.pth
@@ -102,15 +109,14 @@ docs: $(DOCS)/.installed
 	$(SPHINX) -b doctest docs build/doctest
 	@echo "the site is in build/site/index.html"
 
-lint: $(STAMP)
+lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 # With peers to compare with: `make bench-peers` once, then `make bench`. Those of tomography, which ask for versions of
 # their own, have a Python of their own.
-bench-peers: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+bench-peers: .venv/.bench
 	@test -x build/peers/bin/python || $(PYTHON) -m venv build/peers
 	build/peers/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	  $$(grep '^torch==' constraints.txt) astra-toolbox==2.5.0 diffct==2.5.0 scikit-image sigpy==0.1.27 mri-nufft==1.5.1 finufft

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import io
 import struct
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -271,3 +272,38 @@ def test_where_the_array_of_an_image_is_its_pictures_are(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space"):
         save_image(torch.rand(4, 5), tmp_path / "truth")
     assert not (tmp_path / "truth.npy").exists()
+
+
+@pytest.mark.parametrize("name", ["camera", "coins", "moon"])
+def test_our_pictures_are_those_of_scikit_image_at_256(name):
+    data, transform = pytest.importorskip("skimage.data"), pytest.importorskip("skimage.transform")
+    original = getattr(data, name)() / 255.0
+    side = min(original.shape)
+    row, column = ((n - side) // 2 for n in original.shape)
+    square = original[row : row + side, column : column + side]
+    theirs = transform.resize(square, (256, 256), anti_aliasing=True)
+    assert np.abs(ps.load_picture(name).numpy() - theirs).max() <= 0.5001 / 255
+
+
+@pytest.mark.parametrize("size", [5, 77, 256, 300])
+def test_pictures_are_resampled_as_scikit_image_does(tmp_path, size):
+    transform = pytest.importorskip("skimage.transform")
+    pixels = np.random.default_rng(size).random((131, 131))
+    np.save(tmp_path / "noise.npy", pixels)
+    theirs = transform.resize(pixels, (size, size), anti_aliasing=True)
+    assert np.allclose(ps.load_picture(tmp_path / "noise.npy", size).numpy(), theirs, atol=1e-6)
+
+
+def test_without_scikit_image_defaults_work_and_its_pictures_say_what_to_install(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "skimage", None)
+    small = {
+        "born-2d": SMALL,
+        "fpm": ["--size", "24", "--camera", "8", "--leds", "3"],
+        "ptychography": ["--frame", "8", "--across", "2"],
+    }
+    for instrument, words in small.items():
+        scan = str(tmp_path / f"{instrument}.zarr")
+        assert main(["simulate", scan, "--instrument", instrument, *words]) == 0, instrument
+    capsys.readouterr()
+    assert main(["simulate", str(tmp_path / "grass.zarr"), "--picture", "grass"]) == 2
+    assert "pip install 'plugstream[pictures]'" in capsys.readouterr().err

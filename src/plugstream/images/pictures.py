@@ -1,4 +1,4 @@
-"""Pictures in and out: PNG, TIFF and NPY, and the CC0 pictures that come with scikit-image.
+"""Pictures in and out: PNG, TIFF and NPY, and some free ones to try things on.
 
 They say what they show. TIFF: XResolution and YResolution in pixels a centimetre, and the description of ImageJ with
 the same unit, xorigin, yorigin and, if y points up, inverty=true, so that ImageJ and Fiji show physical positions. PNG:
@@ -32,7 +32,10 @@ _SAMPLES = ("astronaut", "brick", "camera", "cell", "coins", "grass", "gravel", 
 
 
 def load_picture(source: str | Path, size: int | None = None) -> Tensor:
-    """A grey picture as an image (H, W) in float32: a file, or the name of a picture of scikit-image ("camera").
+    """A grey picture as an image (H, W) in float32: a file, or the name of a free picture.
+
+    "camera" (Lav Varshney, CC0), "coins" (Brooklyn Museum, no known copyright restrictions) and "moon" (NASA, public
+    domain) are part of the package, at 256 x 256; the others come with scikit-image, an extra.
 
     8 and 16-bit pictures become values in [0, 1]; floats stay as they are. Colour is turned to grey, and `size` cuts
     the largest centred square and resamples it to size x size with anti-aliasing. The first row is the picture's top;
@@ -43,13 +46,8 @@ def load_picture(source: str | Path, size: int | None = None) -> Tensor:
         pixels, _ = read_picture(path)
         if points_up(path):
             pixels = pixels[::-1]
-    elif str(source) in _SAMPLES:
-        from skimage import data
-
-        sample = np.asarray(getattr(data, str(source))())
-        pixels = sample / np.iinfo(sample.dtype).max
     else:
-        raise InputError(f"there is no picture {source}; give a PNG, TIFF or NPY file, or one of {', '.join(_SAMPLES)}")
+        pixels = _read_sample(str(source))
     if pixels.ndim == 3 and pixels.shape[-1] in (3, 4):
         pixels = pixels[..., :3] @ np.array([0.2125, 0.7154, 0.0721])  # luminance, ITU-R BT.709
     if pixels.ndim != 2:
@@ -61,10 +59,38 @@ def load_picture(source: str | Path, size: int | None = None) -> Tensor:
         row, column = ((n - side) // 2 for n in pixels.shape)
         pixels = pixels[row : row + side, column : column + side]
         if side != size:
-            from skimage.transform import resize
-
-            pixels = resize(pixels, (size, size), anti_aliasing=True)
+            pixels = _resample(pixels, size)
     return torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32))
+
+
+def _read_sample(name: str) -> NDArray[Any]:
+    """The pixels of a picture that has a name, in [0, 1]."""
+    if name not in _SAMPLES:
+        raise InputError(f"there is no picture {name}; give a PNG, TIFF or NPY file, or one of {', '.join(_SAMPLES)}")
+    own = Path(__file__).with_name("samples") / f"{name}.png"
+    if own.exists():
+        return read_picture(own)[0]
+    try:
+        from skimage import data
+    except ImportError:
+        raise InputError(
+            f"the picture {name!r} comes with scikit-image, which is not installed; take camera, coins or moon, or "
+            "install it with: pip install 'plugstream[pictures]'"
+        ) from None
+    sample = np.asarray(getattr(data, name)())
+    return np.asarray(sample / np.iinfo(sample.dtype).max)
+
+
+def _resample(pixels: NDArray[Any], size: int) -> NDArray[Any]:
+    """A square picture on size x size pixels: a Gaussian of (factor - 1) / 2 pixels where it shrinks, then linear.
+
+    The same numbers as `skimage.transform.resize` with `anti_aliasing=True`.
+    """
+    from scipy import ndimage
+
+    factor = len(pixels) / size
+    smooth = ndimage.gaussian_filter(pixels, max(0.0, (factor - 1) / 2), mode="mirror")
+    return np.asarray(ndimage.zoom(smooth, 1 / factor, order=1, mode="mirror", grid_mode=True))
 
 
 def picture_y_axis(source: str | Path) -> Literal["up", "down"]:

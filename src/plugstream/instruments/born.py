@@ -60,7 +60,7 @@ _BYTES_A_VALUE, _BYTES_A_POINT = 80, 100
 class BornSimulation(Options):
     """The scan that `simulate` and `demo` make; lengths are in metres. The defaults are the paper's experiment."""
 
-    picture: str = Field("camera", description="a picture file, or the name of a scikit-image picture")
+    picture: str = Field("camera", description="a picture file, or a name such as camera")
     size: int = Field(256, ge=8, le=8192, description="pixels a side")
     width: float = Field(0.18, ge=_SHORT, le=_LONG, description="width of the image")
     contrast: float = Field(1.0, ge=_SMALL, le=_LARGE, description="permittivity contrast that white stands for")

@@ -38,7 +38,7 @@ _SMALL, _LARGE = 1e-12, 1e12
 class CTSimulation(Options):
     """The scan that `simulate` makes; lengths are in metres. By default a slice of 25.6 mm in a parallel beam."""
 
-    picture: str = Field("shepp-logan", description="shepp-logan, a picture file, or a scikit-image picture")
+    picture: str = Field("shepp-logan", description="shepp-logan, a picture file, or a name such as camera")
     size: int = Field(256, ge=8, le=8192, description="voxels a side")
     slices: int = Field(0, ge=0, le=8192, description="slices of a volume; 0 for a two-dimensional image")
     width: float = Field(0.0256, ge=_SMALL, le=_LARGE, description="width of the image")

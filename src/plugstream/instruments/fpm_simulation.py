@@ -22,7 +22,7 @@ _SHORT, _LONG = 1e-12, 1e3
 class FPMSimulation(Options):
     """The scan that `simulate` makes, of two pictures or a smear of cells; lengths are in metres."""
 
-    picture: str = Field("camera", description="magnitude of the object: cells, a file, or a picture of scikit-image")
+    picture: str = Field("camera", description="magnitude of the object: cells, a file, or a name such as camera")
     phase_picture: str = Field("moon", description="phase of the object, as picture")
     contrast: float = Field(0.5, ge=0, lt=1, description="largest part of the light that a picture absorbs")
     shift: float = Field(1.5, ge=0, le=math.pi, description="largest phase shift of a picture, in radians")

@@ -16,7 +16,7 @@ _SMALL, _LARGE = 1e-12, 1e6
 class MRISimulation(Options):
     """The scan that `simulate` makes; lengths are in metres."""
 
-    picture: str = Field("shepp-logan", description="shepp-logan, a picture file, or a scikit-image picture")
+    picture: str = Field("shepp-logan", description="shepp-logan, a picture file, or a name such as camera")
     size: int = Field(256, ge=8, le=4096, description="pixels a side")
     slices: int = Field(0, ge=0, le=4096, description="slices of a stack; 0 for a single image")
     width: float = Field(0.256, ge=_SMALL, le=_LARGE, description="field of view")

@@ -59,7 +59,7 @@ class PtychographyOptions(Options):
 class PtychographySimulation(Options):
     """The scan that `simulate` makes: two pictures as magnitude and phase of an object, and a defocused beam."""
 
-    picture: str = Field("camera", description="magnitude of the object: a file, or a picture of scikit-image")
+    picture: str = Field("camera", description="magnitude of the object: a picture file, or a name such as camera")
     phase_picture: str = Field("camera", description="phase of the object, as picture")
     frame: int = Field(64, ge=8, le=4096, description="pixels a side of the detector, and of the probe")
     across: int = Field(16, ge=2, le=10_000, description="positions a side of the scan")

@@ -48,9 +48,7 @@ class ScatteringOptions(BornOptions):
 class ScatteringSimulation(BornSimulation):
     """The scan that `simulate` and `demo` make; lengths are in metres. The defaults are like the Institut Fresnel's."""
 
-    picture: str = Field(
-        "discs", description="a picture file, the name of a scikit-image picture, or discs as --discs says"
-    )
+    picture: str = Field("discs", description="a picture file, a name such as camera, or discs as --discs says")
     discs: str = Field(
         "0,0.03,0.015,1; -0.02,-0.03,0.02,0.5",
         max_length=10_000,

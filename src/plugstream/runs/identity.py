@@ -109,7 +109,7 @@ def _files(settings: Settings) -> dict[str, tuple[Path, str]]:
     for section, selection in settings:
         for name in selection.names if isinstance(selection, Selection) else ():
             add(f"{section}.{name}", name)
-    # A guide may be the name of a picture of scikit-image.
+    # A guide may be the name of a picture, such as camera.
     return {setting: (Path(text), rest) for setting, (text, rest) in files.items() if text and Path(text).exists()}
 
 

@@ -62,10 +62,8 @@ def open_hdf5(path: Path, container: str = "HDF5", growth: Growth | None = None)
     Every importer opens HDF5 here. Arguments: path; container, the name of this kind of file; growth, of a file that
     may still be written: its arrays have the rows that are there (`hdf5_growth`).
     """
-    try:
-        import h5py
-    except ImportError:
-        raise InputError("reading HDF5 needs h5py; install it with: pip install 'plugstream[hdf5]'") from None
+    import h5py
+
     from plugstream.scans.importers.hdf5_storage import LinkedFiles, open_shared
 
     path = Path(path)
@@ -186,7 +184,6 @@ def open_reading(options: ArrayOptions, file: Path, growth: Growth | None = None
     "importer",
     "hdf5",
     "arrays of an HDF5 file, for any instrument",
-    needs=("h5py",),
     describe=_describe,
     open_reading=open_reading,
     **ARRAY_FACTS,

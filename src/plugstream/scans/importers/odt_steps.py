@@ -75,7 +75,13 @@ class FieldSteps:
         jumps = max(float(np.abs(np.diff(phase, axis=axis)).max(initial=0.0)) for axis in (0, 1))
         if self.options.unwrap == "auto" and jumps <= np.pi:
             return phase
-        from skimage.restoration import unwrap_phase
+        try:
+            from skimage.restoration import unwrap_phase
+        except ImportError:
+            raise InputError(
+                f"the phase of this view jumps by {jumps:.1f}, and unwrapping needs scikit-image; install it with: pip "
+                "install 'plugstream[pictures]', or add --unwrap never"
+            ) from None
 
         self.unwrapped += 1
         # Without a seed its start is random.
