@@ -6,7 +6,9 @@ import contextlib
 import gc
 import os
 import signal
+import sys
 import threading
+import time
 import zlib
 from collections.abc import Generator, Iterator
 
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 wait_for_no_disk()
 
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+_COMPILED = Path(__file__).parent / "__pycache__" / "all tests"
+
 _COMMON = {
     "deadline": None,
     "print_blob": True,
@@ -48,10 +53,21 @@ settings.register_profile("random", max_examples=200, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+def pytest_collection() -> None:
+    """In a clean clone one process compiles all tests, and the others wait for what it made."""
+    until = time.monotonic() + 120
+    while _WORKER not in ("", "gw0") and not sys.dont_write_bytecode and not _COMPILED.exists():
+        if time.monotonic() > until:
+            break
+        time.sleep(0.1)
+
+
 def pytest_collection_finish() -> None:
     """Thousands of tests and modules stay to the end: they need not be looked through for garbage again and again."""
     gc.collect()
     gc.freeze()
+    if _COMPILED.parent.exists():
+        _COMPILED.touch()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
