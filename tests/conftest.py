@@ -16,12 +16,9 @@ from collections.abc import Generator, Iterator
 # other and small work takes ten times as long. Tests of threads ask for theirs.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-_SIGNALS, _TOLD = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-if threading.current_thread() is threading.main_thread():
-    # A shell that puts us into the background has SIGINT ignored, and so would the processes that tests interrupt.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.set_wakeup_fd(_TOLD, warn_on_full_buffer=False)
+# A shell that puts us into the background has SIGINT ignored, and so would the processes that tests interrupt.
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +34,10 @@ if TYPE_CHECKING:
     from plugstream import BornGeometry, LeastSquares
 
 wait_for_no_disk()
+
+_SIGNALS, _TOLD = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+if threading.current_thread() is threading.main_thread():
+    signal.set_wakeup_fd(_TOLD, warn_on_full_buffer=False)
 
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 _COMPILED = Path(__file__).parent / "__pycache__" / "all tests"

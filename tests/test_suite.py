@@ -28,7 +28,8 @@ def test_ctrl_c_ends_the_suite_and_not_one_test(tmp_path: Path) -> None:
     here = Path(__file__).parent
     shutil.copy(here / "conftest.py", tmp_path)
     (tmp_path / "test_two.py").write_text(TESTS)
-    words = [sys.executable, "-m", "pytest", "-p", "no:zarr", "-p", "no:cacheprovider", "-o", f"pythonpath={here}/helpers"]
+    words = [sys.executable, "-m", "pytest", "-p", "no:zarr", "-p", "no:cacheprovider", "-o"]
+    words += [f"pythonpath={here / 'helpers'}"]
     with warm.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as suite:
         while suite.poll() is None:
             if (tmp_path / "run" / "events.jsonl").exists() and replay(tmp_path / "run" / "events.jsonl").measured:

@@ -107,7 +107,7 @@ def test_of_several_denoisers_the_least_misfit_is_kept_and_goes_on_to_the_bit(
     assert chosen.misfits[chosen.denoiser] == min(chosen.misfits.values())
     assert (found["denoiser"]["name"], found["denoiser"]["rivals"]) == (chosen.denoiser, "none")
     assert (found["algorithm"]["sigma"], found["algorithm"]["fall"]) == (history.trials[-1].sigma, "none")
-    for stop in effort([end + 2 if "tv" == names[0] else end - 9], [3, end // 2, end - 9, end - 1, end, end + 2]):
+    for stop in effort([end + 2 if names[0] == "tv" else end - 9], [3, end // 2, end - 9, end - 1, end, end + 2]):
         part = tmp_path / f"run-{stop}"
         with pytest.MonkeyPatch.context() as patch:
             due = commands.Requests.due
