@@ -33,7 +33,7 @@ from plugstream import (
     adapt,
 )
 from plugstream.denoisers import describe, shapes
-from plugstream.studies.experiments.setup import PerImage
+from reproduction.paper import PerImage
 
 F64 = torch.float64
 EXACT = TV(0.8, tol=1e-5, max_iterations=100_000)

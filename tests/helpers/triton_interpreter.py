@@ -6,6 +6,7 @@ import importlib.util
 import os
 import runpy
 import sys
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -65,6 +66,7 @@ def patch_once() -> None:
 
 
 if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[2]))  # for training.X
     patch_once()
     sys.argv.pop(0)
     if sys.argv[0] == "-c":

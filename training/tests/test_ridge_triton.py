@@ -7,8 +7,8 @@ from triton_interpreter import emulated, interpret
 
 INTERPRETED = """
 import torch
-from plugstream.denoisers import ridge_triton
 from plugstream.denoisers.ridge_prior import Ridges, prox
+from training import ridge_triton
 
 rng = torch.Generator().manual_seed(0)
 for size, shape in CASES:

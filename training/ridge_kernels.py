@@ -72,7 +72,7 @@ def spread(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     # For a block of pixels: the responses of all filters, their slopes, and what each pixel gives to those around it.
-    # A filter and its mirror image respond with the sum and the difference of two folded responses (`ridge_fold.py`).
+    # A filter and its mirror image respond with the sum and the difference of two folded responses (ridge_fold.py).
     # The pixels are those of the image and of `middle` around it: what a pixel beyond the border gives is what the one
     # it mirrors gives, mirrored. x and v have a frame of twice that, and pixels are counted along its lines, so that
     # no address depends on where a line ends; what is between them is computed too, but not used.

@@ -1,4 +1,4 @@
-"""The kernels of `triton_stage.py`, in a file of their own because importing them needs Triton."""
+"""The kernels of `tnrd_triton.py`, in a file of their own because importing them needs Triton."""
 
 # mypy: ignore-errors
 # Triton kernels are not Python to a type checker.

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from plugstream.base.circulant import preconditioned_steps
-from plugstream.denoisers import ridge_triton
 from plugstream.denoisers.ridge_prior import RidgePotential, Ridges, prox
 from plugstream.studies.training.fit import Training, fit
 from plugstream.studies.training.patches import Patches
+from training import ridge_triton
 
 
 def ridge_gradients(

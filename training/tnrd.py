@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from plugstream.base.errors import InputError
-from plugstream.denoisers.tnrd import triton_stage
 from plugstream.denoisers.tnrd.model import ReactionDiffusion, dct_filters, diffuse
 from plugstream.denoisers.tnrd.tables import BUMPS, PRECISION, SPACING
 from plugstream.studies.training.fit import Training, fit
 from plugstream.studies.training.graphed import GraphedStep
 from plugstream.studies.training.patches import Patches
+from training import tnrd_triton
 
 # Adam moves every number by about its rate: the numbers of filters are of size 1, and so are the others in these units.
 _RATES = {"coefficients": 1.0, "log_reaction": 1.0, "weights": 0.2}
@@ -66,8 +66,8 @@ class _Stages:
     def __call__(self, u: Tensor, noisy: Tensor) -> Tensor:
         unit = self.coefficients / torch.linalg.vector_norm(self.coefficients, dim=-1, keepdim=True)
         kernels = torch.einsum("tib,bjk->tijk", unit, self.basis)
-        fused = triton_stage.serves(u) and kernels.shape[-1] == 7 and min(u.shape[1:]) >= 7
-        step = triton_stage.diffuse if fused else diffuse
+        fused = tnrd_triton.serves(u) and kernels.shape[-1] == 7 and min(u.shape[1:]) >= 7
+        step = tnrd_triton.diffuse if fused else diffuse
         for k, p, w in zip(kernels, self.log_reaction.exp(), self.weights, strict=True):
             u = step(u, noisy, k, p, w)
         return u

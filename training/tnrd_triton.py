@@ -1,4 +1,4 @@
-"""One step of TNRD on CUDA with its gradients, for training: `model.diffuse` specifies it.
+"""One step of TNRD on CUDA with its gradients, for training: `diffuse` of `denoisers/tnrd/model.py` specifies it.
 
 The backward pass recomputes responses and influences from the image, in registers. All sums are taken in a fixed order,
 so that training repeats itself to the bit, and nothing is read back, so that a step of training can be captured in a
@@ -65,7 +65,7 @@ class _Stage(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        from plugstream.denoisers.tnrd.stage_kernels import bump_sums, drive_gradients, reflect, unfold
+        from training.tnrd_kernels import bump_sums, drive_gradients, reflect, unfold
 
         u, noisy, kernels, reaction, weights = ctx.saved_tensors
         grad = grad.contiguous()

@@ -25,10 +25,9 @@ from plugstream.runs.parts import build_algorithm
 from plugstream.settings import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
 from plugstream.solver.loop import solve
 from plugstream.solver.monitors import SNR, Distance, Monitor
-from plugstream.solver.result import Result
-from plugstream.studies.experiments.printed import IMAGES
-from plugstream.studies.experiments.setup import PerImage, Problem
+from plugstream.solver.result import Result, Stop
 from plugstream.studies.tuning import golden_section
+from reproduction.paper import IMAGES, PerImage, Problem
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ def run(
     with warnings.catch_warnings():
         # Conjugate gradients that stop at their limit are part of the experiment, as the documentation says.
         warnings.simplefilter("ignore", PlugstreamWarning)
-        return solve(
+        result = solve(
             make_algorithm(problem, spec, sigma, weights),
             torch.zeros_like(problem.truth),
             iterations=spec.iterations,
@@ -163,6 +162,9 @@ def run(
             divergence=None,  # one image that runs away must not stop the others
             callbacks=[lambda progress: counted.note(progress.state.k)],
         )
+    if result.reason is Stop.INTERRUPTED:  # by Ctrl-C, and so no result of the experiment
+        raise KeyboardInterrupt
+    return result
 
 
 def outcome(problem: Problem, result: Result[Any], **more: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The ridge prior on CUDA, for training: gradients, products with the Hessian and a number of iterations.
 
-`ridge_prior.py` specifies them. An iteration is two launches. The first writes what each pixel gives to its neighbours,
-the second adds that up in a fixed order and takes the step: the same bits every time.
+`denoisers/ridge_prior.py` specifies them. An iteration is two launches. The first writes what each pixel gives to its
+neighbours, the second adds that up in a fixed order and takes the step: the same bits every time.
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ class _Work:
     """The launches for a stack of images z (N, 1, H, W), contiguous, and the memory between them."""
 
     def __init__(self, tables: Tables, z: Tensor) -> None:
-        from plugstream.denoisers import ridge_triton_kernels
+        from training import ridge_kernels
 
-        self.kernels: Any = ridge_triton_kernels
+        self.kernels: Any = ridge_kernels
         self.tables, self.z = tables, z
         self.count, self.height, self.width = len(z), *z.shape[-2:]
         self.size = tables.filters.size

@@ -7,15 +7,13 @@ import pytest
 import torch
 
 from plugstream.base.errors import InputError
-from plugstream.cli import main
 from plugstream.denoisers.tnrd import TNRD
-from plugstream.denoisers.tnrd.files import load_card
 from plugstream.denoisers.tnrd.influence import influence
-from plugstream.images.pictures import save_image
-from plugstream.studies.training import fit as fit_module, graphed, tnrd
-from plugstream.studies.training.fit import Training, fit
+from plugstream.studies.training import graphed
+from plugstream.studies.training.fit import fit
 from plugstream.studies.training.patches import Patches
-from plugstream.studies.training.tnrd import initial_weights, train_tnrd
+from training import tnrd
+from training.tnrd import initial_weights, train_tnrd
 
 SMALL = {"stages": 2, "size": 3, "stage_steps": 4, "joint_steps": 6, "batch": 2, "rate": 0.01}
 
@@ -137,55 +135,6 @@ def test_a_loss_that_is_nan_ends_the_training_with_its_step(tmp_path):
         train_tnrd(Patches(patches().pictures, 5), 15.0, **{**SMALL, "size": 7})
 
 
-def test_losses_read_late_are_all_told_and_still_guard_the_checkpoint(tmp_path, monkeypatch):
-    """As on a GPU, where they are read 50 at a time."""
-    monkeypatch.setattr(fit_module, "_on_gpu", lambda loss: True)
-    leaf = torch.zeros(2, requires_grad=True)
-    told: list[tuple[int, float]] = []
-
-    def gradients(step: int) -> torch.Tensor:
-        leaf.grad = torch.full((2,), torch.nan if step == 130 else 1.0)
-        return torch.tensor(torch.nan if step == 130 else float(step), dtype=torch.float64)
-
-    options = {"steps": 300, "rate": 0.1, "checkpoint": tmp_path / "c.safetensors", "every": 60}
-    with pytest.raises(InputError, match=r"nan at step 130; .* the last checkpoint is .*c\.safetensors"):
-        fit(Training({"x": leaf}, {}), gradients, **options, progress=lambda *said: told.append(said))
-    assert told == [(step + 1, step) for step in range(120)]
-    fresh = torch.ones(2, requires_grad=True)
-    again = Training({"x": fresh}, {})
-    again.load(tmp_path / "c.safetensors")
-    assert again.step == 120
-    assert fresh.isfinite().all()
-
-
-def test_progress_can_end_a_training_with_a_checkpoint(tmp_path):
-    leaf = torch.zeros(2, requires_grad=True)
-
-    def gradients(step: int) -> float:
-        leaf.grad = torch.ones(2)
-        return 1.0
-
-    training = Training({"x": leaf}, {})
-    fit(training, gradients, steps=9, rate=0.1, checkpoint=tmp_path / "c", progress=lambda step, loss: step == 4)
-    assert training.step == 4
-    assert (tmp_path / "c").exists()
-
-
-def test_patches_are_windows_of_the_pictures_laid_in_all_eight_ways():
-    generator = torch.Generator().manual_seed(0)
-    pictures = [torch.rand(20 + k, 25 - k, generator=generator) for k in range(3)]
-    ways = {}
-    for number, picture in enumerate(pictures):
-        windows = picture.unfold(0, 9, 1).unfold(1, 9, 1).reshape(-1, 9, 9)
-        for turns in range(4):
-            for mirrored in (False, True):
-                laid = torch.rot90(windows, turns, (1, 2))
-                laid = laid.flip(1) if mirrored else laid
-                ways |= {w.numpy().tobytes(): (number, turns, mirrored) for w in laid.contiguous()}
-    drawn = [ways[patch.numpy().tobytes()] for patch in Patches(pictures, 9).draw(5, 300)]
-    assert len(set(drawn)) == 24
-
-
 @pytest.mark.gpu
 def test_on_a_gpu_training_is_the_same_with_and_without_graphs_and_resumed(tmp_path, monkeypatch):
     there = Patches(patches().pictures, 20, device="cuda")
@@ -211,55 +160,3 @@ def test_on_a_gpu_training_is_the_same_with_and_without_graphs_and_resumed(tmp_p
     for name in ("coefficients", "log_reaction", "weights"):
         assert torch.equal(getattr(resumed, name), getattr(eager, name)), name
         assert torch.equal(getattr(whole, name), getattr(eager, name)), name
-
-
-@pytest.mark.parametrize("what", ["tnrd", "ridge"])
-def test_the_command_trains_and_says_how(tmp_path, what, capsys):
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    for k, picture in enumerate(patches().pictures):
-        save_image(picture, folder / f"p{k}")
-    for other in (*folder.glob("*.npy"), *folder.glob("*.tif")):
-        other.unlink()
-    out = tmp_path / "w.safetensors"
-    words = ["train", what, str(folder), str(out), "--steps", "2", "--batch", "1", "--patch", "16"]
-    if what == "tnrd":
-        assert main(words) == 2
-        assert "give --sigma" in capsys.readouterr().err
-        words += ["--sigma", "25", "--stage-steps", "1"]
-    assert main(words) == 0
-    assert out.is_file()
-    assert not out.with_suffix(".checkpoint").exists()
-    assert main(words) == 2
-    assert "exists already" in capsys.readouterr().err
-    more = [*words[:3], str(tmp_path / "again.safetensors"), *words[4:], "--start"]
-    if what == "tnrd":
-        assert main([*more, str(out)]) == 0
-        (model,) = TNRD.load(tmp_path / "again.safetensors").models
-        assert (model.sigma, model.stages) == (25, 5)
-        assert load_card(tmp_path / "again.safetensors")["data"] == "3 pictures of pictures"
-    assert main([*more, str(tmp_path / "nowhere.safetensors")]) == 2
-    assert "--start must be the file of a TNRD model" in capsys.readouterr().err
-    assert main([*words[:3], str(tmp_path / "w.pt"), *words[4:]]) == 2
-    assert main([*words[:2], str(tmp_path), str(tmp_path / "x.safetensors"), *words[4:]]) == 2
-    assert "holds no pictures" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("written", [False, True])
-def test_ctrl_c_is_told_as_what_it_came_to(tmp_path, monkeypatch, capsys, written):
-    """It may come when the weights are in their place already: then the same command would refuse to go on."""
-    out, folder = tmp_path / "w.safetensors", tmp_path / "pictures"
-    folder.mkdir()
-    save_image(patches().pictures[0], folder / "p")
-
-    def train(parsed, patches, checkpoint):
-        checkpoint.mkdir()
-        if written:
-            out.write_bytes(b"whole")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("plugstream.cli.train._train", train)
-    assert main(["train", "ridge", str(folder), str(out), "--batch", "1", "--patch", "16"]) == (0 if written else 130)
-    said = capsys.readouterr().err
-    assert (f"wrote {out}" in said, "the same command goes on" in said) == (written, not written)
-    assert out.with_suffix(".checkpoint").exists() != written

@@ -9,13 +9,11 @@ import pytest
 import torch
 
 from plugstream import RED, LeastSquares, solve
-from plugstream.studies.experiments.beyond import calls_to_reach
-from plugstream.studies.experiments.cells import FULL, OutOfTimeError, Scale, Store
-from plugstream.studies.experiments.report import successors_table
-from plugstream.studies.experiments.reproduce import Reproduction, write
-from plugstream.studies.experiments.runs import Spec, make_denoiser, outcome, run
-from plugstream.studies.experiments.setup import OTHER_INSTRUMENTS, Pictures, make_problem
-from plugstream.studies.experiments.successors import BEFORE, successor_cells, successor_rows
+from reproduction.cells import FULL, OutOfTimeError, Scale, Store
+from reproduction.paper import OTHER_INSTRUMENTS, Pictures, make_problem
+from reproduction.results import Reproduction, successors_table, write
+from reproduction.runs import Spec, make_denoiser, outcome, run
+from reproduction.tables import BEFORE, calls_to_reach, successor_cells, successor_rows
 
 TINY = Scale("tiny", None, 3, 2, 3, 3, 1, 4, 2, (3, 2))
 

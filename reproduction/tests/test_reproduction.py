@@ -13,13 +13,14 @@ import pytest
 import torch
 
 from plugstream import TV, SoftThreshold
+from plugstream.base.progress import Work, enclosing_work, listening, report
 from plugstream.cli import main
-from plugstream.studies.experiments import beyond, cells, printed
-from plugstream.studies.experiments.beyond import calls_to_reach
-from plugstream.studies.experiments.cells import OutOfTimeError, Store
-from plugstream.studies.experiments.report import Table, table2_table
-from plugstream.studies.experiments.runs import Spec, make_algorithm, run
-from plugstream.studies.experiments.setup import PerImage, Pictures, load_pictures, make_problem
+from reproduction import cells, paper as printed, results, run as script
+from reproduction.cells import OutOfTimeError, Store
+from reproduction.paper import PerImage, Pictures, load_pictures, make_problem
+from reproduction.results import Table, table2_table
+from reproduction.runs import Spec, falling, make_algorithm, run
+from reproduction.tables import calls_to_reach
 
 TINY = cells.Scale(
     name="cells-quick",
@@ -103,8 +104,6 @@ def test_the_prox_counts_its_conjugate_gradients(problem):
 
 
 def test_a_falling_step_takes_sigma_with_it(problem):
-    from plugstream.studies.experiments.runs import falling
-
     spec = falling(Spec("hqs", denoiser="tv", sampler="all", views=None, step=100.0, iterations=9), 1.0, 5)
     algorithm = make_algorithm(problem, spec, [0.2, 0.4])
     pairs = np.array([algorithm.parameters(k) for k in range(1, 10)])
@@ -143,6 +142,36 @@ def test_a_cell_that_was_interrupted_is_absent(tmp_path):
     assert not list(tmp_path.rglob("a.json"))
 
 
+def test_ctrl_c_within_a_run_leaves_no_cell(problem, tmp_path, monkeypatch, capsys):
+    """A run that is interrupted by itself ends with what it has, which is not what the cell is about."""
+
+    def stop(step: int) -> None:
+        if step in steps:
+            steps.remove(step)
+            raise KeyboardInterrupt
+        note(step)
+
+    steps, note = [2], problem.counted.note
+    monkeypatch.setattr("reproduction.paper.make_problem", lambda *arguments, **more: problem)
+    monkeypatch.setattr(problem.counted, "note", stop)
+    words = ["fig4", "--quick", "--size", "32", "--out", str(tmp_path)]
+    assert main(words, script) == 130
+    assert "stopped; the same command goes on from the last cell" in capsys.readouterr().err
+    assert list(tmp_path.rglob("*.json")) == []
+
+
+def test_a_cell_is_named_while_it_is_computed(tmp_path):
+    told: list[tuple[Work, ...]] = []
+
+    def compute():
+        report("steps", 3, 10)
+        return {}, {}
+
+    with listening(lambda *work: told.append((*enclosing_work(), work))):
+        Store(tmp_path, lambda text: None).cell("run-pnp-sgd", {}, compute)
+    assert told == [(("run-pnp-sgd", 0, 0), ("steps", 3, 10))]
+
+
 def test_calls_to_reach_a_level():
     cell = {"history": {"snr": {"step": [0, 1, 2, 3], "value": [[0, 0], [20, 30], [26, 26], [20, 20]]}}}
     assert calls_to_reach(cell, 25.0) == 1
@@ -166,18 +195,18 @@ def test_table_2_stands_beside_the_printed_values():
 @pytest.mark.slow
 def test_every_table_and_figure_is_written_and_nothing_is_computed_twice(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cells, "QUICK", TINY)
-    every = beyond.rows
-    monkeypatch.setattr(beyond, "rows", lambda *arguments: every(*arguments)[::5])  # some of each kind, to be quick
+    every = results.beyond_rows  # of which some of each kind, to be quick
+    monkeypatch.setattr(results, "beyond_rows", lambda *arguments: every(*arguments)[::5])
     folder = tmp_path / "images"
     folder.mkdir()
     rng = np.random.default_rng(1)
     for name in printed.IMAGES:
         np.save(folder / f"{name}.npy", (255 * rng.random((32, 32))).astype(np.uint8))
     out = tmp_path / "results"
-    command = ["reproduce", "all", "--quick", "--images", str(folder), "--size", "32", "--out", str(out)]
-    first = main([*command, "--seconds", "0"])
+    command = ["all", "--quick", "--images", str(folder), "--size", "32", "--out", str(out)]
+    first = main([*command, "--seconds", "0"], script)
     assert first == 130  # out of time before it began, and the same command goes on
-    assert main(command) == 0
+    assert main(command, script) == 0
     for name in ("table1", "table2", "beyond"):
         rows = list(csv.reader((out / f"{name}.csv").open()))
         content = json.loads((out / f"{name}.json").read_text())
@@ -188,32 +217,28 @@ def test_every_table_and_figure_is_written_and_nothing_is_computed_twice(tmp_pat
     before = {path: path.stat().st_mtime_ns for path in out.rglob("cells*/*.json")}
     assert len(before) > 40
     capsys.readouterr()
-    command[1:2] = ["table1", "table2", "fig5", "beyond"]  # drawing all figures again would take long
-    assert main(command) == 0
+    command[:1] = ["table1", "table2", "fig5", "beyond"]  # drawing all figures again would take long
+    assert main(command, script) == 0
     assert {path: path.stat().st_mtime_ns for path in out.rglob("cells*/*.json")} == before
 
 
 @pytest.mark.slow
 def test_cells_computed_elsewhere_are_packed_and_taken_up(tmp_path, monkeypatch, capsys):
-    """As on a machine with a GPU: computed by the module, packed, unpacked, and only drawn by the command."""
-    from plugstream.studies.experiments import __main__ as elsewhere
-
+    """As on a machine with a GPU: computed and packed, unpacked, and only drawn by the same command without --pack."""
     monkeypatch.setattr(cells, "QUICK", TINY)
-    monkeypatch.setattr(elsewhere, "QUICK", TINY)
     folder = tmp_path / "images"
     folder.mkdir()
     for i, name in enumerate(printed.IMAGES):
         np.save(folder / f"{name}.npy", (255 * np.random.default_rng(i).random((32, 32))).astype(np.uint8))
-    common = ["--images", str(folder), "--size", "32", "--device", "cpu", "--quick"]
-    arguments = ["plugstream.studies.experiments", *common, "--what", "fig4", "--out", str(tmp_path / "there")]
-    monkeypatch.setattr("sys.argv", arguments)
-    assert elsewhere.main() == 0
+    words = ["fig4", "--images", str(folder), "--size", "32", "--quick", "--out"]
+    assert main([*words, str(tmp_path / "there"), "--pack"], script) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {path.stem for path in tmp_path.rglob("there/cells*/*.json")}
     with tarfile.open(tmp_path / "there" / "cells.tar.gz") as tar:
         tar.extractall(tmp_path / "here", filter="data")
-    (tmp_path / "here" / "cells-quick").rename(tmp_path / "here" / "cells-quick-32")  # the command's, for another size
-    capsys.readouterr()
-    assert main(["reproduce", "fig4", *common, "--out", str(tmp_path / "here"), "--seconds", "0"]) == 0
+    assert main([*words, str(tmp_path / "here"), "--seconds", "0"], script) == 0
     assert (tmp_path / "here" / "fig4.png").exists()
+    again = [*words, str(tmp_path / "again"), "--cells", str(tmp_path / "here" / "cells-quick-32"), "--seconds", "0"]
+    assert main(again, script) == 0
 
 
 @pytest.mark.parametrize(
@@ -222,14 +247,18 @@ def test_cells_computed_elsewhere_are_packed_and_taken_up(tmp_path, monkeypatch,
         (["--images", "nowhere"], "there is no folder nowhere"),
         (["--size", "8"], "at least 32"),
         (["--tnrd", "nothing.mat"], "no weights nothing.mat"),
+        (["--cells", "nowhere"], "no folder nowhere of cells"),
+        (["--image", "nowhere"], "did you mean --images?"),
     ],
 )
 def test_mistakes_are_told_before_work_starts(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
-    assert main(["reproduce", "table2", *arguments]) == 2
-    assert message in capsys.readouterr().err
+    assert main(["table2", *arguments], script) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("plugstream: ")
+    assert message in line
     (tmp_path / "empty").mkdir()
-    assert main(["reproduce", "table2", "--images", "empty"]) == 2
+    assert main(["table2", "--images", "empty"], script) == 2
     assert "has no barbara.png" in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
 

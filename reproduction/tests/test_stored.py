@@ -8,15 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plugstream.studies.experiments.beyond import Row, rows
-from plugstream.studies.experiments.cells import FULL
-from plugstream.studies.experiments.printed import AVERAGE, IMAGES, METHODS
-from plugstream.studies.experiments.runs import Spec, known_settings, run
-from plugstream.studies.experiments.setup import OTHER_INSTRUMENTS, load_pictures, make_problem
-from plugstream.studies.experiments.successors import successor_rows
-from plugstream.studies.experiments.table1 import strengths
+from reproduction.cells import FULL
+from reproduction.paper import AVERAGE, IMAGES, METHODS, OTHER_INSTRUMENTS, load_pictures, make_problem
+from reproduction.runs import Spec, known_settings, run
+from reproduction.tables import Row, beyond_rows, strengths, successor_rows
 
-RESULTS = Path(__file__).parents[3] / "docs" / "results"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 SUCCESSORS = {"successors": "born-2d", "successors-ct": "ct", "successors-mri": "mri"}
 
 
@@ -29,7 +26,7 @@ def stored(name: str) -> dict:
 
 @pytest.fixture(scope="module")
 def house():
-    folder = Path(__file__).parents[4] / "shared" / "data" / "paper-images"
+    folder = Path(__file__).parents[3] / "shared" / "data" / "paper-images"
     if not folder.is_dir():
         pytest.skip(f"the paper's images are not at {folder}")
     return make_problem(load_pictures(folder).only(("house",)))
@@ -68,7 +65,7 @@ def test_known_settings_are_the_stored_ones():
         assert known.sigma == pytest.approx(tuned["sigma"], rel=1e-5)
         (other,) = known_settings(method, ["camera"], 1000).sigma
         assert min(known.sigma) <= other <= max(known.sigma)
-    lines = rows(FULL, ("tnrd-ours", "ridge"))
+    lines = beyond_rows(FULL, ("tnrd-ours", "ridge"))
     assert {line.name for line in lines} == {row["method"] for row in stored("beyond")["rows"]}
     for line in lines:
         known = known_settings(line.name, IMAGES, 1000)
