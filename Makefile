@@ -35,8 +35,11 @@ test: .venv/.dev
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 # GPU kernels on the CPU, thread by thread; and pages in Chromium. Tests that are `slow` too are of test-slow.
-test-emulated test-browser: test-%: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "$* and not slow"
+test-emulated: .venv/.dev
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "emulated and not slow"
+
+test-browser: .venv/.dev
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "browser and not slow"
 
 # The same tests on random examples, and five times as many: what this finds becomes an example of a test.
 test-random: .venv/.dev

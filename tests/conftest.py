@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 wait_for_no_disk()
 
 _SIGNALS, _TOLD = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-if threading.current_thread() is threading.main_thread():
-    signal.set_wakeup_fd(_TOLD, warn_on_full_buffer=False)
-
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 _COMPILED = Path(__file__).parent / "__pycache__" / "all tests"
 
@@ -52,6 +49,11 @@ _COMMON = {
 settings.register_profile("default", derandomize=True, max_examples=effort(12, 25), **_COMMON)
 settings.register_profile("random", max_examples=200, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_configure() -> None:
+    if threading.current_thread() is threading.main_thread():
+        signal.set_wakeup_fd(_TOLD, warn_on_full_buffer=False)
 
 
 def pytest_collection() -> None:
