@@ -29,7 +29,7 @@ SUITE = (
     "tests/solver/test_loop.py",
 )
 TOOLS = ("pytest", "pytest-timeout", "hypothesis")
-NATIVE = "from plugstream._native import kernels; print(kernels().__file__, kernels().levels())"
+NATIVE = "from plugstream._native import kernels; print(kernels().__file__, kernels().built)"
 
 
 def bare_environment(python: Path) -> dict[str, str]:
@@ -82,6 +82,7 @@ def check(python: str, wheel: Path, *, whole: bool) -> None:
         assert "reconstruct" in run(command, "--help", env=bare, cwd=empty)
         where = run(inside, "-c", NATIVE, env=bare, cwd=empty)
         assert str(folder) in where, where
+        assert where.split()[-1] == "all", where
         if not whole:
             return
         run(command, "demo", env=bare, cwd=empty)

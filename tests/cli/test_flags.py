@@ -102,7 +102,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fuzz")
     assert main(["simulate", str(folder / "s.zarr"), *SMALL]) == 0
     run = ["reconstruct", str(folder / "s.zarr"), "--sigma", "0.02", "--batch", "4", "--iterations", "2"]
-    run += ["--report-format", "none"]
+    run += ["--report", "none"]
     assert main([*run, "--out", str(folder / "run")]) == 0
     arrays = {"receivers": ring(5, 0.5), "transmitters": ring(4, 0.5), "data": np.ones((4, 5), dtype=np.complex64)}
     np.savez(folder / "d.npz", **arrays, wavelength=0.03, size=16, width=0.1)

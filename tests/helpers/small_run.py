@@ -20,7 +20,7 @@ from plugstream.solver.verdict import strength
 
 SMALL = ["--size", "24", "--views", "12", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
 RUN = [
-    "--report-format",
+    "--report",
     "none",
     "--sigma",
     "0.02",
@@ -41,10 +41,10 @@ def main(words: list[str]) -> int:
     Runs draw no report unless they are asked to, and ask held-out data about their strength in one step a side, rather
     than six; `solver/verdict` tests what that says.
     """
-    draws = words[0] in ("reconstruct", "demo") and not any(word.startswith("--report-format") for word in words)
+    draws = words[0] in ("reconstruct", "demo") and not any(word.startswith("--report") for word in words)
     quick = effort({"_LEAST": 1, "_USUAL": 1, "_PART": 10**9}, {"_LEAST": strength._LEAST})
     with patch.multiple(strength, **quick):
-        return plugstream_main([words[0], *(["--report-format", "none"] if draws else []), *words[1:]])
+        return plugstream_main([words[0], *(["--report", "none"] if draws else []), *words[1:]])
 
 
 def same_run(one: Path, other: Path) -> None:

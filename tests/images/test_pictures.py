@@ -150,7 +150,7 @@ def test_a_photograph_is_upright_in_a_run(tmp_path):
     photograph[3:7, 8:16] = 200  # near the top
     Image.fromarray(photograph).save(tmp_path / "in.png")
     words = ["demo", "--out", str(tmp_path / "run"), *SMALL, "--picture", str(tmp_path / "in.png"), "--size", "24"]
-    assert main([*words, "--sigma", "0.01", "--iterations", "3", "--report-format", "svg,PDF"]) == 0
+    assert main([*words, "--sigma", "0.01", "--iterations", "3", "--report", "svg,PDF"]) == 0
     with Image.open(tmp_path / "run" / "truth.png") as picture:
         assert np.array_equal(np.asarray(picture) > 100, photograph > 100)
     assert (tmp_path / "run" / "report.svg").read_bytes().startswith(b"<?xml")
@@ -159,7 +159,7 @@ def test_a_photograph_is_upright_in_a_run(tmp_path):
 
 
 def test_an_unknown_report_is_refused(scan, tmp_path, capsys):
-    words = ["reconstruct", str(scan), "--sigma", "0.01", "--out", str(tmp_path / "run"), "--report-format", "docx"]
+    words = ["reconstruct", str(scan), "--sigma", "0.01", "--out", str(tmp_path / "run"), "--report", "docx"]
     assert main(words) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1

@@ -15,7 +15,7 @@ from plugstream.instruments.fpm import FPM
 from plugstream.instruments.fpm_simulation import FPMSimulation
 from plugstream.models.fpm_geometry import Microscope, fitting_size, light_directions, spiral
 
-QUICK = ["--report-format", "none", "--threads", "1"]
+QUICK = ["--report", "none", "--threads", "1"]
 SMALL = [
     "--picture",
     "cells",

@@ -77,7 +77,7 @@ def scan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_finds_them_once_and_keeps_them(scan, tmp_path, capsys, monkeypatch):
     out = tmp_path / "run"
-    words = ["--out", str(out), "--report-format", "none"]
+    words = ["--out", str(out), "--report", "none"]
     assert main(["reconstruct", str(scan), "--iterations", "6", *words]) == 0
     told = capsys.readouterr().err
     found = resolve(out / "settings.toml")
@@ -100,7 +100,7 @@ def test_a_run_finds_them_once_and_keeps_them(scan, tmp_path, capsys, monkeypatc
 
 def test_it_may_be_given_or_left_out(scan, tmp_path, capsys):
     np.save(tmp_path / "mine.npy", np.eye(80) + np.eye(80, k=3))
-    words = ["--iterations", "2", "--report-format", "none", "--sigma", "0.01"]
+    words = ["--iterations", "2", "--report", "none", "--sigma", "0.01"]
     for number, given in enumerate(("none", "hull", str(tmp_path / "mine.npy"))):
         out = tmp_path / f"run-{number}"
         assert main(["reconstruct", str(scan), "--support", given, "--high", "none", "--out", str(out), *words]) == 0
@@ -144,7 +144,7 @@ def test_segments_of_the_challenge_with_nothing_set(name, tmp_path):
     """
     path, out = tmp_path / "s.zarr", tmp_path / "run"
     assert main(["import", "ct", str(DATA / f"htc2022_{name}_limited.mat"), str(path)]) == 0
-    assert main(["reconstruct", str(path), "--out", str(out), "--report-format", "none"]) == 0
+    assert main(["reconstruct", str(path), "--out", str(out), "--report", "none"]) == 0
     image = np.load(out / "result.npy")[24:-24, 24:-24]
     truth = loadmat(DATA / f"htc2022_{name}_recon_fbp_seg.mat")["reconFullFbpSeg"].astype(bool)[::-1]
     score = float(np.corrcoef((image > otsu(image)).ravel(), truth.ravel())[0, 1])

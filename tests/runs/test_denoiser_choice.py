@@ -22,7 +22,7 @@ from plugstream.runs.replay import replay
 from plugstream.runs.search import heat_margin, make_race
 from small_run import SMALL, main
 
-SHORT = ["--batch", "4", "--threads", "1", "--iterations", "102", "--search", "96", "--report-format", "none"]
+SHORT = ["--batch", "4", "--threads", "1", "--iterations", "102", "--search", "96", "--report", "none"]
 RUN = ["--denoiser", "bm3d", "--rivals", "tnrd,ridge", "--every", "6", "--checkpoint", "100", *SHORT]
 
 

@@ -349,7 +349,13 @@ def _load(kind: str) -> dict[str, str]:
     for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda module: module.name):
         if not module.name.startswith("_"):
             importlib.import_module(f"{package.__name__}.{module.name}")
-    return {point.name: wrong for point in entry_points(group=KINDS[kind].group) if (wrong := _load_point(point))}
+    points = _entry_points().select(group=KINDS[kind].group)
+    return {point.name: wrong for point in points if (wrong := _load_point(point))}
+
+
+@cache  # of all kinds: to read those of every package takes long
+def _entry_points() -> Any:
+    return entry_points()
 
 
 def _load_point(point: EntryPoint) -> str:

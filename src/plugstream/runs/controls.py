@@ -13,13 +13,13 @@ from plugstream.base.quantities import TO_GO, Quantity
 from plugstream.runs.callbacks import Callback
 from plugstream.runs.commands import Command, Requests
 from plugstream.runs.context import RunContext
-from plugstream.runs.events import Note, Views
+from plugstream.runs.events import Forecast, Note, Views
 from plugstream.runs.stages import restrict_views
 from plugstream.runs.steering import check_command
 from plugstream.settings import Settings
 from plugstream.solver.monitors import HeldOutMisfit
 from plugstream.solver.result import Progress, Snapshot, Stop, Turn
-from plugstream.solver.verdict import Trace, estimate_arrival, has_settled
+from plugstream.solver.verdict import Trace, estimate_arrival, forecast_end, has_settled, probe_length
 
 # Seconds between two words of rank 0 to the others while the run is paused, so that they do not take it for dead.
 _WORD = 1.0
@@ -181,6 +181,57 @@ class RunControls(Callback):
                 heard.append(command)
             self._heard.append(path)
         return tuple(heard)
+
+
+class Forecasts(Callback):
+    """Says in the log where the run will end, whenever something was measured and that has changed."""
+
+    def __init__(self, run: RunContext) -> None:
+        self.run = run
+        self._last: Forecast | None = None
+
+    def after_step(self, progress: Progress[State]) -> None:
+        if not progress.measured:
+            return
+        now, last, k = self._forecast(progress), self._last, progress.state.k
+        if last is None or now.at_most != last.at_most or _differs(now.end, last.end, k):
+            self._last = now
+            self.run.log.add(now)
+
+    def _forecast(self, progress: Progress[State]) -> Forecast:
+        settings, search, k = self.run.settings, self.run.search, progress.state.k
+        end, at_most = self._last_step(progress)
+        if end is not None and search is None and not settings.scan.follow:  # then held-out data are asked about sigma
+            end += probe_length(end, held_out=settings.monitor.hold_out is not None)
+        if end is not None and self.run.error_map is not None:
+            end += self.run.error_map.halves * self.run.error_map.steps
+        return Forecast(k, end, at_most)
+
+    def _last_step(self, progress: Progress[State]) -> tuple[int | None, bool]:
+        """At which step the run ends, None where that cannot be said, and whether that is but a limit."""
+        settings, population, search, stages = self.run.settings, self.run.population, self.run.search, self.run.stages
+        a, most = settings.algorithm, settings.algorithm.iterations
+        if population is not None and population.follow:
+            if population.ended_at is None:
+                return None, True
+            most += population.ended_at
+        if search is not None:
+            most = search.last
+            if search.running:
+                return most, True
+        others = a.settled is not None or a.distance_limit is not None
+        if a.arrive is None:
+            return most, others
+        later = stages is not None and stages.to_come  # before which nobody asks whether the image has arrived
+        near = a.fall is not None  # after the search: six of six such runs ended at their first look
+        trace, every = progress.snapshot().trace, settings.monitor.every
+        end = None if later else forecast_end(trace, most, a.arrive, every, near=near)
+        return (most, True) if end is None else (end, others)
+
+
+def _differs(end: int | None, before: int | None, step: int) -> bool:
+    """Whether the end of a run is another than was said, by more than a twentieth of the steps ahead."""
+    return end != before and (end is None or before is None or 20 * abs(end - before) > before - step)
 
 
 def reason_to_end(trace: Trace, limit: float) -> Stop | None:

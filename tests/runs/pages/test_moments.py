@@ -206,7 +206,7 @@ def test_the_page_shows_one_moment_and_what_was_asked_for_at_once(scan, tmp_path
         "--out",
         str(folder),
         *RUN,
-        "--report-format",
+        "--report",
     ]
     words += ["png,html", "--iterations", "1000000", "--every", "1", "--checkpoint", "1000"]
     with (

@@ -299,7 +299,7 @@ def test_all_three_answers_make_a_result_one_to_trust():
 
 # At the command line.
 
-RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--report-format", "svg"]
+RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--report", "svg"]
 
 
 def stop_of(folder: Path) -> events.Stop:
@@ -337,7 +337,7 @@ def test_the_terminal_the_report_and_the_log_tell_the_verdict(scan, tmp_path, ca
         assert question in words_of(out)
     draw_no_more(out)
     assert main(["resume", str(out), "--iterations", "12"]) == 0
-    longer, words = tmp_path / "longer", [*RUN, "--iterations", "12", "--every", "1", "--report-format", "none"]
+    longer, words = tmp_path / "longer", [*RUN, "--iterations", "12", "--every", "1", "--report", "none"]
     assert main(["reconstruct", str(scan), "--out", str(longer), *words]) == 0
     same = ("verdict", "trusted", "explanation", "step", "answers")
     assert [getattr(stop_of(out), name) for name in same] == [getattr(stop_of(longer), name) for name in same]
@@ -384,7 +384,7 @@ def test_a_stuck_run_says_so_everywhere_and_has_status_3(scan, tmp_path, capsys,
 def test_a_run_of_three_steps_says_that_nothing_is_known(scan, tmp_path, capsys):
     out = tmp_path / "run"
     words = ["reconstruct", str(scan), "--out", str(out), *RUN, "--iterations", "3", "--set", "monitor.distance=false"]
-    words += ["--report-format", "none"]
+    words += ["--report", "none"]
     assert main(words) == 0
     assert "has the image arrived? not measured" in capsys.readouterr().err
 

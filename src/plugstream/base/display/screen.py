@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
 from typing import Any, Protocol
 
-from plugstream.base.display.frame import Clock, Frame, Line, Part, duration, frame_text
+from plugstream.base.display.frame import Clock, Frame, Line, Part, duration, frame_text, left_text
 from plugstream.base.display.notebook import NotebookRegion, in_notebook
 from plugstream.base.display.region import TerminalRegion, wrap_for
 from plugstream.base.display.steps import Steps
@@ -247,8 +247,9 @@ class Display:
 
     def _show_plain(self, now: float) -> None:
         around = "".join(f"{_count(work)}, " for work in self._around)
-        left = self._clock.left(*self._work[1:])
-        more = "" if left is None else f", {duration(left)} left"
+        view = self._view if self._takes_steps() else None  # which knows when its steps will end
+        left = view.left() if isinstance(view, Steps) else left_text(self._clock.left(*self._work[1:]))
+        more = f", {left}" if left else ""
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(f"{around}{_count(self._work)}, {now - self._begun:.0f} s{more}\n")
             self._stream.flush()
@@ -260,8 +261,12 @@ class Display:
         names = ("what", "done", "total")
         content: dict[str, Any] = {"event": "progress", "at": round(time.time(), 3)}
         content |= dict(zip(names, self._work, strict=True)) | {"seconds": round(now - self._begun, 1)}
-        rate, left = self._clock.rate, self._clock.left(*self._work[1:])
+        view = self._view if self._takes_steps() else None
+        steps = view if isinstance(view, Steps) else None
+        rate = self._clock.rate
+        left = self._clock.left(*self._work[1:]) if steps is None else steps.seconds_left()
         content |= {"rate": None if rate is None else round(rate, 4), "left": None if left is None else round(left, 1)}
+        content["at_most"] = steps is not None and steps.at_most
         self.event({**content, "within": [dict(zip(names, work, strict=True)) for work in self._around]})
 
     def _frame(self, now: float) -> Frame:
@@ -288,8 +293,8 @@ def _has_rich() -> bool:
 
 
 def _time_left(clock: Clock, done: int, total: int) -> list[Part]:
-    left = clock.left(done, total)
-    return [] if left is None else [Part(f"{duration(left)} left", style="cyan")]
+    left = left_text(clock.left(done, total))
+    return [Part(left, style="cyan")] if left else []
 
 
 def _title(what: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from plugstream.base.display.frame import seconds_left
 from plugstream.base.errors import InputError
 from plugstream.base.quantities import sort_quantities
 from plugstream.base.text import printable
@@ -45,7 +46,7 @@ def run_content(
         name, folder, title: what the run is called and does. state: "running", "paused", "ended" or "killed".
         doing: "starting", "pausing", "going on", "stopping" or "writing results", else None.
         step; iterations, how many there will be, None while a scan is followed; seconds of the run; speed in steps a
-        second and left, the seconds that are left, None where they are not known.
+        second and left, the seconds that are left, None where they are not known; at_most, whether it may be far less.
         began, heard: when the last process began, and when it last wrote anything, in seconds since the epoch.
         quantities: those to show, the most important first, each as `Quantity.content()` and its label.
         measured: {"step": [...], "time": [...], "values": {name: [...]}}, thinned to `most` measurements.
@@ -89,7 +90,8 @@ def run_content(
         "iterations": total,
         "seconds": _seconds(history, measured, step),
         "speed": speed,
-        "left": None if total is None or not speed or state != "running" else max(0, total - step) / speed,
+        "left": None if not speed or state != "running" else _seconds_left(history, step, speed),
+        "at_most": history.forecast is not None and history.forecast.at_most,
         "began": None if start is None else start.at,
         "heard": history.last_at,
         "quantities": _quantities(history),
@@ -189,6 +191,14 @@ def _speed(history: History, *, running: bool) -> float | None:
         return history.heartbeat.rate
     last = history.stop or (history.measured[-1] if history.measured else None)
     return last.step / last.time if last is not None and last.time > 0 and last.step > 0 else None
+
+
+def _seconds_left(history: History, step: int, speed: float) -> float | None:
+    forecast, start = history.forecast, history.start
+    if forecast is None or forecast.end is None or start is None or history.last_at is None:
+        return None
+    limit = start.settings.get("algorithm", {}).get("time_limit")
+    return seconds_left(step, forecast.end, speed, None if limit is None else limit - (history.last_at - start.at))
 
 
 def _seconds(history: History, measured: Sequence[Measurement], step: int) -> float | None:

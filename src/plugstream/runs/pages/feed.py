@@ -86,7 +86,19 @@ class RunFeed:
     def summary(self) -> dict[str, Any]:
         """What a list of runs says of it."""
         content = self.content()
-        names = ("state", "doing", "step", "iterations", "seconds", "speed", "left", "title", "began", "stop")
+        names = (
+            "state",
+            "doing",
+            "step",
+            "iterations",
+            "seconds",
+            "speed",
+            "left",
+            "at_most",
+            "title",
+            "began",
+            "stop",
+        )
         thumbnail = next((content["stamps"][role] for role in content["roles"]), None)
         return {name: content[name] for name in names} | {"values": _last_values(content), "thumbnail": thumbnail}
 

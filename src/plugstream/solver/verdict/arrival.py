@@ -58,6 +58,12 @@ class Arrival:
         longest = _DOUBT * max(self.drift, self.lull)
         return self.to_go <= limit and math.hypot(longest, math.sqrt(2) * self.hover) <= 2 * limit
 
+    def excess(self, limit: float) -> float:
+        """How many times too far it has to go: at 1 a run with this limit ends. Of one that hovers drift counts."""
+        if math.sqrt(2) * self.hover > limit:
+            return self.drift / limit
+        return max(self.to_go, math.hypot(_DOUBT * max(self.drift, self.lull), math.sqrt(2) * self.hover) / 2) / limit
+
     @property
     def hovers(self) -> bool:
         """Whether most of the rest is due to the views of single steps."""
@@ -92,8 +98,45 @@ def estimate_arrival(trace: Trace) -> list[Arrival]:
 
     Arguments: trace, of images (..., *image_shape). Returns a list with an entry for each image.
     """
-    if trace.phase is None or not trace.steps or trace.steps[-1] < max(FEWEST, _AGE * trace.first):
-        return []
+    return [] if trace.phase is None or not trace.steps or trace.steps[-1] < _first_look(trace) else _estimates(trace)
+
+
+def _first_look(trace: Trace) -> float:
+    """After how many steps of a problem something can be said."""
+    return max(FEWEST, _AGE * trace.first)
+
+
+def forecast_end(trace: Trace, most: int, limit: float, every: int, *, near: bool = False) -> int | None:
+    r"""The step at which a run ends that ends on arrival, None where nothing can be said of that yet.
+
+    The excess e, by which images have too far to go, is taken to fall on as it did from half of the steps to all k:
+
+        K = k e(k)^(1 / p),    p = log2(e(k / 2) / e(k)).
+
+    Condition: it falls. The slower it falls, the more an image that converges exponentially is before its time.
+
+    Arguments: trace, of the steps so far; most steps of the run; limit, the part of the image that ten times as many
+    steps may change in the end; every, steps between two looks at that; near, whether the problem began close to its
+    end, so that the first look is expected to be the last.
+    """
+    if near and not estimate_arrival(trace):
+        return min(most, math.ceil((trace.first + _first_look(trace)) / every) * every)
+    half = trace.until(trace.steps[-1] // 2) if estimate_arrival(trace) else Trace()
+    if not half.steps or half.steps[-1] < FEWEST:
+        return None
+    now, before = (max(one.excess(limit) for one in _estimates(part)) for part in (trace, half))
+    if not 0 < now < before < math.inf:
+        return None
+    power = math.log(before / now) / math.log(trace.steps[-1] / half.steps[-1])
+    last = trace.first + trace.steps[-1]
+    if math.log(max(1.0, now)) > power * math.log(1 + most):  # which also keeps the power of a large number finite
+        return most
+    end = trace.first + trace.steps[-1] * math.exp(math.log(now) / power)
+    return min(most, max(last + every, math.ceil(end / every) * every))
+
+
+def _estimates(trace: Trace) -> list[Arrival]:
+    """As `estimate_arrival`, whatever the number of steps."""
     steps = np.array(trace.steps)
     ahead = (_TENFOLD * (trace.first + steps[-1]) - trace.first) / steps[-1]
     return [_estimate(steps, _aligned(sums), ahead) for sums in trace.values()]

@@ -126,7 +126,7 @@ def probe_strength(algorithm: Any, state: Any, *, steps: int, seed: int = 0, hel
     _, sigma = algorithm.parameters(state.k + 1, state)
     if not sigma > 0:
         return Answer("not asked", None, "there is no denoising whose strength could be chosen")
-    m = max(_LEAST, min(steps // _SHORT, max(_USUAL, steps // _PART)))
+    m, first = _count(steps), 0 if held_out is not None else _count(steps) // 2
     reduced, judge, judges = _split(algorithm, seed, held_out)
     if len(judges) == 0:
         return Answer("not asked", None, "there is too little data to hold any out")
@@ -135,7 +135,7 @@ def probe_strength(algorithm: Any, state: Any, *, steps: int, seed: int = 0, hel
     sampler = drawable(sampler, state.k, reduced.fidelity.available)
     reduced = replace(reduced, sigma=sigma, lam=None, sampler=sampler)
     own = None if held_out is not None else float(judge.values(state.image, judges).double().mean())
-    counter, total = itertools.count(1), 3 * m + m // 2
+    counter, total = itertools.count(1), probe_length(steps, held_out=held_out is not None)
 
     def advance(factor: float, start: Any, count: int) -> Any:
         side = replace(reduced, sigma=sigma * factor)
@@ -144,7 +144,7 @@ def probe_strength(algorithm: Any, state: Any, *, steps: int, seed: int = 0, hel
             report("checking sigma on held-out data", next(counter), total)
         return start
 
-    trunk = advance(1.0, reduced.renew(state), 0 if held_out is not None else m // 2)
+    trunk = advance(1.0, reduced.renew(state), first)
     misfits = []
     for factor in (1.0, 1 / _FACTOR, _FACTOR):
         values = judge.values(advance(factor, trunk, m).image, judges).double()
@@ -154,6 +154,17 @@ def probe_strength(algorithm: Any, state: Any, *, steps: int, seed: int = 0, hel
         return Answer("not asked", None, "the misfit on held-out data is not finite")
     errors = (_standard_error(misfits[1] - misfits[0]), _standard_error(misfits[2] - misfits[0]))
     return StrengthProbe(sigma, present, weaker, stronger, errors, own).answer()
+
+
+def probe_length(steps: int, *, held_out: bool = False) -> int:
+    """How many steps `probe_strength` takes after a run of so many; held_out, whether views were held out from it."""
+    m = _count(steps)
+    return 3 * m + (0 if held_out else m // 2)
+
+
+def _count(steps: int) -> int:
+    """m of `probe_strength`."""
+    return max(_LEAST, min(steps // _SHORT, max(_USUAL, steps // _PART)))
 
 
 def _split(algorithm: Any, seed: int, held_out: Tensor | None) -> tuple[Any, Any, Tensor]:
