@@ -30,7 +30,7 @@ from plugstream.scans.store import StoredScan
 HELPERS = Path(__file__).with_name("helpers")
 TOY = f"{HELPERS / 'toy_holograph.py'}:ToyHolograph"
 NEIGHBOURS = f"{HELPERS / 'toy_denoiser.py'}:build"
-VIEWS, STEPS = 40, 150
+VIEWS, STEPS = 40, 100
 RUN = ["--instrument", TOY, "--denoiser", NEIGHBOURS, "--reach", "1", "--sigma", "0.01", "--batch", "8"]
 PLAIN = [*RUN, "--threads", "1", "--every", "50"]  # for algorithms without momentum
 RUN = [*PLAIN, "--momentum", "bounded"]

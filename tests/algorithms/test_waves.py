@@ -100,7 +100,7 @@ def test_its_fixed_points_are_those_of_a_gradient_step_and_the_denoiser(loss):
     algorithm = InexactADMM(d, FromFunction(toward_mean), sigma=1.0, step_size=0.1, sampler=All())
     state = algorithm.init(truth)
     start = float(algorithm.residual(state))
-    for _ in range(400):
+    for _ in range(250):
         state = algorithm.step(state)
     assert float(algorithm.residual(state)) < 1e-8 * start
 

@@ -92,6 +92,7 @@ CUTS = (
     "reproduction.paper.make_problem",
     "plugstream.scans.receive.Receiver.run",
     "plugstream.runs.pages.listening.serve_runs",
+    "plugstream.runs.movie._Scene.draw",
 )
 
 

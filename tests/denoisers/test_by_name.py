@@ -114,11 +114,11 @@ everyone = pytest.mark.parametrize("settings", NAMES, indirect=True)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_keeps_batch_axes_dtype_and_device(settings: DenoiserSettings, dtype: torch.dtype) -> None:
     denoiser = build_denoiser(settings)
-    z = samples(denoiser, 2, 3, 20, 18).to(dtype)
+    z = samples(denoiser, 2, 2, 20, 18).to(dtype)
     out = denoiser(z, 0.1)
     assert (out.shape, out.dtype, out.device) == (z.shape, dtype, z.device)
     assert bool(out.isfinite().all())
-    torch.testing.assert_close(denoiser(z[1, 2], 0.1), out[1, 2], atol=1e-5, rtol=0)
+    torch.testing.assert_close(denoiser(z[1, 1], 0.1), out[1, 1], atol=1e-5, rtol=0)
 
 
 @everyone
@@ -274,15 +274,6 @@ def test_the_command_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
 def test_reading_settings_imports_no_torch() -> None:
     code = "import sys; from plugstream.settings import resolve; resolve(); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
-
-
-def test_on_the_cpu_none_needs_triton() -> None:
-    code = (
-        "import sys; sys.modules['triton'] = None; import torch; from plugstream import BM3D, NLM, TNRD, TV;"
-        "print([len(make()(torch.ones(9, 9), 0.1)) for make in (BM3D, NLM, TNRD, TV)])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout == "[9, 9, 9, 9]\n", done.stderr
 
 
 def test_the_commands_take_a_network_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

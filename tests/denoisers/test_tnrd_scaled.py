@@ -13,7 +13,7 @@ from plugstream import TNRD, InputError
 from plugstream.denoisers.tnrd import ReactionDiffusion, native, triton_form
 from plugstream.denoisers.tnrd.tables import CENTRES
 from tnrd_models import picture, random_model, written_out
-from triton_interpreter import DEVICE, interpret, needs_triton
+from triton_interpreter import DEVICE, emulated, interpret
 
 
 def write(path, raw, stretch, precision=None, means=None):
@@ -65,7 +65,7 @@ def check_triton():
 
 
 @pytest.mark.slow
-@needs_triton
+@emulated
 def test_the_triton_form_too():
     script = f"import sys, json; sys.path.insert(0, {str(__file__.rsplit('/', 1)[0])!r})\n"
     script += "import test_tnrd_scaled as test\nprint(json.dumps(test.check_triton()))"

@@ -12,7 +12,7 @@ from plugstream import TNRD
 from plugstream.denoisers.tnrd import triton_form
 from plugstream.denoisers.tnrd.influence import _Bumps, _FusedBumps
 from tnrd_models import picture, random_model
-from triton_interpreter import DEVICE, interpret, needs_triton
+from triton_interpreter import DEVICE, emulated, interpret, needs_triton
 
 
 def check_images() -> dict[str, float]:
@@ -55,7 +55,7 @@ def check_influence() -> dict[str, float]:
 
 
 @thorough
-@needs_triton
+@emulated
 def test_the_kernels_are_the_torch_form_in_the_interpreter() -> None:
     images, influence = json.loads(interpret(__file__))
     assert len(images) == effort(2, 4)

@@ -19,7 +19,7 @@ from plugstream.denoisers.support import Within, with_support
 from plugstream.denoisers.tv import TV, _advance
 from plugstream.denoisers.tv_problem import Problem, State
 from plugstream.denoisers.wrap import Damping, FromFunction
-from triton_interpreter import interpret, needs_triton
+from triton_interpreter import emulated, interpret
 
 EXACT = {"tol": 1e-8, "max_iterations": 200_000, "check": 50}
 FORMS = [False, pytest.param(True, marks=pytest.mark.skipif(_native.load() is None, reason="no native extension"))]
@@ -189,7 +189,7 @@ print("agree")
 """
 
 
-@needs_triton
+@emulated
 def test_the_triton_form_has_bounds_of_every_pixel():
     assert interpret("-c", INTERPRETED) == "agree\n"
 

@@ -19,6 +19,11 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def emulated(test: Any) -> Any:
+    """Marks a test whose kernels the interpreter runs."""
+    return pytest.mark.emulated(needs_triton(test))
+
+
 def interpret(*arguments: str) -> str:
     """What Python prints when called so, with the kernels run by the interpreter.
 

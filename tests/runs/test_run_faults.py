@@ -323,7 +323,7 @@ def test_any_bit_of_a_header_may_flip(whole, tmp_path):
     length = 8 + int.from_bytes(content[:8], "little")
     about = json.loads(json.loads(content[8:length])["__metadata__"]["about"])
     true = loaded(tmp_path, about)
-    for at in range(0, length, effort(7, 1)):
+    for at in range(0, length, effort(15, 1)):
         flipped = bytearray(content)
         flipped[at] ^= 1 << at % 8
         (tmp_path / source.name).write_bytes(flipped)

@@ -209,7 +209,7 @@ def test_nothing_of_a_block_is_in_memory_when_the_next_begins(
 
 
 @pytest.mark.parametrize("how", [pytest.param("Ctrl-C", marks=pytest.mark.slow), "stop"])
-@pytest.mark.usefixtures("cut")
+@pytest.mark.usefixtures("cut", "own_ctrl_c")
 def test_stopped_in_a_block_it_goes_on_there(
     scan: Path, at_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from effort import effort, thorough
-from triton_interpreter import interpret, needs_triton
+from triton_interpreter import emulated, interpret
 
 INTERPRETED = """
 import torch
@@ -37,6 +37,6 @@ CASES = effort("((3, (2, 3)),)", "((9, (9, 13)), (9, (8, 20)), (7, (9, 6)), (5, 
 
 
 @thorough
-@needs_triton
+@emulated
 def test_the_kernels_are_the_torch_form_in_the_interpreter():
     assert interpret("-c", INTERPRETED.replace("CASES", CASES)) == "agree\n"

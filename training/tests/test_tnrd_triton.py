@@ -11,7 +11,7 @@ from effort import effort
 from plugstream.denoisers.tnrd.model import diffuse
 from tnrd_models import picture, random_model
 from training import tnrd_triton
-from triton_interpreter import DEVICE, interpret, needs_triton
+from triton_interpreter import DEVICE, emulated, interpret, needs_triton
 
 
 def check_stage() -> dict[str, float]:
@@ -38,7 +38,7 @@ def check_stage() -> dict[str, float]:
 
 
 @pytest.mark.slow
-@needs_triton
+@emulated
 def test_the_kernels_are_the_torch_form_in_the_interpreter() -> None:
     stage = json.loads(interpret(__file__))
     assert max(stage.values()) <= 4e-4, stage  # of rough influence functions, in cubics

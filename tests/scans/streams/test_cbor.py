@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from effort import effort, thorough
 from eiger import compress, typed
 from plugstream.base.errors import InputError
 from plugstream.scans.streams.cbor import Tag, as_array, decode
@@ -30,7 +31,8 @@ def plain(item):
     return bytes(item) if isinstance(item, memoryview) else item
 
 
-@settings(max_examples=30, deadline=None)
+@thorough
+@settings(max_examples=effort(12, 30), deadline=None)
 @given(ITEMS)
 def test_items_are_those_of_cbor2(item):
     assert plain(decode(memoryview(cbor2.dumps(item)))) == item
