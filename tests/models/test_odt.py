@@ -65,8 +65,8 @@ def slow_field(volume, voxels, optics, pose, sizes):
 )
 def test_it_is_the_sum_over_voxels_and_its_adjoint_the_transpose(poses, spacing):
     rng = np.random.default_rng(1)
-    optics = Optics((7, 10), PIXEL, WAVE, MEDIUM, 1.1, distance=0.6e-6)
-    voxels = Voxels((5, 6, 7), spacing)
+    optics = Optics((5, 6), PIXEL, WAVE, MEDIUM, 1.1, distance=0.6e-6)
+    voxels = Voxels((3, 4, 5), spacing)
     volume = rng.standard_normal(voxels.shape)
     for absorbing in (False, True):
         model = ODTModel(poses, optics, voxels, absorbing=absorbing, eps=1e-9, dtype=F64)
