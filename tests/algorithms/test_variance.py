@@ -145,7 +145,7 @@ def test_with_a_prox_they_reach_the_minimiser_that_all_views_reach(strongly_conv
     online = ProximalGradient(
         strongly_convex, SoftThreshold(), lam=0.3, step_size="1/3L", sampler=Uniform(2, 4), gradient=gradient
     )
-    assert torch.allclose(run(online, effort(500, 1500)).image, batch, atol=1e-9)
+    assert torch.allclose(run(online, effort(400, 1500)).image, batch, atol=1e-9)
 
 
 def test_svrg_takes_any_fidelity_and_saga_says_that_it_does_not(strongly_convex):
@@ -225,7 +225,7 @@ def test_images_of_a_batch_do_not_meet(gradient, restart):
             gradient=gradient,
             restart=restart,
         )
-        return run(algorithm, 30)
+        return run(algorithm, 12)
 
     together = last(y)
     for b in range(3):

@@ -143,7 +143,8 @@ def test_every_function_agrees_with_a_loop_over_images(name: str, axes: tuple[tu
     ],
     ids=["plain", "saga", "svrg", "restart", "admm", "hqs"],
 )
-@pytest.mark.parametrize("name", ["matrix", "function"])
+@thorough
+@pytest.mark.parametrize("name", effort(["function"], ["matrix", "function"]))
 def test_one_start_for_the_data_of_several_images(name: str, make: Callable[[LeastSquares], Algorithm]) -> None:
     """Each image becomes what it becomes alone, and all that is measured has one value for each from the start."""
     model = MODELS[name]()
