@@ -372,7 +372,7 @@ def test_what_ships_is_firmly_nonexpansive_between_any_two_images(profile, seed,
 def test_what_ships_denoises_a_photograph_better_than_tv_at_its_best(sigma, gain):
     from plugstream import TV
 
-    x = picture(72)
+    x = picture(96)
     z = noisy(x, sigma).float()
 
     def psnr(y: torch.Tensor) -> float:

@@ -16,7 +16,6 @@ from plugstream.denoisers.tnrd.tables import CENTRES
 from tnrd_models import picture, random_model, written_out
 from triton_interpreter import DEVICE, emulated, interpret
 
-
 PAIRS = [(size, stretch) for size in (5, 7) for stretch in (1.0, 1.25, 0.4)]
 
 

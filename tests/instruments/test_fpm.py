@@ -61,9 +61,9 @@ def test_who_says_that_nothing_is_refined_is_not_asked_for_what_was_advised(tmp_
         MemoryScan(known.read(), replace(known.instrument, calibrated=False), columns=dict(known.columns)), "s.zarr"
     )
     capsys.readouterr()
-    assert main(["reconstruct", "s.zarr", "--search", "20", "--iterations", "40", "--out", "no", *QUICK]) == 2
+    assert main(["reconstruct", "s.zarr", "--search", "20", "--iterations", "22", "--out", "no", *QUICK]) == 2
     assert "use --refine none, or use --search none" in capsys.readouterr().err
-    search = ["--search", "20", "--refine", "none", "--iterations", "40"]
+    search = ["--search", "20", "--refine", "none", "--iterations", "22"]
     assert main(["reconstruct", "s.zarr", *search, "--out", "run", *QUICK]) == 0
     assert "search for it" in capsys.readouterr().err
     assert not list((tmp_path / "run").glob("refined-*"))

@@ -101,9 +101,7 @@ def test_volumes_and_rays_of_all_widths(name: str, pixel: float) -> None:
 
 # As fine and as wide as windows of registers reach, and a little more; wide images; a source at the image's side.
 @thorough
-@pytest.mark.parametrize(
-    ("name", "pixel"), some_of(list(FLAT), [0.2, 0.45, 0.6, 0.64, 0.8, 1.0, 1.4, 1.8, 2.0, 2.5])
-)
+@pytest.mark.parametrize(("name", "pixel"), some_of(list(FLAT), [0.2, 0.45, 0.6, 0.64, 0.8, 1.0, 1.4, 1.8, 2.0, 2.5]))
 def test_rays_of_all_widths(name: str, pixel: float) -> None:
     check(FLAT[name](pixel, round(60 / pixel)).select([0, 1, 8, 11]), Voxels((31, 44), 1.0))
 

@@ -151,9 +151,7 @@ def test_the_gradient_is_that_of_differences():
 
 
 # A box that is as good as the grid, and one that is not.
-@pytest.mark.parametrize(
-    ("kind", "empty"), [("transmitters", 1), ("plane_waves", 3), ("fields", 3), ("far_field", 1)]
-)
+@pytest.mark.parametrize(("kind", "empty"), [("transmitters", 1), ("plane_waves", 3), ("fields", 3), ("far_field", 1)])
 def test_the_derivative_and_its_adjoint(kind, empty):
     geometry = _geometry(kind, masked=True)
     model = ScatteringModel(geometry, dtype=F64, tolerance=1e-12)

@@ -85,7 +85,7 @@ def test_a_very_short_step_is_still_falling_and_not_diverged(problem):
 @pytest.mark.parametrize("seed", effort([0], [0, 1, 2]))
 def test_small_batches_hover(problem, momentum, seed):
     algorithm = ProximalGradient(problem, TV(), lam=1.0, sampler=Uniform(2, seed), momentum=momentum)
-    verdict = outcome(algorithm, effort(250, 400))
+    verdict = outcome(algorithm, effort(160, 400))
     assert verdict.outcome is Outcome.HOVERING
     assert not verdict.trusted
     assert "noise floor of the batches" in verdict.text
@@ -157,8 +157,8 @@ def test_a_run_that_leaves_a_start_of_distance_zero_is_not_stuck():
     """sigma falls from where it gives zero: the distance is 0, rises, and falls; it is then relative to its largest."""
     model = MatrixModel([np.diag(np.linspace(0.5, 1.0, 9))], (3, 3))
     fidelity = LeastSquares(model, torch.linspace(-1, 1, 9, dtype=F64)[None])
-    algorithm = ProximalGradient(fidelity, SoftThreshold(), sigma=Geometric(10.0, 1e-2, 40))
-    result = solve(algorithm, iterations=400, monitors=[Distance()], every=4)
+    algorithm = ProximalGradient(fidelity, SoftThreshold(), sigma=Geometric(10.0, 1e-2, 20))
+    result = solve(algorithm, iterations=200, monitors=[Distance()], every=2)
     relative, distance = (result.history[name].value for name in ("relative_distance", "distance"))
     assert distance[0] == 0
     assert np.isfinite(relative).all()
