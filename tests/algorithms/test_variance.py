@@ -139,7 +139,7 @@ def test_variance_reduction_converges_linearly_where_plain_stalls(strongly_conve
 @pytest.mark.parametrize("gradient", ["saga", "svrg"])
 def test_with_a_prox_they_reach_the_minimiser_that_all_views_reach(strongly_convex, gradient):
     batch = run(
-        ProximalGradient(strongly_convex, SoftThreshold(), lam=0.3, momentum="nesterov"), effort(400, 1000)
+        ProximalGradient(strongly_convex, SoftThreshold(), lam=0.3, momentum="nesterov"), effort(200, 1000)
     ).image
     assert 0 < int((batch == 0).sum()) < batch.numel()
     online = ProximalGradient(
@@ -246,7 +246,7 @@ def test_images_of_a_batch_do_not_meet(gradient, restart):
 def test_restarts_make_acceleration_linear_on_an_ill_conditioned_problem(restart, momentum):
     rng = np.random.default_rng(0)
     q, _ = np.linalg.qr(rng.standard_normal((20, 20)))
-    smallest, steps = effort((0.05, 700), (0.02, 3000))
+    smallest, steps = effort((0.1, 350), (0.02, 3000))
     model = MatrixModel([q * np.geomspace(1, smallest, 20)], (4, 5))
     fidelity = LeastSquares(model, torch.from_numpy(rng.standard_normal((1, 20))), lipschitz_tol=1e-6)
     want = solution(fidelity)
