@@ -18,20 +18,13 @@ from plugstream import (
     SoftThreshold,
     Uniform,
 )
-from problems import dense
+from problems import dense, run
 
 
 @pytest.fixture
 def exact(regression):
     """The same problem with a prox to machine precision."""
     return LeastSquares(regression.model, regression.data(), prox_tol=1e-14)
-
-
-def run(algorithm, steps, state=None):
-    state = algorithm.init() if state is None else state
-    for _ in range(steps):
-        state = algorithm.step(state)
-    return state
 
 
 def prox(a, y, v, gamma, weights):

@@ -29,14 +29,7 @@ from plugstream.models.kspace import centered_voxels
 from plugstream.models.mri import MRIModel
 from plugstream.models.scattering import ScatteringModel
 from plugstream.models.trajectories import radial_spokes
-from problems import dense
-
-
-def run(algorithm, steps, state=None):
-    state = algorithm.init() if state is None else state
-    for _ in range(steps):
-        state = algorithm.step(state)
-    return state
+from problems import dense, run
 
 
 def test_the_formula(regression):

@@ -8,13 +8,7 @@ import torch
 
 from plugstream import SVRG, FromFunction, InputError, ProximalGradient, ProxSkip, SoftThreshold, Uniform
 from plugstream.base.draws import Stream, coin
-
-
-def run(algorithm, steps, state=None):
-    state = algorithm.init() if state is None else state
-    for _ in range(steps):
-        state = algorithm.step(state)
-    return state
+from problems import run
 
 
 def test_the_formula(regression):

@@ -30,7 +30,7 @@ from plugstream import (
 from plugstream.algorithms.sampling import Batch
 from plugstream.algorithms.variance import Memory
 from plugstream.base.draws import coin
-from problems import dense
+from problems import dense, run
 
 F64 = torch.float64
 
@@ -46,13 +46,6 @@ def strongly_convex() -> LeastSquares:
 def solution(fidelity: LeastSquares) -> torch.Tensor:
     a, y = dense(fidelity)
     return torch.from_numpy(np.linalg.lstsq(a, y, rcond=None)[0].reshape(fidelity.image_shape))
-
-
-def run(algorithm, steps, state=None):
-    state = algorithm.init() if state is None else state
-    for _ in range(steps):
-        state = algorithm.step(state)
-    return state
 
 
 def wandered(estimator, fidelity, steps=7):
@@ -207,8 +200,14 @@ def test_two_and_two_steps_are_four_to_the_bit_and_states_stay_as_they_are(stron
                 assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b, (algorithm, f.name)
 
 
-@pytest.mark.parametrize("gradient", ["plain", "saga", SVRG(0.3, 7)])
-@pytest.mark.parametrize("restart", ["none", "gradient", "residual"])
+@thorough
+@pytest.mark.parametrize(
+    ("gradient", "restart"),
+    effort(
+        [("plain", "gradient"), ("saga", "residual"), (SVRG(0.3, 7), "none"), ("saga", "gradient")],
+        list(itertools.product(["plain", "saga", SVRG(0.3, 7)], ["none", "gradient", "residual"])),
+    ),
+)
 def test_images_of_a_batch_do_not_meet(gradient, restart):
     rng = np.random.default_rng(4)
     model = MatrixModel(list(rng.standard_normal((5, 6, 20))), (4, 5))

@@ -165,7 +165,7 @@ def test_no_flip_in_the_authors_files_is_used_silently(authors, tmp_path):
     shutil.copy(authors / "TNRD_sigma=5.mat", file)
     content, rng = file.read_bytes(), random.Random(4)
     changed = []
-    for place in [*rng.sample(range(128, len(content)), 40), *range(126, 138), len(content) - 1]:
+    for place in [*rng.sample(range(128, len(content)), 16), *range(126, 138), len(content) - 1]:
         damaged = bytearray(content)
         damaged[place] ^= 1 << rng.randrange(8)
         changed.append(bytes(damaged))
@@ -180,8 +180,8 @@ def test_no_flip_in_the_authors_files_is_used_silently(authors, tmp_path):
 def test_a_matlab_file_that_unpacks_to_gigabytes_is_refused(tmp_path):
     import zlib
 
-    pack = zlib.compressobj(9)
-    packed = b"".join(pack.compress(bytes(1 << 20)) for _ in range(100)) + pack.flush()
+    pack = zlib.compressobj(1)
+    packed = b"".join(pack.compress(bytes(1 << 20)) for _ in range(65)) + pack.flush()
     file = tmp_path / "sigma=5.mat"
     file.write_bytes(bytes(124) + b"\0\1IM" + (15).to_bytes(4, "little") + len(packed).to_bytes(4, "little") + packed)
     with pytest.raises(InputError, match="more than 64 MB"):

@@ -68,7 +68,7 @@ SIGNED = {
     ("views", "snr"), effort([(2, 20.0), (12, 40.0)], [(2, 20.0), (2, 40.0), (12, 20.0), (12, 40.0)])
 )
 def test_the_data_tells_its_sign(views, snr):
-    model = rings(views=views, receivers=90)
+    model = rings(views=views, receivers=effort(60, 90))
     for name, image in POSITIVE.items():
         assert preference(model, image, snr) == 0, name
     for name, image in SIGNED.items():

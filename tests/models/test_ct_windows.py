@@ -184,8 +184,8 @@ def test_what_rays_share_is_what_their_weights_say(name: str) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_kernel_finds_what_the_specification_does(level: str) -> None:
     for name, make in (*FLAT.items(), *SOLID.items()):
-        voxels = Voxels((40, 33), 0.5) if name in FLAT else Voxels((6, 9, 8), (1.0, 0.8, 1.1))
-        rays = make(0.7, 75) if name in FLAT else make(0.8, (8, 21))  # type: ignore[arg-type]
+        voxels = Voxels((20, 17), 0.5) if name in FLAT else Voxels((4, 6, 5), (1.0, 0.8, 1.1))
+        rays = make(0.7, 37) if name in FLAT else make(0.8, (5, 19))  # type: ignore[arg-type]
         lines = cross_view(rays.select([9]), voxels)
         want = share_voxels(lines, NEAR)
         for threads in (1, 3):
