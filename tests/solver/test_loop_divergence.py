@@ -106,7 +106,7 @@ def test_the_scale_of_the_data_is_the_size_of_its_back_projection(fidelity):
 @pytest.mark.parametrize("raised", [False, True])
 def test_a_run_that_goes_on_has_the_limit_it_had(fidelity, raised):
     """Whether it was stopped before the limit was set, before it was raised, or after."""
-    options, steps = {"sigma": 0.0, "step_size": "1e-6/L", "momentum": "nesterov"}, 200
+    options, steps = {"sigma": 0.0, "step_size": "1e-6/L", "momentum": "nesterov"}, 300
     if not raised:
         options, steps = {"sigma": Geometric(10.0, 1e-6, 60)}, 100
     algorithm = ProximalGradient(fidelity, SoftThreshold(), **options)
