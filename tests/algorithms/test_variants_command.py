@@ -34,6 +34,7 @@ def scan():
 
 
 FALLING = ["--step", "100/L", "--step-end", "10/L", "--sigma-end", "0.01", "--sigma-steps", "5"]
+OPENING = ["--opening", "tv", "--opening-steps", "5", "--denoiser", "nlm"]
 VARIANTS = {
     "saga": ["--batch", "3", "--gradient", "saga", "--restart", "residual", "--step", "0.5/L"],
     "svrg": ["--batch", "3", "--gradient", "svrg", "--refresh", "0.4", "--restart", "gradient"],
@@ -44,20 +45,7 @@ VARIANTS = {
     "ipa": ["--batch", "4", "--algorithm", "ipa", "--prox-parts", "2", "--step", "30/L"],
     "block-admm": ["--batch", "3", "--algorithm", "block-admm", "--step", "30/L"],
     "sgd-splitting": ["--batch", "3", "--algorithm", "sgd-splitting", "--inner-steps", "3"],
-    "inexact-admm": [
-        "--batch",
-        "3",
-        "--algorithm",
-        "inexact-admm",
-        "--step",
-        "30/L",
-        "--opening",
-        "tv",
-        "--opening-steps",
-        "5",
-        "--denoiser",
-        "nlm",
-    ],
+    "inexact-admm": ["--batch", "3", "--algorithm", "inexact-admm", "--step", "30/L", *OPENING],
     "snore": ["--batch", "3", "--algorithm", "snore", "--injected-noise", "0.5"],
 }
 

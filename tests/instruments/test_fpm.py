@@ -16,22 +16,8 @@ from plugstream.instruments.fpm_simulation import FPMSimulation
 from plugstream.models.fpm_geometry import Microscope, fitting_size, light_directions, spiral
 
 QUICK = ["--report-format", "none", "--threads", "1"]
-SMALL = [
-    "--picture",
-    "cells",
-    "--phase-picture",
-    "cells",
-    "--size",
-    "48",
-    "--camera",
-    "24",
-    "--leds",
-    "7",
-    "--pitch",
-    "5e-3",
-    "--pixel",
-    "1.6e-6",
-]
+SMALL = ["--picture", "cells", "--phase-picture", "cells", "--size", "48", "--camera", "24"]
+SMALL += ["--leds", "7", "--pitch", "5e-3", "--pixel", "1.6e-6"]
 
 
 def test_a_smear_is_simulated_described_and_reconstructed(tmp_path, monkeypatch, capsys):
