@@ -13,7 +13,7 @@ from plugstream.solver.verdict import Trace, estimate_arrival, forecast_end
 from plugstream.solver.verdict.trace import random_sums
 
 
-@pytest.mark.parametrize("shape", [(37, 41), (11, 12, 13), (3, 64, 64)])
+@pytest.mark.parametrize("shape", [(37, 41), (11, 12, 13), (3, 30, 40)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
 def test_random_sums_keep_lengths_and_are_linear(shape, dtype):
     torch.manual_seed(0)
