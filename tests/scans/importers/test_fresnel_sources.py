@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from scipy.special import hankel1
@@ -35,10 +37,17 @@ def fields(sources, frequency):
 
 def write(path, count, *, views=None):
     """A file as those of 2005: view slowest, receivers by their place on the ring, frequency fastest; no header."""
+    path.write_text("".join(made(count, tuple(range(count) if views is None else views))))
+    return path
+
+
+@functools.cache
+def made(count, views):
+    """Its lines, which take longer to write than to read."""
     angles = 2 * np.pi * np.arange(count) / count
     known = {f: fields(positions(angles), f) for f in FREQUENCIES}
     lines = []
-    for view in range(count) if views is None else views:
+    for view in views:
         start = round(np.rad2deg(angles[view])) + 60
         for receiver in sorted((start + n) % 360 for n in range(241)):
             for number, f in enumerate(FREQUENCIES):
@@ -49,8 +58,7 @@ def write(path, count, *, views=None):
                 numbers = (total.real, total.imag, incident.real, incident.imag)
                 text = "".join(f"{n:17.6e}".replace("e-", "e-0").replace("e+", "e+0") for n in numbers)
                 lines.append(f"{view + 1:3d}{receiver + 1:5d}{f:7.1f}{text}\n")
-    path.write_text("".join(lines))
-    return path
+    return lines
 
 
 @pytest.mark.parametrize("count", [8, 18, 12])
