@@ -12,7 +12,7 @@ import tifffile
 from plugstream.scans import open_scan
 from small_run import main, main as run
 
-VIEWS, ROWS, COLUMNS, PIXEL, SOURCE, DETECTOR = 72, 21, 31, 2e-3, 0.2, 0.2
+VIEWS, ROWS, COLUMNS, PIXEL, SOURCE, DETECTOR = 36, 21, 31, 2e-3, 0.2, 0.2
 # Balls: z, y, x and radius in metres, and attenuation in 1/m; one is off the axis, above the middle and to one side.
 BALLS = [(0.0, 0.0, 0.0, 9e-3, 40.0), (4e-3, 3e-3, -4e-3, 3e-3, 40.0)]
 

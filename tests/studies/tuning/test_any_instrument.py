@@ -20,7 +20,7 @@ TOY = f"{Path(__file__).parents[2] / 'helpers' / 'toy_holograph.py'}:ToyHolograp
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("toy") / "toy.zarr"
-    assert main(["simulate", str(path), "--instrument", TOY, "--views", "5"]) == 0
+    assert main(["simulate", str(path), "--instrument", TOY]) == 0
     return path
 
 
