@@ -123,7 +123,7 @@ def test_both_files_make_the_volume_of_the_balls(tmp_path: Path, capsys: pytest.
     middle = slice(5, 16)  # of a cone FDK is right near the middle plane
     found = np.load(tmp_path / "fdk.npy")
     assert np.linalg.norm((found - want)[middle]) < 0.3 * np.linalg.norm(want[middle])
-    assert run(["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--iterations", "60"]) == 0
+    assert run(["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--iterations", "30"]) == 0
     found = np.load(tmp_path / "run" / "result.npy")
     assert np.linalg.norm(found - want) < 0.25 * np.linalg.norm(want)
     inside = want[9:12, 14:17, 14:17]
