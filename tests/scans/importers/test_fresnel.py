@@ -18,7 +18,7 @@ from effort import effort, thorough
 from plugstream import PlugstreamWarning, open_scan
 from plugstream.cli import main
 from plugstream.instruments.born import born_geometry
-from plugstream.scans.importers import import_fresnel
+from plugstream.scans.importers import describe_file, import_fresnel
 from plugstream.scans.importers.fresnel_file import horn_factor, read_fresnel
 
 ROOT = Path(__file__).parents[3]
@@ -132,6 +132,8 @@ def test_positions_and_calibration_of_all_files(fresnel, name, views, recorded, 
     assert np.allclose(np.hypot(*g.receivers.T), radii[1])
     angle = np.rad2deg(np.arctan2(g.receivers[:, 1], g.receivers[:, 0]))
     source = np.rad2deg(np.arctan2(g.transmitters[:, 1], g.transmitters[:, 0]))
+    assert np.allclose(source % 360, 360 * np.arange(views) / views)
+    assert f"{views} views" in describe_file(fresnel / name)[1][1]
     from_source = np.round((angle[None] - source[:, None]) % 360, 6)
     assert (g.mask == ((from_source >= 60) & (from_source <= 300))).all()
     # The file's own numbers, read in another way: at 180 degrees the calibrated incident field is i/4 H0.

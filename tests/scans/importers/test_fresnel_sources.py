@@ -11,7 +11,7 @@ from scipy.special import hankel1
 from plugstream import PlugstreamWarning, open_scan
 from plugstream.cli import main
 from plugstream.instruments.born import born_geometry
-from plugstream.scans.importers import describe_file, import_fresnel
+from plugstream.scans.importers import import_fresnel
 
 RADIUS = 1.67
 FREQUENCIES = (2.0, 3.0)
@@ -119,12 +119,3 @@ def test_a_geometry_that_is_none_of_theirs_is_refused(tmp_path, capsys, change, 
     assert message in said
     assert said.count("\n") == 1
     assert not (tmp_path / "s.zarr").exists()
-
-
-def test_the_real_files_are_read_as_before(shared_data):
-    folder = shared_data / "fresnel"
-    for name, views in (("dielTM_dec8f.exp", 36), ("FoamDielExtTM.txt", 8)):
-        assert f"{views} views" in describe_file(folder / name)[1][1]
-        scan = import_fresnel(folder / name, 2.0)
-        angles = np.rad2deg(np.arctan2(*born_geometry(scan).transmitters.T[::-1])) % 360
-        np.testing.assert_allclose(angles, 360 * np.arange(views) / views, atol=1e-9)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from effort import effort
+from effort import cases, effort
 from plugstream import BM3D, NLM, TV, Box, Damping, FromFunction, FromModule, InputError, SoftThreshold
 from plugstream.algorithms.pairs import Pair, bisect, damping_for, measure
 from plugstream.studies.certificates import certify
@@ -95,12 +95,7 @@ def attained(matrix: torch.Tensor, *, gradients: bool, products: int = 36) -> tu
     return tuple(max(getattr(pair, goal) for pair in pairs) for goal in ("lipschitz", "residual", "theta"))
 
 
-@pytest.mark.parametrize(
-    ("name", "gradients"),
-    effort(
-        [(name, number % 2 == 0) for number, name in enumerate(CLOSED)], list(itertools.product(CLOSED, (True, False)))
-    ),
-)
+@pytest.mark.parametrize(("name", "gradients"), cases(CLOSED, [True, False]))
 def test_the_constants_of_closed_forms_are_found_to_one_percent(name, gradients):
     matrix, *wanted = CLOSED[name]
     found = attained(matrix, gradients=gradients)
