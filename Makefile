@@ -1,14 +1,15 @@
 # Every target builds what it needs in .venv, from nothing but Python 3.11 or newer, make and a C++ compiler.
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.installed
-# Modules are compiled when they are first imported, which most of torch never is.
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# What PLUGSTREAM_LEVELS says of the kernels' instruction sets: nothing, for those of this machine, or all.
+STAMP := .venv/.installed$(PLUGSTREAM_LEVELS:%=-%)
+# Modules are compiled when they are first imported, which most of torch never is. What builds the package is pinned, too.
+PIP := PIP_CONSTRAINT=$(abspath constraints.txt) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 # Tests start many processes, each of which would compile every module again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: bench-peers demo docs test test-peers test-random test-slow test-tiled test-wheel wheel lint bench asan install clean
+.PHONY: bench-peers demo docs test test-browser test-emulated test-peers test-random test-slow test-tiled test-wheel wheel lint bench asan install clean
 .DEFAULT_GOAL := demo
 
 # pip with constraints.txt, never a looser request: that would download gigabytes of CUDA libraries for torch.
@@ -16,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/plugstrea
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "building the environment in .venv (a minute or two)"
 	$(PIP) -e .
-	@touch $@
+	@rm -f .venv/.installed* && touch .venv/.installed $@
 
 # .venv/.dev and its like: the packages of an extra of pyproject.toml, beside the package, which is not built again.
 .venv/.%: $(STAMP)
@@ -34,11 +35,18 @@ demo: $(STAMP)
 test: .venv/.dev
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
+# GPU kernels on the CPU, thread by thread; and pages in Chromium. Tests that are `slow` too are of test-slow.
+test-emulated: .venv/.dev .venv/.emulated
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "emulated and not slow"
+
+test-browser: .venv/.dev .venv/.browser
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "browser and not slow"
+
 # The same tests on random examples, and five times as many: what this finds becomes an example of a test.
 test-random: .venv/.dev
 	HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-test-slow: .venv/.dev
+test-slow: .venv/.dev .venv/.emulated .venv/.browser
 	PLUGSTREAM_THOROUGH=1 $(BIN)/python -m pytest -q -m "slow or thorough" --timeout 1800
 
 # The bridges to other libraries with the real ones, and files that ismrmrd, nexusformat and qpimage write, in a folder
@@ -120,42 +128,19 @@ bench-peers: .venv/.bench
 bench: $(STAMP)
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-# The native kernels under the sanitizers, as programs of their own that need no Python: random calls.
-NATIVE := src/plugstream/_native
+# The native kernels under the sanitizers, as programs of their own that need no Python: random calls, in all levels.
 ASAN := build/asan
-# Three checks are off, with which the compiler takes four times as long: the address sanitizer finds bad pointers and
-# sizes too, and the processor itself stops at a vector that is not aligned.
-SANITIZE := -std=c++20 -g1 -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all \
-  -fno-sanitize=null,object-size,alignment -Wno-psabi -I$(NATIVE)
-LEVELS := baseline $(if $(filter x86_64 amd64,$(shell uname -m)),avx2 avx512)
-FLAGS_avx2 := -mavx2 -mfma
-FLAGS_avx512 := -mavx512f -mavx512vl -mavx512bw -mavx512dq
-LOOPS := tv_rows bm3d_match bm3d_filter bm4d_match bm4d_filter tnrd_rows unet_rows ridge_rows nlm_rows joseph_rows joseph_columns joseph_crossings joseph_pairs gather_rows nufft_rows
-OBJECTS := $(foreach level,$(LEVELS),$(LOOPS:%=$(ASAN)/%-$(level).o)) \
-  $(patsubst %,$(ASAN)/%.o,level memory tv bm3d bm3d_tiles bm4d bm4d_tiles tnrd unet ridge nlm joseph joseph_plan joseph_volume joseph_oblique joseph_overlaps gather nufft nufft_table reader)
-# How many of each: all is done in two minutes on two cores.
-CALLS := bm3d-500 bm4d-60 gather-500 joseph-1000 nlm-300 nufft-1000 reader-1000 ridge-100 tnrd-150 tv-1000 unet-300
+CMAKE := build/cmake-venv
 
-asan:
-	$(MAKE) --no-print-directory -j2 $(CALLS:%=asan-%)
+$(CMAKE)/.installed: constraints.txt
+	$(PYTHON) -m venv $(CMAKE)
+	$(CMAKE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt cmake ninja
+	@touch $@
 
-$(CALLS:%=asan-%): asan-%: $(ASAN)/native.a
-	$(CXX) $(SANITIZE) tests/_native/fuzz_$(firstword $(subst -, ,$*)).cpp $< -pthread -o $(ASAN)/$*
-	./$(ASAN)/$* $(lastword $(subst -, ,$*))
-
-$(ASAN)/native.a: $(OBJECTS)
-	rm -f $@ && $(AR) rcs $@ $^
-
-define for_level
-$(ASAN)/%-$(1).o: $(NATIVE)/%.cpp $(wildcard $(NATIVE)/*.hpp)
-	@mkdir -p $(ASAN)
-	$$(CXX) $$(SANITIZE) $$(FLAGS_$(1)) -DPLUGSTREAM_LEVEL=$(1) -c $$< -o $$@
-endef
-$(foreach level,$(LEVELS),$(eval $(call for_level,$(level))))
-
-$(ASAN)/%.o: $(NATIVE)/%.cpp $(wildcard $(NATIVE)/*.hpp)
-	@mkdir -p $(ASAN)
-	$(CXX) $(SANITIZE) $(LEVELS:%=-DPLUGSTREAM_HAS_%) -c $< -o $@
+asan: $(CMAKE)/.installed
+	$(CMAKE)/bin/cmake -S . -B $(ASAN) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(CMAKE))/bin/ninja -DPLUGSTREAM_FUZZ=ON -DPLUGSTREAM_LEVELS=all
+	$(CMAKE)/bin/cmake --build $(ASAN)
+	$(CMAKE)/bin/ctest --test-dir $(ASAN) -j 2 --output-on-failure
 
 clean:
 	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis

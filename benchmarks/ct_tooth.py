@@ -66,9 +66,7 @@ def best_filtered(folder: Path, count: int) -> tuple[float, str]:
 def reconstruct(folder: Path, count: int, *words: object, steps: int = 300) -> tuple[float, float]:
     """The residual of a run, and the seconds of one of its steps."""
     out = folder / ("run-" + "-".join(str(word).strip("-").replace("/", "") for word in (count, steps, *words)))
-    told = run(
-        "reconstruct", folder / f"{count}.zarr", "--iterations", steps, "--report-format", "none", *words, "--out", out
-    )
+    told = run("reconstruct", folder / f"{count}.zarr", "--iterations", steps, "--report", "none", *words, "--out", out)
     taken = re.search(r"stopped after (\d+) steps and ([\d.]+) s", told)
     assert taken is not None
     return residuals(folder, out)[0], float(taken[2]) / int(taken[1])

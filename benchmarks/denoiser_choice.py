@@ -41,7 +41,7 @@ def reconstruct(scan: Path, words: list[str]) -> dict[str, Any]:
     from plugstream.solver.monitors import snr
 
     with tempfile.TemporaryDirectory() as made, contextlib.redirect_stdout(io.StringIO()):
-        out, usual = Path(made) / "run", ["--threads", "1", "--checkpoint", "0", "--report-format", "none"]
+        out, usual = Path(made) / "run", ["--threads", "1", "--checkpoint", "0", "--report", "none"]
         told = io.StringIO()
         with contextlib.redirect_stderr(told):
             code = command(["reconstruct", str(scan), "--out", str(out), *usual, *words])

@@ -38,7 +38,7 @@ def peak_of(scan: Path, out: Path, words: list[str]) -> tuple[float, float]:
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     settings = ["--sigma", "0.05", "--batch", "10", "--iterations", "4", "--every", "2", "--device", "cuda"]
-    if plugstream(["reconstruct", str(scan), "--out", str(out), "--report-format", "none", *settings, *words]):
+    if plugstream(["reconstruct", str(scan), "--out", str(out), "--report", "none", *settings, *words]):
         raise RuntimeError(f"the run on {scan.name} failed")
     return before, torch.cuda.max_memory_allocated()
 

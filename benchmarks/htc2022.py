@@ -57,7 +57,7 @@ def main() -> None:
             scan, out, first = (Path(place) / part for part in ("scan.zarr", "run", "first"))
             begun = time.monotonic()
             run("import", "ct", found[name], scan, "--size", 512)
-            run("reconstruct", scan, "--out", out, "--report-format", "none", *shlex.split(options.flags))
+            run("reconstruct", scan, "--out", out, "--report", "none", *shlex.split(options.flags))
             seconds = time.monotonic() - begun
             run("baseline", scan, first)
             # Our rows go with y, the challenge's against it.

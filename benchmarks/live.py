@@ -134,7 +134,7 @@ class Setting:
             self.address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
         self.acquire = self._start(folder / "acquire", "acquire", str(self.scan), "--listen", self.address)
         words = ["--follow", str(self.scan), "--out", str(self.out), "--serve", "--port", "0"]
-        words += [*case.reconstruct.split(), "--report-format", "none", "--iterations", "20"]
+        words += [*case.reconstruct.split(), "--report", "none", "--iterations", "20"]
         words += ["--progress", "plain", *more.split()]
         self.run = self._start(folder / "said", "reconstruct", *words)
         self.folder = folder

@@ -38,7 +38,7 @@ from plugstream.scans.baselines.first_image import form_image
 
 PEER = Path("build/peers/bin/python")
 BARS = {"forward": 0.5, "adjoint": 1.0}  # ms for radial and spiral paths of 256 x 256 and 8 coils on an H200
-QUIET = ["--report-format", "none"]
+QUIET = ["--report", "none"]
 
 
 def command(*words: object) -> None:

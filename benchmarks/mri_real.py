@@ -105,7 +105,7 @@ class Trial:
     def form(self, *words: object) -> torch.Tensor:
         """The image that a command forms."""
         with tempfile.TemporaryDirectory() as folder:
-            command("reconstruct", self.place / "fit.zarr", "--out", f"{folder}/run", "--report-format", "none", *words)
+            command("reconstruct", self.place / "fit.zarr", "--out", f"{folder}/run", "--report", "none", *words)
             return torch.from_numpy(np.load(f"{folder}/run/result.npy"))
 
     def all_samples(self, denoiser: str, sigma: str) -> torch.Tensor:

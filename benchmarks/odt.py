@@ -39,7 +39,7 @@ Volume = NDArray[np.float32]
 PEER = Path("build/peers/bin/python")
 SIGMA, STEPS, HELD, FEW = 0.002, 40, "5::10", 35
 APERTURE = 0.9  # beyond it these views hold no more than noise; the ones that judge have all
-SETTINGS = ("--sigma", SIGMA, "--low", 0, "--iterations", STEPS, "--every", STEPS, "--report-format", "none")
+SETTINGS = ("--sigma", SIGMA, "--low", 0, "--iterations", STEPS, "--every", STEPS, "--report", "none")
 CASES = {"126 views": [], f"{FEW} views": ["--count", str(FEW)]}
 
 

@@ -97,7 +97,7 @@ def star(file: Path) -> None:
         scan, other = open_scan(used).load(), open_scan(held).load()
         steps = EPOCHS * -(-scan.n_views // BATCH)
         words = ["--batch", BATCH, "--iterations", steps, "--sigma", 0, "--refine", "probe", "--probe-modes", MODES]
-        quiet = ["--report-format", "none", "--preview", 0, "--every", steps]
+        quiet = ["--report", "none", "--preview", 0, "--every", steps]
         seconds = command("reconstruct", used, "--out", folder / "run", *words, *quiet)
         image = torch.from_numpy(np.load(folder / "run" / "result.npy"))
         probe = torch.from_numpy(np.load(folder / "run" / "refined-probe.npy"))

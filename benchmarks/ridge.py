@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -27,12 +28,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.denoisers import BM3D, ConvexRidge, ridge_cuda, ridge_triton
+from plugstream.denoisers import BM3D, ConvexRidge, ridge_cuda
 from plugstream.denoisers.ridge import PROFILES, load_ridge, save_ridge
 from plugstream.denoisers.ridge_prior import Ridges
 from plugstream.studies.training.patches import Patches
 from plugstream.studies.training.quality import mean_psnr
-from plugstream.studies.training.ridge import train_ridge
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # of the checkout
+
+from training import ridge_triton
+from training.ridge import train_ridge
 
 LEVELS = (2, 5, 15, 25, 50)
 

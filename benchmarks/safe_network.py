@@ -83,7 +83,7 @@ def solve(
                 span = float(np.abs(truth).max() if np.iscomplexobj(truth) else np.ptp(truth))
                 run: list[Any] = ["reconstruct", scan, "--out", out, "--sigma", f"{sigma / 100 * span:.3g}"]
                 run += ["--momentum", "none", "--threads", 1, "--iterations", iterations, "--checkpoint", 0]
-                run += ["--report-format", "none", *(["--gradient", gradient] if few else ["--sampler", "all"])]
+                run += ["--report", "none", *(["--gradient", gradient] if few else ["--sampler", "all"])]
                 run += [] if few and gradient == "plain" else ["--distance-limit", until]
                 run += [f"{span:.3g}" if flag == "RANGE" else flag for flag in flags]
                 code = command([str(word) for word in run])

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -49,8 +50,11 @@ from plugstream.runs.search import advised_sigma, judges_by_data, make_race, sea
 from plugstream.scans.scan import Scan
 from plugstream.scans.simulation import measure
 from plugstream.solver.monitors import snr
-from plugstream.studies.experiments.runs import make_denoiser
-from plugstream.studies.experiments.setup import PerImage
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # of the checkout
+
+from reproduction.paper import PerImage
+from reproduction.runs import make_denoiser
 
 GRID = np.geomspace(0.002, 0.35, 14)
 STEPS, SEARCH, AFTER, BATCH = 100, 200, 40, 10

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,9 +30,12 @@ import numpy as np
 import torch
 
 from plugstream.images.pictures import load_picture
-from plugstream.studies.experiments.beyond import LEVELS
-from plugstream.studies.experiments.runs import Spec, falling, run
-from plugstream.studies.experiments.setup import Pictures, Problem, load_pictures, make_problem
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # of the checkout
+
+from reproduction.paper import Pictures, Problem, load_pictures, make_problem
+from reproduction.runs import Spec, falling, run
+from reproduction.tables import LEVELS
 
 
 @dataclass(frozen=True)

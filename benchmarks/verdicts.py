@@ -37,7 +37,7 @@ from plugstream.scans.simulation import measure
 from plugstream.settings import resolve
 from plugstream.solver.verdict.explanation import Explanation
 
-QUIET = ["--report-format", "none", "--threads", "1", "--checkpoint", "0"]
+QUIET = ["--report", "none", "--threads", "1", "--checkpoint", "0"]
 PICTURES = Path(__file__).parents[2] / "shared" / "data" / "images" / "BSD68"
 
 

@@ -143,7 +143,7 @@ def make_scan(folder: Path, name: str, brain: Path | None, **changes: Any) -> Pa
 def reconstruct(scan: Path, out: Path, words: list[str]) -> dict[str, Any]:
     """What a run ends with, and its curve: processor seconds, held-out misfit, SNR."""
     shutil.rmtree(out, ignore_errors=True)
-    usual = ["--threads", "1", "--checkpoint", "0", "--report-format", "none", "--preview", "0"]
+    usual = ["--threads", "1", "--checkpoint", "0", "--report", "none", "--preview", "0"]
     told, begin, clock = io.StringIO(), time.process_time(), time.perf_counter()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(told):
         if command(["reconstruct", str(scan), "--out", str(out), *usual, *words]) != 0:

@@ -146,7 +146,7 @@ def reconstruct(job: tuple[Path, Path, str, list[str]]) -> dict[str, Any]:
     folder, scan, prior, words = job
     name, what, _ = scan.stem.split(", ")
     out = folder / f"{name}, {what}, {prior}"
-    usual = ["--checkpoint", "0", "--report-format", "none", "--preview", "0"]
+    usual = ["--checkpoint", "0", "--report", "none", "--preview", "0"]
     row: dict[str, Any] = {"image": name, "scan": what, "prior": prior}
     try:
         run("reconstruct", scan, "--out", out, *usual, *words)

@@ -52,7 +52,7 @@ def reconstruct(file: Path, home: Path, instrument: str, frequencies: str, setti
     chosen = ["--instrument", instrument, "--frequencies", frequencies]
     for words in (
         ["import", "fresnel", str(file), str(scan), *chosen],
-        ["reconstruct", str(scan), "--out", str(run), *settings, "--report-format", "none"],
+        ["reconstruct", str(scan), "--out", str(run), *settings, "--report", "none"],
     ):
         if plugstream(words) != 0:
             sys.exit(f"plugstream {' '.join(words)} failed")

@@ -29,7 +29,7 @@ SUITE = (
     "tests/solver/test_loop.py",
 )
 TOOLS = ("pytest", "pytest-timeout", "hypothesis")
-NATIVE = "from plugstream._native import kernels; print(kernels().__file__, kernels().levels())"
+NATIVE = "from plugstream._native import kernels; print(kernels().__file__, kernels().built)"
 
 
 def bare_environment(python: Path) -> dict[str, str]:
@@ -82,6 +82,7 @@ def check(python: str, wheel: Path, *, whole: bool) -> None:
         assert "reconstruct" in run(command, "--help", env=bare, cwd=empty)
         where = run(inside, "-c", NATIVE, env=bare, cwd=empty)
         assert str(folder) in where, where
+        assert where.split()[-1] == "all", where
         if not whole:
             return
         run(command, "demo", env=bare, cwd=empty)
@@ -90,8 +91,10 @@ def check(python: str, wheel: Path, *, whole: bool) -> None:
         suite = folder / "suite"
         shutil.copytree(ROOT / "tests", suite / "tests", ignore=shutil.ignore_patterns("__pycache__"))
         (suite / "pytest.ini").write_text(
-            "[pytest]\npythonpath = tests/helpers\naddopts = -m 'not slow' --import-mode=importlib\n"
-            "markers =\n    slow: minutes\n    thorough: more\n    gpu: needs CUDA\n"
+            "[pytest]\npythonpath = tests/helpers\n"
+            "addopts = -m 'not (slow or emulated or browser)' --import-mode=importlib\n"
+            "markers =\n    slow: minutes\n    thorough: more\n    emulated: kernels\n    browser: pages\n"
+            "    gpu: needs CUDA\n"
         )
         done = run(inside, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SUITE, env=bare, cwd=suite)
         print("  " + done.strip().splitlines()[-1], flush=True)

@@ -97,7 +97,8 @@ def main() -> None:
         python = make_tools(pythons[version], work / "python{}.{}".format(*version))
         built = Path(tempfile.mkdtemp(dir=work))
         print("wheel by Python {}.{} (some minutes)".format(*version), flush=True)
-        tools = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+        path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+        tools = {**os.environ, "PATH": path, "PLUGSTREAM_LEVELS": "all"}  # whatever machine it meets
         run(
             *(python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", built, source),
             env=tools,

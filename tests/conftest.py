@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
+import sys
 import threading
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 # Before torch is imported, here and in the processes that tests start: where a core is busy, two threads wait for each
 # other and small work takes ten times as long. Tests of threads ask for theirs.
@@ -32,6 +35,10 @@ if TYPE_CHECKING:
 
 wait_for_no_disk()
 
+_SIGNALS, _TOLD = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+_COMPILED = Path(__file__).parent / "__pycache__" / "all tests"
+
 _COMMON = {
     "deadline": None,
     "print_blob": True,
@@ -44,10 +51,26 @@ settings.register_profile("random", max_examples=200, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+def pytest_configure() -> None:
+    if threading.current_thread() is threading.main_thread():
+        signal.set_wakeup_fd(_TOLD, warn_on_full_buffer=False)
+
+
+def pytest_collection() -> None:
+    """In a clean clone one process compiles all tests, and the others wait for what it made."""
+    until = time.monotonic() + 120
+    while _WORKER not in ("", "gw0") and not sys.dont_write_bytecode and not _COMPILED.exists():
+        if time.monotonic() > until:
+            break
+        time.sleep(0.1)
+
+
 def pytest_collection_finish() -> None:
     """Thousands of tests and modules stay to the end: they need not be looked through for garbage again and again."""
     gc.collect()
     gc.freeze()
+    if _COMPILED.parent.exists():
+        _COMPILED.touch()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -56,6 +79,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if not torch.cuda.is_available():
             pytest.skip("there is no GPU here")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Ctrl-C ends the suite: a run in this process takes it as its own, and so only its test would fail."""
+    done = yield
+    with contextlib.suppress(BlockingIOError):
+        if signal.SIGINT in os.read(_SIGNALS, 4096):
+            raise KeyboardInterrupt
+    return done
+
+
+@pytest.fixture
+def own_ctrl_c() -> Iterator[None]:
+    """A Ctrl-C that the test sends to this process is for the test alone."""
+    before = signal.set_wakeup_fd(-1)
+    yield
+    signal.set_wakeup_fd(before, warn_on_full_buffer=False)
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +150,8 @@ def regression() -> LeastSquares:
     from plugstream import LeastSquares, MatrixModel
 
     rng = np.random.default_rng(7)
-    model = MatrixModel(list(rng.standard_normal((5, 6, 20))), (4, 5))
+    u, s, v = np.linalg.svd(rng.standard_normal((30, 20)), full_matrices=False)
+    model = MatrixModel(list(((u * np.sqrt(s[0] * s)) @ v).reshape(5, 6, 20)), (4, 5))  # few steps are enough
     return LeastSquares(model, torch.from_numpy(rng.standard_normal((5, 6))), lipschitz_tol=1e-6, prox_tol=1e-12)
 
 

@@ -113,7 +113,7 @@ def test_admm_reaches_it_too_and_images_beside_it_change_nothing(shape: tuple[in
     algorithm = ADMM(fidelity, Identity(), sigma=0.0, step_size="10/L")
     exact = torch.from_numpy(_solution(matrix, data, dtype.is_complex)).reshape(shape)
     start = torch.randn(3, *shape, dtype=dtype)
-    result = solve(algorithm, start, iterations=400)
+    result = solve(algorithm, start, iterations=200)
     assert float(norm(result.image - exact, len(shape)).max()) < 1e-6 * float(norm(exact, len(shape)))
 
 

@@ -110,7 +110,7 @@ run = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "8",
 for words in (
     ["simulate", "scan.zarr", *small],
     ["verify", "scan.zarr"],
-    ["reconstruct", "scan.zarr", "--out", "run", "--report-format", "none", *run],
+    ["reconstruct", "scan.zarr", "--out", "run", "--report", "none", *run],
     ["resume", "run", "--iterations", "12"],
     ["report", "run"],
     ["info", "run"],

@@ -20,8 +20,8 @@ HOME = Path(plugstream.__file__).parent
 # From the ground up. A file imports from its own room and from lower floors, be it at its top, within a function or for
 # types alone; rooms of one floor know nothing of each other.
 FLOORS: list[list[str]] = [
-    ["base", "_native"],
-    ["images"],
+    ["base"],
+    ["images", "_native"],
     ["models", "denoisers"],
     ["fidelity", "instruments"],
     ["algorithms", "settings", "scans"],

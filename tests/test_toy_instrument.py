@@ -30,7 +30,7 @@ from plugstream.scans.store import StoredScan
 HELPERS = Path(__file__).with_name("helpers")
 TOY = f"{HELPERS / 'toy_holograph.py'}:ToyHolograph"
 NEIGHBOURS = f"{HELPERS / 'toy_denoiser.py'}:build"
-VIEWS, STEPS = 40, 150
+VIEWS, STEPS = 40, 100
 RUN = ["--instrument", TOY, "--denoiser", NEIGHBOURS, "--reach", "1", "--sigma", "0.01", "--batch", "8"]
 PLAIN = [*RUN, "--threads", "1", "--every", "50"]  # for algorithms without momentum
 RUN = [*PLAIN, "--momentum", "bounded"]
@@ -105,7 +105,7 @@ def home(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("toy")
     live = folder / "live.zarr"
     listen = ["--listen", "tcp://127.0.0.1:*", "--timeout", "90"]
-    follow = ["--follow", "--patience", "90", "--iterations", "60", "--report-format", "none"]
+    follow = ["--follow", "--patience", "90", "--iterations", "60", "--report", "none"]
     with (
         stopping(start("acquire", live, *listen, "--instrument", TOY)) as acquire,
         stopping(start("reconstruct", live, *RUN, *follow, "--out", folder / "follow")) as run,
@@ -155,9 +155,9 @@ def test_a_run_that_follows_it_uses_every_view(home):
 
 def test_a_killed_run_is_resumed_to_the_bit_and_has_a_report(home):
     words = ["reconstruct", str(home / "sent.zarr"), *RUN, "--background", "0.5", "--iterations", str(STEPS)]
-    assert main([*words, "--checkpoint", "100", "--report-format", "none", "--out", str(home / "whole")]) == 0
+    assert main([*words, "--checkpoint", "100", "--report", "none", "--out", str(home / "whole")]) == 0
     killed = home / "killed"
-    words += ["--checkpoint", "0", "--report-format", "png", "--out", str(killed)]
+    words += ["--checkpoint", "0", "--report", "png", "--out", str(killed)]
     with stopping(start(*words, before=KILLED)) as process:
         assert process.wait(100) == -signal.SIGKILL
     steps = [int(path.stem.removeprefix("step-")) for path in (killed / "checkpoints").glob("step-*")]

@@ -24,7 +24,7 @@ from plugstream import cli, open_scan
 pytestmark = [thorough, pytest.mark.timeout(effort(180, 900))]
 DOCS = Path(__file__).parents[1] / "docs"
 ALL = ["--sampler", "all", "--iterations", "40"]
-QUICK = ["--report-format", "none", "--threads", "1"]
+QUICK = ["--report", "none", "--threads", "1"]
 
 
 def section(page: str, title: str) -> str:

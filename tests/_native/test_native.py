@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from effort import effort, thorough
-from native_build import LEVELS, needs_native
+from native_build import LEVELS, across_levels, needs_native
 from plugstream import _native
 from plugstream.base.errors import PlugstreamWarning
 from plugstream.denoisers import tv_native
@@ -123,12 +123,12 @@ def test_the_same_bits_for_any_number_of_threads(
             assert same(one, solve(kernels, z, isotropic=isotropic, threads=threads))
 
 
+@across_levels
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("isotropic", [True, False])
 def test_the_same_bits_on_every_instruction_set(kernels: ModuleType, isotropic: bool, dtype: torch.dtype) -> None:
-    assert "baseline" in LEVELS
     z = images(2, 61, 83, dtype=dtype)
-    expected = solve(kernels, z, isotropic=isotropic, level="baseline")
+    expected = solve(kernels, z, isotropic=isotropic, level=LEVELS[-1])
     for level in LEVELS:
         assert same(expected, solve(kernels, z, isotropic=isotropic, level=level))
 
@@ -151,7 +151,7 @@ def test_volumes_and_components_have_the_same_bits_for_any_threads_and_level(
     kernels: ModuleType, shape: tuple[int, ...], isotropic: bool, dtype: torch.dtype
 ) -> None:
     z = images(*shape, dtype=dtype)
-    one = solve(kernels, z, isotropic=isotropic, level="baseline")
+    one = solve(kernels, z, isotropic=isotropic, level=LEVELS[-1])
     for level in LEVELS:
         assert same(one, solve(kernels, z, isotropic=isotropic, level=level))
     for threads in (2, 3, 8):
@@ -263,3 +263,15 @@ def test_everything_works_without_the_extension() -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) == pytest.approx(4, abs=1e-4)
+
+
+def test_a_build_for_newer_processors_says_so_once_and_what_to_do(kernels: ModuleType) -> None:
+    code = (
+        "from plugstream._native import _kernels; _kernels.levels = list\n"
+        "from plugstream.cli import main; main(['denoisers']); main(['denoisers'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    (line,) = " ".join(done.stderr.split()).split("warning: ")[1:]
+    assert f"built for {kernels.built}, which this processor lacks" in line
+    assert "pip install --force-reinstall --no-deps ." in line
+    assert "native" not in done.stdout

@@ -56,6 +56,7 @@ def _off(matrix, b, values):
     return np.linalg.norm(b - values.numpy() @ matrix.T, axis=1) / np.linalg.norm(b, axis=1)
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("limit", [12, 400])
 def test_solutions_are_the_direct_ones(kernels, limit):
     matrix, b = _system(60, 5)
@@ -65,6 +66,7 @@ def test_solutions_are_the_direct_ones(kernels, limit):
     assert np.allclose(_off(matrix, b, found.values), found.residuals, atol=1e-13)
 
 
+@pytest.mark.emulated
 def test_rows_of_any_scale_that_are_alike_or_zero(kernels):
     matrix, b = _system(40, 6, seed=1)
     b[1] *= 1e-6
@@ -77,6 +79,7 @@ def test_rows_of_any_scale_that_are_alike_or_zero(kernels):
     assert (_off(matrix, b[:5], found.values[:5]) < 1.1e-9).all()
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("spread", [0.3, 0.7, 0.95])
 def test_it_takes_as_many_products_as_the_space_of_the_host(kernels, spread):
     matrix, b = _system(300, 10, seed=2, spread=spread)
@@ -91,6 +94,7 @@ def test_it_takes_as_many_products_as_the_space_of_the_host(kernels, spread):
     assert device.solve(mixed, tol=5e-3).iterations == 0  # of what is known, nothing is left to do
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 def test_looks_change_no_bit(kernels, monkeypatch, dtype):
     """However many steps are ahead of them, and wherever the room ends."""
@@ -108,6 +112,7 @@ def test_looks_change_no_bit(kernels, monkeypatch, dtype):
             assert (one.residuals == other.residuals).all()
 
 
+@pytest.mark.emulated
 def test_more_rows_than_a_block_and_fewer(kernels):
     matrix, b = _system(90, 37, seed=4)
     space = _space(kernels, matrix)
@@ -117,6 +122,7 @@ def test_more_rows_than_a_block_and_fewer(kernels):
         assert (_off(matrix, b[:count], found.values) < 1.1e-8).all()
 
 
+@pytest.mark.emulated
 def test_what_has_not_converged_says_so(kernels):
     matrix, b = _system(50, 2, seed=3, spread=2.0)
     found = _space(kernels, matrix).solve(torch.from_numpy(b), tol=1e-8, max_iterations=5)
@@ -128,6 +134,7 @@ def test_what_has_not_converged_says_so(kernels):
         assert not found.values.any()
 
 
+@pytest.mark.emulated
 def test_what_autograd_would_follow_is_refused(kernels):
     matrix, b = _system(20, 2)
     space, rows = _space(kernels, matrix), torch.from_numpy(b).requires_grad_()
@@ -137,6 +144,7 @@ def test_what_autograd_would_follow_is_refused(kernels):
         assert (space.solve(rows, tol=1e-6).residuals <= 1e-6).all()
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("tol", [1e-3, 1e-5])
 def test_single_precision_reaches_its_tolerance(kernels, tol):
     matrix, b = _system(300, 10, seed=4, spread=0.8)
@@ -146,6 +154,7 @@ def test_single_precision_reaches_its_tolerance(kernels, tol):
     assert (_off(matrix, b, found.values) < 1.2 * tol).all()
 
 
+@pytest.mark.emulated
 def test_rooms_are_used_again_and_few_are_kept(kernels):
     rooms, systems = Rooms(), [_system(30, 3, seed=seed) for seed in range(5)]
     living = []
@@ -167,6 +176,7 @@ def test_rooms_are_used_again_and_few_are_kept(kernels):
     assert copy.deepcopy(rooms)._idle == []
 
 
+@pytest.mark.emulated
 @pytest.mark.parametrize("threads", [1, 7, 256])
 @pytest.mark.parametrize("earlier", [0, 6])
 def test_the_kernel_makes_products_orthonormal(kernels, earlier, threads):

@@ -36,10 +36,3 @@ def test_names_are_imported_as_pages_once_said() -> None:
     )
     done = warm.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-
-
-def test_experiments_are_run_by_the_old_name() -> None:
-    words = [sys.executable, "-m", "plugstream.experiments", "--help"]
-    done = warm.run(words, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("usage:")

@@ -126,7 +126,7 @@ def answers(site, scan, tmp_path_factory) -> dict[str, tuple[int, str, str]]:
         "help": ["reconstruct", "--denoiser", "median", "--help"],
         "denoisers": ["denoisers"],
         "samplers": ["samplers"],
-        "run": [*words, "--denoiser", "median", "--size", "5", "--sampler", "middle", "--report-format", "none"],
+        "run": [*words, "--denoiser", "median", "--size", "5", "--sampler", "middle", "--report", "none"],
         "absent": ["reconstruct", str(scan), "--sigma", "1", "--denoiser", "absent"],
     }
     command = [sys.executable, "-c", COMMANDS, json.dumps(list(asked.values())), str(site)]

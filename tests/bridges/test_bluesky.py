@@ -42,7 +42,7 @@ FLAGS = [
     "5",
     "--batch",
     "4",
-    "--report-format",
+    "--report",
     "none",
 ]
 
@@ -205,7 +205,7 @@ def test_a_result_is_written_back_with_what_it_was_made_from(tmp_path, capsys) -
     from tiled.server import SimpleTiledServer
 
     assert main(["simulate", str(tmp_path / "a.zarr"), "--size", "16", "--views", "9"]) == 0
-    words = ["--sigma", "0.01", "--iterations", "4", "--batch", "3", "--report-format", "none"]
+    words = ["--sigma", "0.01", "--iterations", "4", "--batch", "3", "--report", "none"]
     assert main(["reconstruct", str(tmp_path / "a.zarr"), "--out", str(tmp_path / "run"), *words]) in (0, 3)
     server = SimpleTiledServer()
     try:

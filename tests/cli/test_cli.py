@@ -23,7 +23,7 @@ from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Note
 from small_run import SMALL
 
-UNDRAWN = ["--report-format", "none"]  # which takes a second or two; the demo and `importance` below are drawn
+UNDRAWN = ["--report", "none"]  # which takes a second or two; the demo and `importance` below are drawn
 
 
 def plugstream(*arguments: object, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
@@ -49,8 +49,8 @@ def test_the_demo_leaves_everything_it_promises(demo):
             low, high = map(float, picture.text["plugstream:range"].split())
             grey = np.asarray(picture)
         assert np.abs(low + grey / 255 * (high - low) - pixels).max() <= (high - low) / 255
-    with Image.open(folder / "report.png") as report:
-        assert min(report.size) > 500
+    assert "report.html shows them" in said
+    assert {path.name for path in folder.glob("report.*")} == {"report.html"}
     assert "SNR" in said
     assert "step 25/25" in said
     assert (folder / "scan.zarr" / "commit.json").exists()
@@ -139,7 +139,7 @@ def plain(scan, tmp_path_factory) -> np.ndarray:
 def test_reconstruct_with(scan, plain, tmp_path, flags, settings):
     drawn = "importance" in flags  # with costs, the most that a report shows
     words = ["reconstruct", str(scan), *PLAIN, "--out", str(tmp_path / "r"), *flags]
-    assert main([*words, *([] if drawn else UNDRAWN)]) == 0
+    assert main([*words, *(["--report", "png"] if drawn else UNDRAWN)]) == 0
     image, events = np.load(tmp_path / "r" / "result.npy"), list(read_events(tmp_path / "r" / "events.jsonl"))
     assert np.isfinite(image).all()
     assert not np.array_equal(image, plain)
@@ -214,7 +214,7 @@ def test_ctrl_c_saves_the_best_so_far(scan, tmp_path):
     assert "it was interrupted" in said
     assert "Traceback" not in said
     assert np.isfinite(np.load(tmp_path / "r" / "result.npy")).all()
-    assert (tmp_path / "r" / "report.png").exists()
+    assert (tmp_path / "r" / "report.html").exists()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from plugstream.models.born_geometry import ring
 from plugstream.scans import save_scan
 from small_run import SMALL, main
 
-RUN = ["--report-format", "none", "--sigma", "0.02", "--batch", "4", "--threads", "1", "--checkpoint", "0"]
+RUN = ["--report", "none", "--sigma", "0.02", "--batch", "4", "--threads", "1", "--checkpoint", "0"]
 
 
 def start(*words: object) -> subprocess.Popen[str]:

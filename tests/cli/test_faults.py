@@ -21,7 +21,7 @@ from plugstream.runs.folder import lock, whole_folder
 from small_run import SMALL, main
 
 PLUGSTREAM = [sys.executable, "-m", "plugstream"]
-RUN = ["--report-format", "none", "--sigma", "0.02", "--batch", "4", "--iterations", "3", "--threads", "1"]
+RUN = ["--report", "none", "--sigma", "0.02", "--batch", "4", "--iterations", "3", "--threads", "1"]
 
 
 def shell(line: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -33,7 +33,7 @@ def shell(line: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["2>/dev/full", "2>&- >&- <&-"])
 def test_a_run_whose_standard_error_fails_ends_with_its_results(scan, tmp_path, where):
-    done = shell(f'"$@" {where}', "reconstruct", scan, *RUN, "--report-format", "png", "--out", tmp_path / "r")
+    done = shell(f'"$@" {where}', "reconstruct", scan, *RUN, "--report", "png", "--out", tmp_path / "r")
     assert done.returncode == 0
     assert np.isfinite(np.load(tmp_path / "r" / "result.npy")).all()
     assert (tmp_path / "r" / "report.png").exists()
@@ -57,7 +57,7 @@ def test_a_reader_that_leaves_is_no_error(scan):
 
 @pytest.mark.parametrize("limit", ["ulimit -v 900000", "ulimit -n 20"])
 def test_limits_too_small_to_start_are_one_line(scan, tmp_path, limit):
-    done = shell(f'{limit}; "$@"', "reconstruct", scan, *RUN, "--report-format", "png", "--out", tmp_path / "r")
+    done = shell(f'{limit}; "$@"', "reconstruct", scan, *RUN, "--report", "png", "--out", tmp_path / "r")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "ulimit" in done.stderr

@@ -114,7 +114,7 @@ def test_a_file_whose_name_looks_like_a_number_is_taken_by_its_name(tmp_path, mo
         ["verify", "{}"],
         ["acquire", "{}"],
         ["denoise", "{}", "o.png", "--sigma", "1"],
-        ["train", "ridge", "{}", "w.safetensors"],
+        ["train", "unet", "{}", "w.safetensors"],
         ["tune", "{}"],
         ["certify", "--sigma", "1", "--images", "{}"],
     ],

@@ -1,4 +1,4 @@
-"""Every flag of every command with values that nobody means: one line, exit status 2, nothing left behind.
+"""Every flag of every command and script with values that nobody means: one line, exit status 2, nothing left behind.
 
 What would take long (iterating, training, waiting for an instrument) is cut off where it begins, so that all that comes
 before it, which is where mistakes are to be found, is done for real.
@@ -29,7 +29,9 @@ from plugstream.cli import _LISTS, COMMANDS, _module, _Parser, main
 from plugstream.cli.common import scan_place
 from plugstream.cli.flags import add_settings
 from plugstream.models.born_geometry import ring
+from reproduction import run as reproduction
 from small_run import SMALL
+from training import run as training
 
 VALUES = {
     "empty": "",
@@ -86,9 +88,11 @@ CUTS = (
     "plugstream.denoisers.pictures.denoise_picture",
     "plugstream.studies.certificates.certify",
     "plugstream.cli.train._train",
-    "plugstream.studies.experiments.setup.make_problem",
+    "training.run._train",
+    "reproduction.paper.make_problem",
     "plugstream.scans.receive.Receiver.run",
     "plugstream.runs.pages.listening.serve_runs",
+    "plugstream.runs.movie._Scene.draw",
 )
 
 
@@ -98,7 +102,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fuzz")
     assert main(["simulate", str(folder / "s.zarr"), *SMALL]) == 0
     run = ["reconstruct", str(folder / "s.zarr"), "--sigma", "0.02", "--batch", "4", "--iterations", "2"]
-    run += ["--report-format", "none"]
+    run += ["--report", "none"]
     assert main([*run, "--out", str(folder / "run")]) == 0
     arrays = {"receivers": ring(5, 0.5), "transmitters": ring(4, 0.5), "data": np.ones((4, 5), dtype=np.complex64)}
     np.savez(folder / "d.npz", **arrays, wavelength=0.03, size=16, width=0.1)
@@ -130,17 +134,24 @@ BASES: dict[str, list[str]] = {
     "keys": ["new"],
     "completion": ["bash"],
     **{name: [] for name in _LISTS},
-    "train": ["ridge", "pictures", "new.safetensors", "--patch", "16"],
+    "train": ["unet", "pictures", "new.safetensors", "--patch", "16"],
     "tune": ["s.zarr", "--batch", "4"],
-    "reproduce": ["table1", "--quick", "--size", "32"],
     "certify": ["--sigma", "0.1", "--images", "pictures", "--size", "16", "--denoiser", "tv"],
+    "training": ["ridge", "pictures", "new.safetensors", "--patch", "16"],
+    "reproduction": ["table1", "--quick", "--size", "32"],
 }
+# What is no command, and a script of the checkout.
+SCRIPTS = {"training": training, "reproduction": reproduction}
 # Settings that another command tries as well, in the same way.
 SHARED = {"demo", "follow", "tune", "certify", "denoise"}
 
 
+def call(command: str, words: list[str]) -> int:
+    return main(words, SCRIPTS[command]) if command in SCRIPTS else main([command, *words])
+
+
 def actions(command: str) -> Iterator[argparse.Action]:
-    parser, module = _Parser(prog="plugstream"), _module(command)
+    parser, module = _Parser(prog="plugstream"), SCRIPTS.get(command) or _module(command)
     module.add_arguments(parser)
     sections = () if command in SHARED else getattr(module, "SECTIONS", ())
     add_settings(parser, sections, [command, *BASES[command]], getattr(module, "PRESETS", ()))
@@ -166,7 +177,7 @@ def cases(command: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def test_every_command_is_tried():
-    assert set(COMMANDS) == set(BASES), "give the new command a line in BASES"
+    assert {*COMMANDS, *SCRIPTS} == set(BASES), "give the new command a line in BASES"
 
 
 @thorough
@@ -188,7 +199,7 @@ def test_an_empty_path_is_refused_wherever_there_is_one(tmp_path, monkeypatch, c
                 words = [*base, action.option_strings[-1], ""]
             else:
                 words = [*base[:position], "", *base[position + 1 :]]
-            assert main([command, *words]) == 2
+            assert call(command, words) == 2
             said = capfd.readouterr().err
             assert said.startswith("plugstream: argument ")
             assert said.endswith(": the path is empty; name a file or folder, or leave the argument out\n")
@@ -251,7 +262,7 @@ def try_all(
     before, count = listing(tmp_path), 0
     for name, words in tried:
         begun = time.monotonic()
-        status = main([command, *words])
+        status = call(command, words)
         took, said = time.monotonic() - begun, capfd.readouterr().err
         what = f"{command} {name}: {status}, {said[-400:]!r}"
         assert status in (0, 2), what

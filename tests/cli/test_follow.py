@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import growing_files
+import warm
 from plugstream.cli import main
 from plugstream.scans.importers import import_file
 from plugstream.scans.importers.following import Following, follow_file
@@ -100,7 +101,7 @@ def test_an_import_ends_with_its_follow(tmp_path):
             return False
 
     words = [*PLUGSTREAM, "follow", "ct", str(tmp_path / "scan.h5"), *OPTIONS, "--sigma", "0.01"]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as follow:
+    with warm.Popen(words, stderr=subprocess.DEVNULL) as follow:
         place, until = Path(f"/proc/{follow.pid}/task/{follow.pid}/children"), time.monotonic() + 60
         while not (children := place.read_text().split()) and time.monotonic() < until:
             time.sleep(0.05)

@@ -62,7 +62,7 @@ def shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
 def test_info_describes_a_run_from_its_begin_to_its_end(scan, tmp_path, capsys):
     out = tmp_path / "run"
     words = ["reconstruct", str(scan), "--out", str(out), *RUN]
-    assert main([*words, "--iterations", "20", "--report-format", "png"]) == 0
+    assert main([*words, "--iterations", "20", "--report", "png"]) == 0
     rows = shown(out, capsys)
     assert "finished" in rows["run"]
     assert rows["steps"].startswith("20 of 20")

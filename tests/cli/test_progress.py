@@ -12,11 +12,10 @@ from PIL import Image
 
 from plugstream.base.display import screen as module
 from plugstream.base.display.screen import Display
-from plugstream.base.progress import Work, enclosing_work, listening, report
+from plugstream.base.progress import Work, enclosing_work
 from plugstream.cli import main
 from plugstream.runs.events import Steering
 from plugstream.runs.terminal import Terminal
-from plugstream.studies.experiments.cells import Store
 from terminals import Screen
 
 
@@ -62,11 +61,11 @@ def test_tune_over_more_counts_its_rounds(heard: list[tuple[Work, ...]], scan: P
 def test_train_counts_its_steps(
     heard: list[tuple[Work, ...]], pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["train", "ridge", str(pictures), str(tmp_path / "w.safetensors"), "--steps", "3"]
-    assert main([*words, "--batch", "1", "--patch", "16"]) == 0
+    words = ["train", "unet", str(pictures), str(tmp_path / "w.safetensors"), "--steps", "3"]
+    assert main([*words, "--batch", "1", "--patch", "16", "--channels", "2", "3", "--blocks", "1", "1"]) == 0
     counts = [(what.partition(",")[0], done, total) for ((what, done, total),) in heard]
-    assert counts == [("training ridge", n, 3) for n in (1, 2, 3)]
-    assert "ridge: 3 steps, loss " in capsys.readouterr().err
+    assert counts == [("training unet", n, 3) for n in (1, 2, 3)]
+    assert "unet: 3 steps, loss " in capsys.readouterr().err
 
 
 def test_certify_counts_pictures_and_products(
@@ -77,18 +76,6 @@ def test_certify_counts_pictures_and_products(
     assert main([*words, "--images", str(pictures), "--out", str(tmp_path / "certificate")]) == 0
     assert (("picture", 0, 1), ("looking for the worst directions", 3, 4)) in heard
     assert (("picture", 0, 1), ("reconstructing", 7, 8)) in heard
-
-
-def test_a_cell_of_a_table_is_named(tmp_path: Path) -> None:
-    told: list[tuple[Work, ...]] = []
-
-    def compute() -> tuple[dict[str, Any], dict[str, Any]]:
-        report("steps", 3, 10)
-        return {}, {}
-
-    with listening(lambda *work: told.append((*enclosing_work(), work))):
-        Store(tmp_path, lambda text: None).cell("run-pnp-sgd", {}, compute)
-    assert told == [(("run-pnp-sgd", 0, 0), ("steps", 3, 10))]
 
 
 def test_a_pause_is_shown_and_is_no_time_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

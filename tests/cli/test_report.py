@@ -8,11 +8,14 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from page_runs import ball, write_run
 from plugstream import ImageSpace, InputError
@@ -72,7 +75,7 @@ def test_every_script_says_what_it_is_for():
 
 def test_a_run_ends_with_its_report_which_knows_how_it_ended(scan, tmp_path, capsys):
     folder = tmp_path / "run"
-    assert main(["reconstruct", str(scan), "--out", str(folder), *SHORT, "--report-format", "html"]) == 0
+    assert main(["reconstruct", str(scan), "--out", str(folder), *SHORT, "--report", "html"]) == 0
     assert "report.html shows them" in capsys.readouterr().err
     (run,) = embedded((folder / "report.html").read_text(encoding="utf-8"))
     assert run["content"]["state"] == "ended"
@@ -95,7 +98,7 @@ def test_a_report_that_cannot_be_written_is_told_and_the_run_has_ended(scan, tmp
 
     monkeypatch.setattr(pages_report, "write_whole", full)
     folder = tmp_path / "run"
-    assert main(["reconstruct", str(scan), "--out", str(folder), *SHORT, "--report-format", "html"]) == 0
+    assert main(["reconstruct", str(scan), "--out", str(folder), *SHORT, "--report", "html"]) == 0
     told = capsys.readouterr().err
     assert "warning: cannot write" in told
     assert "No space left on device" in told
@@ -110,7 +113,7 @@ def test_a_run_that_fails_has_a_report_that_says_why(scan, tmp_path):
     code = tmp_path / "breaks.py"
     code.write_text(BREAKS)
     folder = tmp_path / "run"
-    words = [*SHORT, "--iterations", "40", "--denoiser", f"{code}:build", "--report-format", "html"]
+    words = [*SHORT, "--iterations", "40", "--denoiser", f"{code}:build", "--report", "html"]
     assert main(["reconstruct", str(scan), "--out", str(folder), *words]) == 2
     (run,) = embedded((folder / "report.html").read_text(encoding="utf-8"))
     assert run["content"]["stop"]["failed"]
@@ -211,8 +214,31 @@ def test_mistakes_are_one_line_and_leave_nothing(flat, tmp_path, words, told, ca
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_default_report_is_a_figure_and_a_page():
-    from plugstream.settings import Settings
+def test_a_figure_is_drawn_where_it_is_asked_for_by_the_run_or_later(scan, tmp_path, capsys):
+    """The same to the byte; a run that draws none does not import what draws."""
+    plain, drawn, later = tmp_path / "plain", tmp_path / "drawn", tmp_path / "later.png"
+    code = "import sys; from plugstream.cli import main; main(sys.argv[1:]); print('matplotlib' in sys.modules)"
+    words = [sys.executable, "-c", code, "reconstruct", str(scan), "--out", str(plain), *SHORT]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "False\n"
+    assert {path.name for path in plain.glob("report.*")} == {"report.html"}
+    assert main(["reconstruct", str(scan), "--out", str(drawn), *SHORT, "--report", "png,svg"]) == 0
+    assert {path.name for path in drawn.glob("report.*")} == {"report.png", "report.svg"}
+    assert main(["report", str(drawn), "--out", str(later)]) == 0
+    assert f"wrote {later}: open it" in capsys.readouterr().err
+    assert later.read_bytes() == (drawn / "report.png").read_bytes()
+    with Image.open(later) as picture:
+        assert min(picture.size) > 500
 
-    assert Settings().run.report_formats == ("png", "html")
-    assert Settings().run.figure_formats == ("png",)
+
+def test_a_figure_is_of_one_run_that_has_a_result(flat, tmp_path, capsys):
+    assert main(["report", str(flat), str(flat), "--out", str(tmp_path / "both.png")]) == 2
+    assert "is of one run" in capsys.readouterr().err
+    folder = Path(shutil.copytree(flat, tmp_path / "run"))
+    (folder / "result.npy").write_bytes(b"nothing")
+    assert main(["report", str(folder), "--out", str(tmp_path / "one.svg")]) == 2
+    assert "cannot read the images" in capsys.readouterr().err
+    (folder / "result.npy").unlink()
+    assert main(["report", str(folder), "--out", str(tmp_path / "one.svg")]) == 2
+    assert "no result to draw" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]

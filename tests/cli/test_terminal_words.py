@@ -23,7 +23,7 @@ MISSING = [
     (["report", "nothere"], "nothere is not the folder of a run: it is not there"),
     (["import", "ct", "scan.h5"], "there is no file scan.h5"),
     (["denoise", "a.png", "b.png", "--sigma", "0.1"], "there is no picture at a.png"),
-    (["train", "ridge", "pictures", "a.safetensors"], "there is no folder pictures"),
+    (["train", "unet", "pictures", "a.safetensors"], "there is no folder pictures"),
     (["reconstruct", "scan.zarr"], "scan.zarr is not a scan: no Zarr v3 group can be read there"),
     (
         ["verify", "text.txt"],

@@ -150,6 +150,7 @@ def test_a_run_that_goes_on_is_followed_to_its_end(begun: Path, monkeypatch: pyt
     assert "━" not in "".join(rows)
 
 
+@pytest.mark.usefixtures("own_ctrl_c")
 def test_the_keyboard_ends_the_watching_and_not_the_run(
     begun: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cuda_on_cpu import needs_compiler
+from cuda_on_cpu import emulated
 from cuda_warps_on_cpu import CpuWarps
 from effort import effort, thorough
 from plugstream.base.errors import InputError
@@ -60,7 +60,7 @@ def keys_of(image: Tensor) -> Tensor:
     return keys[None]
 
 
-@needs_compiler
+@emulated
 def test_spectra_are_those_of_the_torch_form(kernels):
     z = noisy(11, 17, 2)
     analysis, _, _ = cuda_form.matrices("bior15", 2.25)
@@ -69,7 +69,7 @@ def test_spectra_are_those_of_the_torch_form(kernels):
     torch.testing.assert_close(got, torch.cat([reference._spectra(image, matrix) for image in z]))
 
 
-@needs_compiler
+@emulated
 @pytest.mark.parametrize("shape", [(16, 22), (8, 11), (29, 17)])
 def test_keys_are_those_of_the_torch_form_to_the_bit(kernels, shape):
     z = noisy(*shape)
@@ -97,7 +97,7 @@ def test_bands_have_every_reference_once(height, step, monkeypatch):
             assert rows == {k // launches.columns for k in band.references}
 
 
-@needs_compiler
+@emulated
 @pytest.mark.parametrize("shape", [(16, 22), (8, 11)])
 def test_groups_are_those_of_the_torch_form_and_each_position_has_its_chain(kernels, shape):
     z = noisy(*shape)
@@ -118,7 +118,7 @@ def test_groups_are_those_of_the_torch_form_and_each_position_has_its_chain(kern
             assert sorted(found) == (groups.flatten() == position).nonzero()[:, 0].tolist()
 
 
-@needs_compiler
+@emulated
 def test_blocks_become_the_image_of_the_torch_form(kernels):
     z = noisy(20, 70, 2)
     sigma = torch.tensor([0.1, 0.0])
@@ -169,7 +169,7 @@ def test_many_images_go_some_at_a_time_each_with_its_sigma(monkeypatch):
 
 
 @thorough
-@needs_compiler
+@emulated
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("size", effort([4, 32], [4, 16, 32]))
 def test_filtered_groups_are_those_of_the_torch_form(size, first):

@@ -10,7 +10,7 @@ import torch
 from effort import effort, thorough
 from plugstream import NLM
 from plugstream.denoisers.nlm import reference, triton_form
-from triton_interpreter import DEVICE, interpret, needs_triton
+from triton_interpreter import DEVICE, emulated, interpret, needs_triton
 
 LARGE = ((2, 7, 10), (2, 1, 2))
 CASES = effort([((2, 4, 5), (1, 1, 2)), ((1, 4, 3), (2, 1, 1))], [LARGE, ((1, 4, 3), (3, 2, 1))])
@@ -35,7 +35,7 @@ def check() -> dict[str, float]:
 
 
 @thorough
-@needs_triton
+@emulated
 def test_the_kernels_are_the_torch_form_in_the_interpreter() -> None:
     answer = json.loads(interpret(__file__))
     assert len(answer) == 4

@@ -1,4 +1,4 @@
-"""The convex ridge denoiser: its guarantee, whatever the weights, its solver, and its training's gradient."""
+"""The convex ridge denoiser: its guarantee, whatever the weights, and its solver."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from effort import effort, thorough
 from plugstream.base.errors import InputError
 from plugstream.denoisers import ridge_prior
 from plugstream.denoisers.ridge import PROFILES, ConvexRidge, load_ridge, save_ridge
-from plugstream.denoisers.ridge_prior import Ridges, prox
-from plugstream.studies.training.fit import Training, fit
-from plugstream.studies.training.patches import Patches
-from plugstream.studies.training.ridge import ridge_gradients, train_ridge
+from plugstream.denoisers.ridge_prior import Ridges
 
 
 def random_ridges(seed: int, size: int = 3, limit: float = 60.0) -> Ridges:
@@ -59,10 +56,13 @@ def energy(ridges: Ridges, z: np.ndarray, sigma: float) -> Callable[[np.ndarray]
     return value
 
 
-@pytest.mark.parametrize(("sigma", "limit"), [(0.01, 1e4), (0.05, 1e4), (0.5, 1e4), (0.05, 10.0)])
+@thorough
+@pytest.mark.parametrize(
+    ("sigma", "limit"), effort([(0.01, 1e4), (0.05, 10.0)], [(0.01, 1e4), (0.05, 1e4), (0.5, 1e4), (0.05, 10.0)])
+)
 def test_the_result_minimises_the_energy_as_defined(sigma, limit):
     ridges = random_ridges(0, limit=limit)
-    z = np.random.default_rng(1).random((5, 6))
+    z = np.random.default_rng(1).random((4, 5))
     found = ConvexRidge(ridges, tol=1e-9, max_iterations=20_000)(torch.from_numpy(z), sigma).numpy()
     value = energy(ridges, z, sigma)
     best = minimize(value, found.ravel() + 1e-3, method="BFGS")
@@ -73,11 +73,11 @@ def test_the_result_minimises_the_energy_as_defined(sigma, limit):
 
 
 @given(seed=st.integers(0, 1000), sigma=st.floats(1e-3, 1.0), scale=st.floats(0.01, 10))
-@settings(max_examples=effort(10, 30))
+@settings(max_examples=effort(6, 30))
 def test_it_is_firmly_nonexpansive_whatever_the_weights(seed, sigma, scale):
     rng = torch.Generator().manual_seed(seed)
-    one = torch.rand(2, 12, 11, generator=rng, dtype=torch.float64)
-    one[1] = one[0] + scale * sigma * torch.randn(12, 11, generator=rng, dtype=torch.float64)
+    one = torch.rand(2, 7, 8, generator=rng, dtype=torch.float64)
+    one[1] = one[0] + scale * sigma * torch.randn(7, 8, generator=rng, dtype=torch.float64)
     d = ConvexRidge(random_ridges(seed), tol=1e-10, max_iterations=5000)(one, sigma)
     apart, before = d[1] - d[0], one[1] - one[0]
     assert float(apart.square().sum()) <= float((apart * before).sum()) + 1e-8
@@ -93,7 +93,7 @@ def jacobian(denoiser: ConvexRidge, z: torch.Tensor, sigma: float) -> torch.Tens
 @pytest.mark.parametrize("sigma", [0.01, 0.1])
 def test_its_jacobians_are_symmetric_with_eigenvalues_from_0_to_1(sigma):
     for seed in range(effort(1, 3)):
-        z = torch.rand(6, 7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        z = torch.rand(5, 6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         j = jacobian(ConvexRidge(random_ridges(seed), tol=1e-13, max_iterations=20_000), z, sigma)
         assert float((j - j.T).abs().max()) < 1e-4
         values = torch.linalg.eigvalsh((j + j.T) / 2)
@@ -179,91 +179,6 @@ def test_a_warm_start_changes_how_soon_not_what():
     assert torch.allclose(cold, again, atol=1e-6)
 
 
-@thorough
-@pytest.mark.parametrize("limit", effort([5.0], [5.0, 1e4]))
-def test_training_follows_the_true_gradient(limit):
-    """Against finite differences of the loss, in double precision, with and without the limit at work."""
-    ridges = random_ridges(6, limit=limit).double().requires_grad_(True)
-    rng = torch.Generator().manual_seed(2)
-    clean, noise = (torch.rand(2, 8, 9, generator=rng, dtype=torch.float64) for _ in range(2))
-    sigma = torch.tensor([0.05, 0.15], dtype=torch.float64)
-
-    def loss() -> float:
-        with torch.no_grad():
-            z = clean[:, None] + sigma[:, None, None, None] * noise[:, None]
-            found, done = prox(ridges.at(sigma), z, 1e-13, 100_000, patience=0)
-            assert done
-            return float(((found - clean[:, None]) / sigma[:, None, None, None]).square().mean())
-
-    value = ridge_gradients(ridges, clean, noise, sigma, iterations=2000, solves=300)
-    assert float(value) == pytest.approx(loss(), rel=1e-6)
-    for parameter in (ridges.filters, ridges.amounts, ridges.widths):
-        direction = torch.randn(parameter.shape, generator=rng, dtype=torch.float64)
-        h = 1e-5
-        with torch.no_grad():
-            parameter += h * direction
-            above = loss()
-            parameter -= 2 * h * direction
-            below = loss()
-            parameter += h * direction
-        slope = float((parameter.grad * direction).sum())
-        assert slope == pytest.approx((above - below) / (2 * h), rel=2e-3, abs=1e-7)
-
-
-def patches() -> Patches:
-    rng = torch.Generator().manual_seed(0)
-    waves = [torch.sin(torch.arange(24.0)[:, None] / (2 + k)) * torch.ones(26) / 2 + 0.5 for k in range(3)]
-    return Patches([w + 0.01 * torch.rand(w.shape, generator=rng) for w in waves], 12)
-
-
-def test_training_lowers_the_loss_and_resumes_to_the_bit(tmp_path):
-    losses: list[float] = []
-    whole = train_ridge(patches(), steps=8, batch=2, rate=0.005, progress=lambda k, loss: losses.append(loss))
-    still: list[float] = []
-    train_ridge(patches(), steps=8, batch=2, rate=1e-12, progress=lambda k, loss: still.append(loss))
-    assert np.mean(losses[4:]) < 0.95 * np.mean(still[4:])  # what the start has, on the same patches
-
-    class Stopped(Exception):
-        pass
-
-    def stop(step: int, loss: float) -> None:
-        if step == 5:
-            raise Stopped
-
-    file = tmp_path / "c.safetensors"
-    with pytest.raises(Stopped):
-        _train(file, stop)
-    parts = _train(file, None)
-    assert torch.equal(parts.filters, whole.filters)
-    assert torch.equal(parts.amounts, whole.amounts)
-
-
-def _train(file, progress):
-    """The same, with a checkpoint after every step."""
-    from unittest import mock
-
-    from plugstream.studies.training import ridge as module
-
-    with mock.patch.object(module, "fit", lambda *a, **k: fit(*a, **k, every=1)):
-        return train_ridge(patches(), steps=8, batch=2, rate=0.005, checkpoint=file, progress=progress)
-
-
-def test_a_loss_that_is_not_a_number_stops_and_says_so():
-    training = Training({"p": torch.zeros(2, requires_grad=True)}, {})
-    with pytest.raises(InputError, match="nan at step 0"):
-        fit(training, lambda step: float("nan"), steps=3, rate=0.1)
-
-
-def test_a_checkpoint_of_another_training_is_refused(tmp_path):
-    file = tmp_path / "c.safetensors"
-    Training({"p": torch.zeros(2)}, {"seed": 1}).save(file)
-    with pytest.raises(InputError, match="seed = 1, not 2"):
-        Training({"p": torch.zeros(2)}, {"seed": 2}).load(file)
-    file.write_bytes(file.read_bytes()[:-3])
-    with pytest.raises(InputError, match="cannot be read"):
-        Training({"p": torch.zeros(2)}, {"seed": 1}).load(file)
-
-
 def test_weights_are_written_and_read_back(tmp_path):
     file = tmp_path / "r.safetensors"
     save_ridge(file, random_ridges(7), {"data": "none"})
@@ -285,16 +200,6 @@ def test_wrong_weights_are_one_line(tmp_path, content):
 def test_small_images_are_refused():
     with pytest.raises(InputError, match="at least 2 pixels"):
         ConvexRidge(random_ridges(0, 5))(torch.rand(1, 9), 0.1)
-
-
-def test_patches_are_a_function_of_seed_and_step(tmp_path):
-    p = patches()
-    assert torch.equal(p.draw(3, 4), p.draw(3, 4))
-    assert not torch.equal(p.draw(3, 4), p.draw(4, 4))
-    with pytest.raises(InputError, match="no folder"):
-        Patches.from_folder(tmp_path / "nowhere", 8)
-    with pytest.raises(InputError, match="no pictures"):
-        Patches.from_folder(tmp_path, 8)
 
 
 def test_rows_taken_apart_give_the_same(monkeypatch):
@@ -358,7 +263,7 @@ def test_what_ships_is_averaged_at_many_images(profile, sigma):
 @settings(max_examples=effort(3, 8))
 def test_what_ships_is_firmly_nonexpansive_between_any_two_images(profile, seed, sigma, apart):
     rng = torch.Generator().manual_seed(seed)
-    one = noisy(picture(16, 150 + seed % 100, 200), sigma)
+    one = noisy(picture(10, 150 + seed % 100, 200), sigma)
     two = one + apart * sigma * torch.randn(one.shape, generator=rng, dtype=one.dtype)
     d = ConvexRidge(profile, tol=1e-9, max_iterations=5000)(torch.stack([one, two]), sigma)
     gap, before = d[1] - d[0], two - one
@@ -399,7 +304,7 @@ def test_a_profile_is_a_name_and_a_file_of_that_name_a_path(tmp_path, monkeypatc
 
 def test_what_ships_serves_every_noise_level_without_jumps():
     """Two levels a hundredth apart, from far below what it was trained for to far above, give almost the same."""
-    z = noisy(picture(20), 0.05)
+    z = noisy(picture(12), 0.05)
     denoiser = ConvexRidge(tol=1e-7)
     for sigma in np.geomspace(1e-4, 1.0, effort(4, 7)):
         one, two = denoiser(z, float(sigma)), denoiser(z, float(1.01 * sigma))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cuda_on_cpu import needs_compiler
+from cuda_on_cpu import emulated
 from cuda_warps_on_cpu import CpuWarps
 from effort import thorough
 from plugstream.denoisers import ridge_cuda
@@ -32,7 +32,7 @@ def away(found: Tensor, exact: Tensor, z: Tensor) -> Tensor:
     return (found - exact).flatten(1).norm(dim=1) / (z - z.mean((-2, -1), keepdim=True)).flatten(1).norm(dim=1)
 
 
-@needs_compiler
+@emulated
 @pytest.mark.parametrize("width", [35, 67])
 def test_a_step_is_that_of_the_torch_form(width):
     """One image of two or three tiles by two blocks; a border cuts the last, and filters of 9 x 9 reach over it."""
@@ -47,7 +47,7 @@ def test_a_step_is_that_of_the_torch_form(width):
 
 
 @thorough
-@needs_compiler
+@emulated
 def test_each_image_reaches_the_tolerance_from_any_start():
     """Three images for two blocks: with noise of its own, with none, and a constant one."""
     ridges = some_ridges()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from cuda_on_cpu import CpuKernels, needs_compiler
+from cuda_on_cpu import CpuKernels, emulated
 from plugstream import TV
 from plugstream.base.errors import PlugstreamWarning
 from plugstream.denoisers import tv_cuda
@@ -32,7 +32,7 @@ def volume(shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
 
 
-@needs_compiler
+@emulated
 @pytest.mark.parametrize(("isotropic", "low", "high", "shape"), CASES)
 def test_it_is_the_prox_of_tv(
     kernels: CpuKernels,
@@ -59,7 +59,7 @@ def test_it_is_the_prox_of_tv(
         assert (gaps <= 1.1 * 9e-8 * (z - z.mean((1, 2, 3), keepdim=True)).square().sum((1, 2, 3))).all()
 
 
-@needs_compiler
+@emulated
 def test_what_is_close_already_is_not_iterated(kernels: CpuKernels) -> None:
     tv = TV(ndim=3)
     z = volume((1, 6, 7, 8))
@@ -70,7 +70,7 @@ def test_what_is_close_already_is_not_iterated(kernels: CpuKernels) -> None:
     assert torch.equal(dual, same)
 
 
-@needs_compiler
+@emulated
 def test_four_voxels_a_thread_or_one_are_the_same(kernels: CpuKernels) -> None:
     """To the bit, as a volume that begins off a multiple of 16 bytes has one."""
     tv, strength = TV(ndim=3, low=0.3, tol=3e-4), torch.full((1, 1, 1, 1), 0.04)
@@ -82,7 +82,7 @@ def test_four_voxels_a_thread_or_one_are_the_same(kernels: CpuKernels) -> None:
     assert torch.equal(got[1], want[1])
 
 
-@needs_compiler
+@emulated
 @pytest.mark.parametrize("shape", [(9, 30, 33), (5, 61, 20), (1, 3, 4), (2, 1, 40)])
 @pytest.mark.parametrize("isotropic", [True, False])
 def test_two_steps_in_one_pass_are_two_steps(
@@ -102,7 +102,7 @@ def test_two_steps_in_one_pass_are_two_steps(
     assert torch.equal(one.dual, two.dual)
 
 
-@needs_compiler
+@emulated
 def test_a_volume_near_the_last_one_takes_four_steps_and_one_look(kernels: CpuKernels) -> None:
     """At the strength of a step of PnP-SGD; two steps are one pass, and the first looks at the gap as well."""
 
@@ -123,7 +123,7 @@ def test_a_volume_near_the_last_one_takes_four_steps_and_one_look(kernels: CpuKe
     assert counted.names == ["add_up", "begin", "decide", "descend", "look"]
 
 
-@needs_compiler
+@emulated
 def test_iterations_are_limited(kernels: CpuKernels) -> None:
     """To fewer than there are long steps, and to more; the bound is of what it returns."""
     z, strength = volume((1, 6, 7, 8)), torch.full((1, 1, 1, 1), 0.09)
@@ -137,7 +137,7 @@ def test_iterations_are_limited(kernels: CpuKernels) -> None:
     assert gaps == sorted(gaps, reverse=True)
 
 
-@needs_compiler
+@emulated
 def test_a_warm_start_may_be_infeasible_and_is_left_alone(kernels: CpuKernels) -> None:
     tv = TV(ndim=3, tol=3e-4)
     z, strength = volume((1, 6, 7, 8)), torch.full((1, 1, 1, 1), 0.04)
@@ -151,7 +151,7 @@ def test_a_warm_start_may_be_infeasible_and_is_left_alone(kernels: CpuKernels) -
     torch.testing.assert_close(flat, torch.full((1, 6, 7, 8), 0.3))
 
 
-@needs_compiler
+@emulated
 def test_a_fixed_number_of_iterations_is_the_torch_forms(kernels: CpuKernels) -> None:
     tv = TV(ndim=3, tol=0, max_iterations=7)
     z = volume((1, 9, 8, 7))

@@ -7,7 +7,7 @@ import torch
 
 from effort import effort, thorough
 from plugstream import TV
-from triton_interpreter import interpret, needs_triton
+from triton_interpreter import emulated, interpret
 
 INTERPRETED = """
 import torch
@@ -86,7 +86,7 @@ CASES = effort(
 
 
 @thorough
-@needs_triton
+@emulated
 def test_volumes_and_components_are_the_torch_form_in_the_interpreter():
     assert interpret("-c", COUPLED.replace("CASES", CASES)) == "agree\n"
 
@@ -119,7 +119,7 @@ def test_on_a_gpu_volumes_and_components_have_the_same_prox(kind, isotropic):
 
 
 @thorough
-@needs_triton
+@emulated
 def test_the_kernel_is_the_torch_form_in_the_interpreter():
     assert interpret("-c", INTERPRETED.replace("SHAPES", SHAPES)) == "agree\n"
 

@@ -11,11 +11,17 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor
 
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile CUDA kernels for the CPU")
+
+def emulated(test: Any) -> Any:
+    """Marks a test of CUDA kernels that g++ compiles for the CPU."""
+    compiled = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile CUDA kernels for the CPU")
+    return pytest.mark.emulated(compiled(test))
+
 
 SHIM = r"""
 #include <algorithm>

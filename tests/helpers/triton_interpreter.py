@@ -6,6 +6,7 @@ import importlib.util
 import os
 import runpy
 import sys
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -16,6 +17,11 @@ import warm
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def emulated(test: Any) -> Any:
+    """Marks a test whose kernels the interpreter runs."""
+    return pytest.mark.emulated(needs_triton(test))
 
 
 def interpret(*arguments: str) -> str:
@@ -60,6 +66,7 @@ def patch_once() -> None:
 
 
 if __name__ == "__main__":
+    sys.path.append(str(Path(__file__).parents[2]))  # for training.X
     patch_once()
     sys.argv.pop(0)
     if sys.argv[0] == "-c":

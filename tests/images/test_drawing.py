@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
 import tifffile
@@ -133,12 +135,14 @@ SPACES = {
 }
 
 
-@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-def test_every_scale_has_a_bar_every_axis_a_name_and_no_text_covers_another(space):
-    """As matplotlib lays it out, for images of all shapes."""
+@thorough
+@pytest.mark.parametrize("name", effort([name for name in SPACES if name not in ("plane", "flat", "waves")], SPACES))
+def test_every_scale_has_a_bar_every_axis_a_name_and_no_text_covers_another(name):
+    """As matplotlib lays it out, for images of all shapes; waves have panels of a plane and of something flat."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    space = SPACES[name]
     truth = numbers(*space.shape, waves=space.is_complex)
     images = [("truth", truth), ("first back-projection, -12.34 dB", truth / 2), ("result, 12.34 dB", 0.9 * truth)]
     rows = with_error(arrange_panels(images, space, truth), -0.1 * truth, space)
@@ -170,10 +174,9 @@ def test_every_scale_has_a_bar_every_axis_a_name_and_no_text_covers_another(spac
 @pytest.mark.parametrize(
     ("waves", "linear"), effort([(True, True)], [(w, k) for w in (False, True) for k in (False, True)])
 )
-def test_a_report_of_a_volume(tmp_path, waves, linear):
+def test_a_report_of_a_volume(waves, linear):
     volume = numbers(4, 6, 8, waves=waves)
-    draw_report(
-        tmp_path / "report.png",
+    content = draw_report(
         title="a volume",
         space=VOLUME,
         result=volume,
@@ -181,7 +184,7 @@ def test_a_report_of_a_volume(tmp_path, waves, linear):
         truth=2 * volume,
         history=History(),
     )
-    with Image.open(tmp_path / "report.png") as picture:
+    with Image.open(io.BytesIO(content)) as picture:
         assert min(picture.size) > 500
 
 

@@ -41,9 +41,7 @@ def residual(scans: Path, image: Path, capsys: pytest.CaptureFixture[str]) -> fl
 
 
 def reconstruct(scans: Path, count: int, out: Path, *words: str) -> Path:
-    assert (
-        main(["reconstruct", str(scans / f"{count}.zarr"), "--out", str(out), "--report-format", "none", *words]) == 0
-    )
+    assert main(["reconstruct", str(scans / f"{count}.zarr"), "--out", str(out), "--report", "none", *words]) == 0
     return out
 
 

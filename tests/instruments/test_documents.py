@@ -21,7 +21,7 @@ def test_the_example_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     commands = [shlex.split(line) for line in re.findall(r"^    plugstream (.*)$", TEXT, flags=re.MULTILINE)]
     assert [words[0] for words in commands] == ["simulate", "verify", "reconstruct", "resume", "demo"]
     for words in commands:
-        quick = ["--report-format", "none", "--threads", "1"] if words[0] in ("reconstruct", "demo") else []
+        quick = ["--report", "none", "--threads", "1"] if words[0] in ("reconstruct", "demo") else []
         assert main([*words, *quick]) == 0, (words, capsys.readouterr())
     for run in ("run", "demo"):
         assert snr(np.load(f"{run}/result.npy"), np.load(f"{run}/truth.npy")) > 15

@@ -32,11 +32,15 @@ def fidelity(discs: list[Disc], rays: Rays | None = None) -> LeastSquares:
     return LeastSquares(CTModel(rays, VOXELS), torch.from_numpy(data.astype(np.float32)))
 
 
-def test_the_largest_value_is_that_of_the_material():
-    found = fidelity(HOLED)
-    support = prefer_support(found, "auto")
+@pytest.fixture(scope="module")
+def holed() -> LeastSquares:
+    return fidelity(HOLED)
+
+
+def test_the_largest_value_is_that_of_the_material(holed):
+    support = prefer_support(holed, "auto")
     assert str(support.value).startswith("disc ")
-    high = prefer_high(found, 0.0, build_support(str(support.value), SPACE))
+    high = prefer_high(holed, 0.0, build_support(str(support.value), SPACE))
     assert high.value == pytest.approx(0.04, rel=0.04)
 
 
@@ -46,10 +50,9 @@ def test_a_denser_thing_is_not_cut_off():
     assert prefer_high(found, 0.0, build_support(str(support.value), SPACE)).value is None
 
 
-def test_without_a_support_or_a_lower_bound_nothing_is_found():
-    found = fidelity(HOLED)
-    assert prefer_high(found, 0.0, None).value is None
-    assert prefer_high(found, None, torch.ones(80, 80)).value is None
+def test_without_a_support_or_a_lower_bound_nothing_is_found(holed):
+    assert prefer_high(holed, 0.0, None).value is None
+    assert prefer_high(holed, None, torch.ones(80, 80)).value is None
 
 
 def test_what_is_no_disc_has_a_hull_and_what_is_cut_has_none():
@@ -77,7 +80,7 @@ def scan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_finds_them_once_and_keeps_them(scan, tmp_path, capsys, monkeypatch):
     out = tmp_path / "run"
-    words = ["--out", str(out), "--report-format", "none"]
+    words = ["--out", str(out), "--report", "none"]
     assert main(["reconstruct", str(scan), "--iterations", "6", *words]) == 0
     told = capsys.readouterr().err
     found = resolve(out / "settings.toml")
@@ -100,7 +103,7 @@ def test_a_run_finds_them_once_and_keeps_them(scan, tmp_path, capsys, monkeypatc
 
 def test_it_may_be_given_or_left_out(scan, tmp_path, capsys):
     np.save(tmp_path / "mine.npy", np.eye(80) + np.eye(80, k=3))
-    words = ["--iterations", "2", "--report-format", "none", "--sigma", "0.01"]
+    words = ["--iterations", "2", "--report", "none", "--sigma", "0.01"]
     for number, given in enumerate(("none", "hull", str(tmp_path / "mine.npy"))):
         out = tmp_path / f"run-{number}"
         assert main(["reconstruct", str(scan), "--support", given, "--high", "none", "--out", str(out), *words]) == 0
@@ -144,7 +147,7 @@ def test_segments_of_the_challenge_with_nothing_set(name, tmp_path):
     """
     path, out = tmp_path / "s.zarr", tmp_path / "run"
     assert main(["import", "ct", str(DATA / f"htc2022_{name}_limited.mat"), str(path)]) == 0
-    assert main(["reconstruct", str(path), "--out", str(out), "--report-format", "none"]) == 0
+    assert main(["reconstruct", str(path), "--out", str(out), "--report", "none"]) == 0
     image = np.load(out / "result.npy")[24:-24, 24:-24]
     truth = loadmat(DATA / f"htc2022_{name}_recon_fbp_seg.mat")["reconFullFbpSeg"].astype(bool)[::-1]
     score = float(np.corrcoef((image > otsu(image)).ravel(), truth.ravel())[0, 1])

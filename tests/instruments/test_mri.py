@@ -19,7 +19,7 @@ from plugstream.models.kspace import centered_voxels
 from plugstream.scans.baselines.first_image import form_image, relative_residual, scan_model
 
 CPU = torch.device("cpu")
-QUICK = ["--report-format", "none", "--threads", "1"]
+QUICK = ["--report", "none", "--threads", "1"]
 
 
 @pytest.mark.parametrize("trajectory", ["radial", "spiral", "cartesian"])

@@ -17,7 +17,7 @@ from plugstream.models.ct_geometry import Voxels
 from plugstream.models.odt_geometry import poses_of_rotation
 
 CPU = torch.device("cpu")
-QUICK = ["--report-format", "none", "--threads", "1"]
+QUICK = ["--report", "none", "--threads", "1"]
 
 
 @pytest.mark.parametrize("scanning", ["rotation", "light"])

@@ -36,7 +36,7 @@ def test_a_scan_is_simulated_and_described(scattered, capsys):
 
 
 def test_a_run_that_was_ended_goes_on_to_the_bit(scattered, tmp_path):
-    run = ["--sigma", "0.05", "--low", "0", "--batch", "3", "--threads", "1", "--report-format", "none"]
+    run = ["--sigma", "0.05", "--low", "0", "--batch", "3", "--threads", "1", "--report", "none"]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert main(["reconstruct", str(scattered), *run, "--iterations", "6", "--out", str(whole)]) == 0
     assert main(["reconstruct", str(scattered), *run, "--iterations", "3", "--out", str(parts)]) == 0

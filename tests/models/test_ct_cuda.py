@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ct_scans import FLAT, SOLID, mismatch, random
-from cuda_on_cpu import CpuKernels, needs_compiler
+from cuda_on_cpu import CpuKernels, emulated
 from effort import effort, thorough
 from plugstream.models import CTModel, ct_cells, ct_cuda, ct_joseph
 from plugstream.models.ct_beams import cone_beam, parallel_beam
@@ -54,7 +54,7 @@ def cases() -> Iterator[tuple[str, Rays, Voxels, tuple[int, ...]]]:
         yield name, make(0.9, (36, 12)), Voxels((40, 9, 8), (0.9, 1.0, 0.9)), ()
 
 
-@needs_compiler
+@emulated
 def test_the_kernels_are_the_torch_form(kernels: CpuKernels) -> None:
     for name, rays, voxels, lead in cases():
         projector = ct_cuda.CudaProjector(rays, voxels, torch.device("cpu"), kernels)
@@ -73,7 +73,7 @@ class Listed:
         self.kernels.launch(name, *arguments)
 
 
-@needs_compiler
+@emulated
 @pytest.mark.parametrize("roll", [0.01, -0.8, 1.5, 3.1])
 @pytest.mark.parametrize("beam", ["stack", "cone", "steep", "tilted cone"])
 def test_a_detector_may_be_turned_by_any_angle(kernels: CpuKernels, beam: str, roll: float) -> None:
@@ -87,7 +87,7 @@ def test_a_detector_may_be_turned_by_any_angle(kernels: CpuKernels, beam: str, r
     assert ("gather_uneven_cells" if "cone" in beam else "gather_even_cells") in listed.names
 
 
-@needs_compiler
+@emulated
 def test_a_cone_far_away_is_even(kernels: CpuKernels) -> None:
     """Its rows are as good as equally far apart, within a thread's cells; then they are taken so."""
     rays = cone_beam(np.linspace(0, 6, 9), (40, 24), 2.0, source=3000, detector=3000).roll_detector(0.01)
@@ -97,7 +97,7 @@ def test_a_cone_far_away_is_even(kernels: CpuKernels) -> None:
     assert "gather_even_cells" in listed.names
 
 
-@needs_compiler
+@emulated
 def test_views_may_repeat_and_be_none(kernels: CpuKernels) -> None:
     for rays, voxels in (
         (parallel_beam(np.arange(5.0), (4, 9), 1.0), Voxels((4, 6, 6), 1.0)),
@@ -123,7 +123,7 @@ class Guarded:
         self.kernels.launch(name, grid, block, problem, source, target)
 
 
-@needs_compiler
+@emulated
 @pytest.mark.parametrize(("depth", "source"), [(1, 60.0), (2, 60.0), (33, 60.0), (129, 200.0), (2, 30.0)])
 def test_rows_beyond_the_data_are_zeros(kernels: CpuKernels, depth: int, source: float) -> None:
     """Also near a source, and where a warp goes on to slices that there are not: its last row is among the zeros."""
@@ -139,7 +139,7 @@ def test_rows_beyond_the_data_are_zeros(kernels: CpuKernels, depth: int, source:
     assert projector._gather_cone == "gather_cone_beyond" or row.max() <= 40 + projector._row_margin
 
 
-@needs_compiler
+@emulated
 def test_launches_of_few_views_add_up(kernels: CpuKernels, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ct_cuda, "_AT_ONCE", 1)  # a view a launch
     monkeypatch.setattr(ct_cells, "_AT_ONCE", 1)
@@ -153,7 +153,7 @@ def test_launches_of_few_views_add_up(kernels: CpuKernels, monkeypatch: pytest.M
 
 
 @thorough
-@needs_compiler
+@emulated
 def test_a_projector_grows_with_its_views(kernels: CpuKernels) -> None:
     """To the bits of one of all views; two may grow out of one, and new views are all that is looked at."""
     looked_at: list[int] = []

@@ -114,7 +114,7 @@ def test_a_reconstruction_is_that_of_the_cpu(tmp_path, monkeypatch, trajectory, 
     monkeypatch.chdir(tmp_path)
     words = ["--size", "48", "--trajectory", trajectory, "--acceleration", "2", "--coils", "4"]
     assert main(["simulate", "scan.zarr", "--instrument", "mri", *words]) == 0
-    run = ["reconstruct", "scan.zarr", "--denoiser", denoiser, "--batch", "4", "--report-format", "none"]
+    run = ["reconstruct", "scan.zarr", "--denoiser", denoiser, "--batch", "4", "--report", "none"]
     # BM3D takes seconds a step on a CPU without the native kernels.
     steps = "4" if denoiser == "bm3d" and load() is None else "20"
     images = {}

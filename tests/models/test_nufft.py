@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from plugstream import InputError
 from plugstream.models.nufft import FinufftNufft, finufft_is_here, make_nufft
 from plugstream.models.nufft_grid import GridNufft, choose_kernel
-from triton_interpreter import interpret, needs_triton
+from triton_interpreter import emulated, interpret
 
 CPU = torch.device("cpu")
 F64 = torch.float64
@@ -135,6 +135,6 @@ print("agree")
 
 
 @pytest.mark.thorough
-@needs_triton
+@emulated
 def test_the_kernels_are_the_torch_forms_in_the_interpreter():
     assert interpret("-c", INTERPRETED) == "agree\n"

@@ -9,7 +9,7 @@ import torch
 from plugstream.models import ODTModel
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.odt_geometry import Optics, poses_of_rotation
-from triton_interpreter import interpret, needs_triton
+from triton_interpreter import emulated, interpret
 
 INTERPRETED = """
 import os
@@ -52,7 +52,7 @@ print("agree")
 
 
 @pytest.mark.thorough
-@needs_triton
+@emulated
 def test_they_are_the_torch_form_in_the_interpreter():
     assert interpret("-c", INTERPRETED) == "agree\n"
 

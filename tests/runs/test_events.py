@@ -28,6 +28,7 @@ from plugstream.runs.events import (
     Contradiction,
     Event,
     Finishing,
+    Forecast,
     FoundStep,
     Heartbeat,
     Machine,
@@ -52,12 +53,14 @@ from plugstream.runs.preview import Previews, make_panels, read_preview
 from plugstream.runs.replay import replay
 from small_run import main
 
-RUN = ["--report-format", "none", "--sigma", "0.02", "--batch", "4", "--threads", "1", "--every", "5", "--watch-theory"]
+RUN = ["--report", "none", "--sigma", "0.02", "--batch", "4", "--threads", "1", "--every", "5", "--watch-theory"]
 PROCESS = {"pid": 12, "started": 34, "machine": "here boot pid"}
 EXAMPLES: list[Event] = [
     Start(9, {"scan": {"follow": False}, "run": {"report": ["png"]}}, {}, "0.1", "2.9", "3.12", **PROCESS),
     Machine("here", "Linux 6", "a processor", 2, None, "cpu", 2, 1),
     Space(ImageSpace((3, 4), spacing=(0.1, 0.2), origin=(0.0, 0.0)).content()),
+    Forecast(10, 120, True),
+    Forecast(10, 0, True),
     Finishing(120),
     Note("text of a person, ü\n"),
     Views(3, 12, (4, 7), 1 / 3, False),

@@ -34,7 +34,7 @@ from small_run import main, open_live, with_all_views
 PLAYER = Path(__file__).parents[1] / "helpers" / "play_scan.py"
 SMALL = ["--size", "24", "--views", "24", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
 RUN = [
-    "--report-format",
+    "--report",
     "none",
     "--sigma",
     "0.01",

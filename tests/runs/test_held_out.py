@@ -56,7 +56,7 @@ def test_a_stored_scan_and_a_run_that_goes_on_give_the_same(scan, tmp_path):
 
 
 def test_a_run_ends_by_itself_when_the_misfit_falls_no_more_and_goes_on_to_the_bit(scan, tmp_path, monkeypatch):
-    words = ["--iterations", "2000", "--settled", "3", "--checkpoint", "0", "--report-format", "none"]
+    words = ["--iterations", "2000", "--settled", "3", "--checkpoint", "0", "--report", "none"]
     misfits = run(scan, tmp_path / "whole", *words)
     told = replay(tmp_path / "whole" / "events.jsonl")
     assert told.stop.reason == "the misfit on views that are held out falls no more"

@@ -15,7 +15,7 @@ from plugstream.images.pictures import load_picture
 from plugstream.runs.folder import open_run
 from small_run import main
 
-RUN = ["--report-format", "none", "--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "3"]
+RUN = ["--report", "none", "--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "3"]
 
 
 @pytest.fixture(scope="module")

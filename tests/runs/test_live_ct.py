@@ -21,7 +21,7 @@ from plugstream.scans.send import send_scan
 from streaming import acquiring
 
 CONE = ["--instrument", "ct", "--beam", "cone", "--size", "14", "--slices", "6", "--views", "20", "--photons", "1e5"]
-RUN = ["--report-format", "none", "--preview", "0", "--threads", "1", "--checkpoint", "0", "--iterations", "30"]
+RUN = ["--report", "none", "--preview", "0", "--threads", "1", "--checkpoint", "0", "--iterations", "30"]
 RUN += ["--sigma", "0.1", "--batch", "4", "--follow"]
 
 

@@ -337,7 +337,7 @@ def test_the_report_of_a_followed_run_is_drawn(scan, tmp_path):
         thread = threading.Thread(target=measure)
         thread.start()
         words = ["reconstruct", str(live), "--out", str(out), *RUN, "--batch", "4", "--follow", "--patience", "60"]
-        assert main([*words, "--report-format", "png"]) == 0
+        assert main([*words, "--report", "png"]) == 0
         thread.join(150)
     arrivals = replay(out / "events.jsonl").arrivals()
     assert [views for _, views in arrivals] == [6, 40]

@@ -144,7 +144,7 @@ def test_a_run_that_goes_back_forgets_the_frames_that_it_repeats(tmp_path):
 
 
 def test_frames_change_no_bit_and_the_last_is_the_result(whole, scan, tmp_path):
-    words = ["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--report-format", "none", "--sigma", "0.02"]
+    words = ["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--report", "none", "--sigma", "0.02"]
     assert main([*words, "--batch", "4", "--threads", "1", "--iterations", "30", "--preview", "0"]) == 0
     result = np.load(tmp_path / "run" / "result.npy")
     assert np.array_equal(result, np.load(whole / "result.npy"))

@@ -24,7 +24,7 @@ from plugstream.scans.send import send_scan
 from streaming import acquiring
 
 SMALL = ["--instrument", "ptychography", "--frame", "16", "--across", "4", "--photons", "2000"]
-RUN = ["--report-format", "none", "--preview", "0", "--threads", "1", "--iterations", "12"]
+RUN = ["--report", "none", "--preview", "0", "--threads", "1", "--iterations", "12"]
 RUN += ["--sigma", "0.02", "--batch", "4", "--refine", "probe", "--probe-modes", "2"]
 OFTEN = ["--checkpoint", "0"]
 

@@ -23,7 +23,7 @@ from plugstream.runs.replay import replay
 from ports import reserved_port
 from small_run import main
 
-RUN = ["--report-format", "none", "--sigma", "0.02", "--batch", "5", "--threads", "1", "--every", "5"]
+RUN = ["--report", "none", "--sigma", "0.02", "--batch", "5", "--threads", "1", "--every", "5"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 ALONE = ("--nproc-per-node", "2")
 PLAYER = Path(__file__).parents[1] / "helpers" / "play_scan.py"

@@ -148,7 +148,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on(scan, whole, tmp_path):
     assert np.array_equal(np.load(folder / "result.npy"), np.load(whole / "result.npy"))
 
 
-@pytest.mark.parametrize("part", ["write_known", "write_results", "write_page"])
+@pytest.mark.parametrize("part", ["write_known", "write_results", "write_reports"])
 def test_ctrl_c_outside_of_the_steps_says_how_to_go_on_too(scan, whole, tmp_path, monkeypatch, capsys, part):
     """Before the first, while the results are written, and when all is there."""
 

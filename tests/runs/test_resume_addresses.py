@@ -32,7 +32,7 @@ def server() -> Iterator[tuple[str, list[str]]]:
             pass
 
     running = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=running.serve_forever, daemon=True)
+    thread = threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield f"127.0.0.1:{running.server_port}", asked
     running.shutdown()

@@ -323,7 +323,7 @@ def test_any_bit_of_a_header_may_flip(whole, tmp_path):
     length = 8 + int.from_bytes(content[:8], "little")
     about = json.loads(json.loads(content[8:length])["__metadata__"]["about"])
     true = loaded(tmp_path, about)
-    for at in range(0, length, effort(7, 1)):
+    for at in range(0, length, effort(15, 1)):
         flipped = bytearray(content)
         flipped[at] ^= 1 << at % 8
         (tmp_path / source.name).write_bytes(flipped)
@@ -372,23 +372,15 @@ def test_a_checkpoint_of_a_long_run_has_a_short_header(tmp_path):
 def unseen(scan: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run without previews, whose files have a size that does not depend on the time it took."""
     folder = tmp_path_factory.mktemp("unseen") / "run"
-    picture = effort("none", "png")
     long = [*RUN, "--iterations", "150", "--preview", "0"]
-    assert main(["reconstruct", str(scan), "--out", str(folder), *long, "--report-format", picture]) == 0
-    if picture == "none":  # drawing takes most of the time, and a checkpoint fails before any picture is drawn
-        (folder / "report.png").write_bytes(bytes(40_000))
-        text = (folder / "settings.toml").read_text()
-        assert 'report = "none"' in text
-        (folder / "settings.toml").write_text(text.replace('report = "none"', 'report = "png"'))
+    assert main(["reconstruct", str(scan), "--out", str(folder), *long, "--report", "none"]) == 0
     return folder
 
 
 @thorough
 @pytest.mark.parametrize(
     ("limit", "what"),
-    effort(
-        [(16_300, "the checkpoint")], [(6000, "the event log"), (16_300, "the checkpoint"), (190_000, "the results")]
-    ),
+    effort([(16_300, "the checkpoint")], [(6000, "the event log"), (16_300, "the checkpoint")]),
 )
 def test_a_full_disk_is_one_line_and_loses_nothing(unseen, tmp_path, limit, what):
     """A limit on the size of files stands in for the disk: writes beyond it fail as on a full one."""
@@ -405,15 +397,26 @@ def test_a_full_disk_is_one_line_and_loses_nothing(unseen, tmp_path, limit, what
     assert "plugstream resume" in last
     after = content(folder)
     assert not [name for name in after if name.endswith(".new")]
-    assert after["report.png"] == before["report.png"]  # the picture is the only result beyond the limit
-    if what != "the results":
-        kept = [name for name in before if name.startswith(("checkpoints", "result", "history"))]
-        assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
-    if what != "the results":  # drawing takes most of the time
-        text = (folder / "settings.toml").read_text()
-        assert 'report = "png"' in text
-        (folder / "settings.toml").write_text(text.replace('report = "png"', 'report = "none"'))
+    kept = [name for name in before if name.startswith(("checkpoints", "result", "history"))]
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
     assert main(["resume", str(folder), "--iterations", "170"]) == 0
+
+
+def test_results_that_cannot_be_written_are_written_by_resume(unseen, tmp_path, monkeypatch, capsys):
+    folder = shutil.copytree(unseen, tmp_path / "run")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("plugstream.runs.results.save_image", full)
+        assert main(["resume", str(folder), "--iterations", "170"]) == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("plugstream: cannot write the results")
+    assert "plugstream resume" in last
+    assert (folder / "result.npy").read_bytes() == (unseen / "result.npy").read_bytes()
+    assert main(["resume", str(folder)]) == 0
+    assert (folder / "result.npy").read_bytes() != (unseen / "result.npy").read_bytes()
 
 
 @thorough

@@ -29,7 +29,7 @@ PIXELS = 48  # of the brain, from the middle of its k-space
 def distances(scan: Path, out: Path, *flags: str) -> np.ndarray:
     """Those to a fixed point, relative to the first, in a run of PnP-SGD that ends at 1e-6."""
     run = ["reconstruct", str(scan), "--out", str(out), "--denoiser", "unet", "--momentum", "none", "--threads", "1"]
-    run += ["--iterations", "1500", "--report-format", "none", *flags]
+    run += ["--iterations", "1500", "--report", "none", *flags]
     assert main(run) in (0, 3)  # 3: the verdict does not trust the image
     measured = [m.values for m in replay(out / "events.jsonl").measured]
     return np.array([values["relative_distance"] for values in measured])

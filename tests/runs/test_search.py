@@ -185,7 +185,7 @@ def test_what_cannot_be_searched_is_refused_in_one_line(scan, tmp_path, capsys, 
 )
 def test_a_sigma_that_an_instrument_advises_is_where_the_search_begins(tmp_path, capsys, name, words, search):
     place, out, plain = (str(tmp_path / part) for part in ("scan.zarr", "run", "plain"))
-    quiet = ["--report-format", "none", "--threads", "1"]
+    quiet = ["--report", "none", "--threads", "1"]
     assert main(["simulate", place, "--instrument", name, *words]) == 0
     assert main(["reconstruct", place, "--out", plain, "--iterations", "24", *quiet]) == 0
     known = settings_of(tmp_path / "plain")["algorithm"]
@@ -216,7 +216,7 @@ def test_rounds_grow_where_sigma_is_a_level_of_noise(scan, tmp_path, monkeypatch
 
     seen: list = []
     monkeypatch.setattr("plugstream.runs.search.SigmaRace", Noted)
-    words = ["--denoiser", denoiser, "--search", "20", "--iterations", "24", "--report-format", "none"]
+    words = ["--denoiser", denoiser, "--search", "20", "--iterations", "24", "--report", "none"]
     words += ["--batch", "4", "--threads", "1"]
     assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), *words]) == 0
     assert set(seen) == {growing}
@@ -239,7 +239,9 @@ def test_a_volume_that_goes_by_blocks_takes_what_is_advised(tmp_path, monkeypatc
     words = ["--size", "8", "--slices", "2", "--views", "12"]
     assert main(["simulate", place, "--instrument", "ct", *words]) == 0
     monkeypatch.setattr("plugstream.runs.plan.choose_partition", lambda *_: Partition((0, 1, 2), note="cut"))
-    assert main(["reconstruct", place, "--out", str(out), "--report-format", "none", "--threads", "1"]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(commands.Requests, "due", lambda self, k: k >= 9)
+        assert main(["reconstruct", place, "--out", str(out), "--report", "none", "--threads", "1"]) == 130
     found = settings_of(out)["algorithm"]
     assert (found["search"], found["iterations"], found["arrive"]) == ("none", 500, 0.01)
     assert found["sigma"] > 0
@@ -307,7 +309,7 @@ def test_the_sigma_found_of_ct_is_nearly_the_best_where_the_advised_one_is_not(s
 
     def snr(*words):
         out = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
-        assert main(["reconstruct", place, "--out", str(out), "--report-format", "none", *words]) == 0
+        assert main(["reconstruct", place, "--out", str(out), "--report", "none", *words]) == 0
         image = np.load(out / "result.npy")
         return 20 * np.log10(np.linalg.norm(truth) / np.linalg.norm(image - truth)), replay(out / "events.jsonl")
 

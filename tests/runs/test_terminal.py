@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -18,9 +19,10 @@ from plugstream.base.display.screen import Display
 from plugstream.base.display.steps import Steps
 from plugstream.runs import terminal as module
 from plugstream.runs.event_log import read_events
-from plugstream.runs.events import Measurement, Quantities, Start, Stop
+from plugstream.runs.events import Event, Forecast, Measurement, Quantities, Start, StepEvent, Stop, Trial
 from plugstream.runs.terminal import Terminal
 from plugstream.solver.monitors import PSNR, SNR, SSIM, Cost, Distance
+from plugstream.solver.verdict import probe_length
 from small_run import main
 from streaming import wait_until
 from terminals import Screen, run_in_terminal
@@ -67,7 +69,7 @@ TerminalRegion.draw, ProximalGradient.step = counted, paced
 
 def test_a_terminal_of_letters_alone_shows_a_run(scan: Path, tmp_path: Path) -> None:
     """In a process and pseudo-terminal of its own, whose locale is C."""
-    words = ["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--report-format", "none", *RUN]
+    words = ["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--report", "none", *RUN]
     frames: list[list[str]] = []
     words += ["--iterations", "300"]
     status, shown = run_in_terminal(60, words, lambda screen: frames.append(screen.shown[-2:]), DRAWN_TWICE, LC_ALL="C")
@@ -256,6 +258,71 @@ def test_time_left_of_steps_slower_than_the_window_and_of_a_limit() -> None:
     for step in range(11):
         limited.tick(step, 1000.0 + step)
     assert limited.left(10, 1000) == pytest.approx(20)
+
+
+def test_time_left_goes_by_where_the_run_will_end_and_says_so_where_that_is_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the forecasts of the run's process; the steps of another denoiser have a speed of their own."""
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    search = Trial(50, 3, 0.1, 1.0, 0.1, 0.1, 0.1, ended=True)
+    with Display("plain", beats=False) as display:
+        terminal = Terminal(display)
+        terminal(START)
+        terminal(Quantities(tuple(quantity.content() for quantity in SNR.measures)))
+        said: list[Event] = [Forecast(0, 100, True), search, Forecast(60, 80, False), Forecast(90, 120, False)]
+        for step in range(0, 101, 10):  # ten steps a second, and twenty after the search
+            at = 1000 + step / 10 if step <= 50 else 1005 + (step - 50) / 20
+            for event in said:
+                if isinstance(event, StepEvent) and step - 10 < event.step <= step:
+                    terminal(event)
+            terminal(Measurement(step, step / 10, {"snr": 1.0}, at=at))
+    left = [re.search(r" s, ((?:at most )?\d+ s) left", line) for line in stream.getvalue().splitlines()]
+    assert [found and found[1] for found in left] == [
+        None, "at most 9 s", "at most 8 s", "at most 7 s", "at most 6 s",
+        None, "1 s", "0 s", None, "2 s", "1 s",
+    ]  # fmt: skip
+
+
+def test_a_run_says_where_it_will_end(scan: Path, tmp_path: Path) -> None:
+    """With the steps of the check after it; of a search at most, and then what is left to do."""
+
+    def forecasts(name: str, *words: str) -> list[Event]:
+        folder = tmp_path / name
+        assert main(["reconstruct", str(scan), "--out", str(folder), "--threads", "1", *words]) == 0
+        return [event for event in read_events(folder / "events.jsonl") if isinstance(event, Forecast | Trial | Stop)]
+
+    steps = 40 + probe_length(40)
+    *said, stop = forecasts("fixed", "--sigma", "0.02", "--iterations", "40")
+    assert said == [Forecast(0, steps, False)]
+    assert "best sigma" in stop.answers["was the strength chosen by the data?"]["text"]
+    *said, _ = forecasts("arrives", "--sigma", "0.02", "--iterations", "40", "--arrive", "1e-6")
+    assert said[0] == Forecast(0, steps, True)
+    *said, stop = forecasts("falls", "--fall", "4", "--denoiser", "tv", "--every", "5")
+    (ended,) = [event.step for event in said if isinstance(event, Trial) and event.ended]
+    assert said[0].end > stop.step
+    assert said[0].at_most
+    ahead = [event for event in said if isinstance(event, Forecast) and event.step < stop.step]
+    assert all(event.at_most == (event.step < ended) for event in ahead)
+    assert ahead[-1].end == max(5 * math.ceil(ended * 1.25 / 5), 5 * math.ceil((ended + 16) / 5))  # at the first look
+    *said, stop = forecasts("search", "--sigma", "0.02", "--search", "20", "--iterations", "40", "--every", "5")
+    assert said[0] == Forecast(0, 40, True)
+    (ended,) = [event.step for event in said if isinstance(event, Trial) and event.ended]
+    assert said[-1] == Forecast(said[-1].step, ended + 20, False)
+    assert stop.step == ended + 20
+
+
+def test_json_lines_have_the_time_left_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
+    with Display("json", beats=False) as display:
+        terminal = Terminal(display)
+        for event in (START, Forecast(0, 50, True), Quantities(()), Measurement(0, 0.0, {}, at=1000.0)):
+            terminal(event)
+        terminal(Measurement(10, 1.0, {}, at=1001.0))
+        display.hear("steps", 10, 100)
+        display._show_json(0.0)
+    told = [json.loads(line) for line in stream.getvalue().splitlines() if "progress" in line]
+    assert [(line["done"], line["total"], line["left"], line["at_most"]) for line in told][-1] == (10, 100, 4.0, True)
 
 
 def test_durations_are_short() -> None:

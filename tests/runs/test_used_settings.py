@@ -14,7 +14,7 @@ from plugstream.runs.pages.content import run_content
 from plugstream.settings import Settings, resolve, to_toml
 
 SMALL = ["--instrument", "ct", "--size", "12", "--views", "8", "--photons", "1e4"]
-QUICK = ["--iterations", "3", "--batch", "4", "--sigma", "0.1", "--report-format", "none"]
+QUICK = ["--iterations", "3", "--batch", "4", "--sigma", "0.1", "--report", "none"]
 
 
 def shown(folder: Path) -> dict[str, set[str]]:

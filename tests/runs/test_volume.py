@@ -96,7 +96,7 @@ def test_blocks_make_the_volume_that_all_slices_at_once_make(
     scan: Path, at_once: Path, tmp_path: Path, formats: str
 ) -> None:
     folder = tmp_path / "run"
-    assert main(["reconstruct", str(scan), "--out", str(folder), *RUN, "--report-format", formats]) == 0
+    assert main(["reconstruct", str(scan), "--out", str(folder), *RUN, "--report", formats]) == 0
     assert (folder / "result.npy").read_bytes() == (at_once / "result.npy").read_bytes()
     names = {path.name for path in folder.iterdir()}
     assert {"result.tif", "result.png", "history.csv", "settings.toml"} <= names
@@ -169,7 +169,7 @@ def test_counts_go_by_blocks_without_seams(scan: Path, tmp_path: Path, loss: str
     columns = {"rays": rays.vectors, "place": np.arange(10.0)}
     instrument = CTCounts.of_counts(rays, stored.instrument.voxels, field)
     save_scan(MemoryScan(counts, instrument, columns=columns), tmp_path / "counts.zarr")
-    words = ["reconstruct", str(tmp_path / "counts.zarr"), *RUN, "--loss", loss, "--report-format", "none"]
+    words = ["reconstruct", str(tmp_path / "counts.zarr"), *RUN, "--loss", loss, "--report", "none"]
     assert main([*words, "--out", str(tmp_path / "blocks")]) == 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("plugstream.runs.plan.choose_partition", lambda *_: None)
@@ -209,7 +209,7 @@ def test_nothing_of_a_block_is_in_memory_when_the_next_begins(
 
 
 @pytest.mark.parametrize("how", [pytest.param("Ctrl-C", marks=pytest.mark.slow), "stop"])
-@pytest.mark.usefixtures("cut")
+@pytest.mark.usefixtures("cut", "own_ctrl_c")
 def test_stopped_in_a_block_it_goes_on_there(
     scan: Path, at_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -462,7 +462,7 @@ def run_ranks(words: list[str], edges: str) -> None:
 def test_ranks_take_blocks_in_turn(scan: Path, at_once: Path, tmp_path: Path) -> None:
     """The volume of one process, to the bit; each block's log tells which process ran it."""
     folder = tmp_path / "run"
-    words = ["reconstruct", str(scan), "--out", str(folder), "--report-format", "none", *RUN]
+    words = ["reconstruct", str(scan), "--out", str(folder), "--report", "none", *RUN]
     run_ranks(words, "0,8,16,25")
     assert (folder / "result.npy").read_bytes() == (at_once / "result.npy").read_bytes()
     pids = [replay(folder / "blocks" / f"{n:04d}" / "events.jsonl").start for n in range(3)]
@@ -476,7 +476,7 @@ def test_ranks_take_blocks_in_turn(scan: Path, at_once: Path, tmp_path: Path) ->
 @pytest.mark.slow
 def test_ranks_share_views_where_the_volume_fits(scan: Path, at_once: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    words = ["reconstruct", str(scan), "--out", str(folder), "--report-format", "none", *RUN]
+    words = ["reconstruct", str(scan), "--out", str(folder), "--report", "none", *RUN]
     run_ranks(words, "0")
     one, two = np.load(at_once / "result.npy"), np.load(folder / "result.npy")
     assert not (folder / "blocks").exists()
@@ -490,7 +490,7 @@ def test_a_torchrun_command_goes_by_blocks_where_memory_is_short(tmp_path: Path)
     size = ["--size", "96", "--slices", "24", "--views", "20"]
     assert main(["simulate", str(place), "--instrument", "ct", *size]) == 0
     words = ["reconstruct", str(place), "--sigma", "0.1", "--iterations", "6", "--low", "0", "--along", "z"]
-    words += ["--report-format", "none", "--threads", "1", "--step", "1e-3"]
+    words += ["--report", "none", "--threads", "1", "--step", "1e-3"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "plugstream"]
 
     def launch(memory: str) -> subprocess.CompletedProcess[str]:
@@ -537,7 +537,7 @@ def test_a_run_takes_no_more_memory_than_its_model_says(tmp_path: Path, how: tup
     place = tmp_path / "scan.zarr"
     size = ["--size", "256", "--slices", "48", "--columns", "256", "--views", "60"]
     assert main(["simulate", str(place), "--instrument", "ct", *size]) == 0
-    words = ["reconstruct", str(place), "--out", str(tmp_path / "run"), "--report-format", "none", "--sigma", "0.05"]
+    words = ["reconstruct", str(place), "--out", str(tmp_path / "run"), "--report", "none", "--sigma", "0.05"]
     words += ["--batch", "10", "--iterations", "4", "--every", "2", "--low", "0", "--threads", "1", *how]
     done = subprocess.run([sys.executable, "-c", _MEASURE, *words], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

@@ -183,7 +183,7 @@ def test_by_blocks_of_slices_it_is_bm3d_on_each_and_in_3d_it_is_refused(tmp_path
 def test_two_ranks_share_its_slabs(scan, tmp_path):
     words = ["reconstruct", str(scan), "--denoiser", "bm4d", *PLAIN, "--tile", "5", "--deterministic"]
     assert main([*words, "--out", str(tmp_path / "one")]) == 0
-    command = [sys.executable, "-m", "plugstream", *words, "--out", str(tmp_path / "two"), "--report-format", "none"]
+    command = [sys.executable, "-m", "plugstream", *words, "--out", str(tmp_path / "two"), "--report", "none"]
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(reserved_port())
         common = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

@@ -112,7 +112,7 @@ def test_a_view_that_has_left_the_window_leaves_its_geometry_alone(
     writer.commit()
     monkeypatch.setattr(GrowingViews, "find_views", find_views)
     words = ["--follow", "--window", "40", "--sigma", "2", "--batch", "4", "--step-size", "1e3", "--threads", "1"]
-    words += ["--checkpoint", "0", "--preview", "0", "--report-format", "none", "--iterations", "1"]
+    words += ["--checkpoint", "0", "--preview", "0", "--report", "none", "--iterations", "1"]
     assert main(["reconstruct", str(place), "--out", str(tmp_path / "run"), *words]) == 0
     assert held[1] - held[0] < 400 * 1536
 

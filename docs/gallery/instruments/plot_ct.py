@@ -33,7 +33,7 @@ plugstream("simulate scan.zarr --instrument ct --size 128 --views 40 --photons 2
 # The usual method, and ours:
 
 plugstream("baseline scan.zarr first")
-plugstream("reconstruct scan.zarr --sigma 1.5% --iterations 150 --every 30 --report-format none --out run")
+plugstream("reconstruct scan.zarr --sigma 1.5% --iterations 150 --every 30 --report none --out run")
 
 # %%
 # Both beside the truth; values are attenuations in 1/m.

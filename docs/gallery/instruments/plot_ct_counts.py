@@ -47,7 +47,7 @@ with h5py.File(folder / "disc.h5", "w") as file:
 
 plugstream("import ct disc.h5 scan.zarr --center 32 --air 0 --counts")
 plugstream("baseline scan.zarr first")
-often = "--sigma 4% --iterations 120 --every 40 --report-format none"
+often = "--sigma 4% --iterations 120 --every 40 --report none"
 plugstream(f"reconstruct scan.zarr --loss transmission {often} --out run")
 
 # %%

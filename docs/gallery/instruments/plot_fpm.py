@@ -34,7 +34,7 @@ plugstream("simulate scan.zarr --instrument fpm --size 96 --camera 32 --leds 9 -
 # All views in a step, which so few of them allow:
 
 often = "--sampler all --loss amplitude --iterations 60 --every 20"
-plugstream(f"reconstruct scan.zarr --sigma 0.006 {often} --report-format none --out run")
+plugstream(f"reconstruct scan.zarr --sigma 0.006 {often} --report none --out run")
 
 # %%
 # Magnitude and phase:

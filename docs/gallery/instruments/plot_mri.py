@@ -33,7 +33,7 @@ plugstream("simulate scan.zarr --instrument mri --size 96 --acceleration 4 --coi
 # The usual method, and ours:
 
 plugstream("baseline scan.zarr first --method cg-sense --iterations 10")
-plugstream("reconstruct scan.zarr --sigma 2% --iterations 100 --every 25 --report-format none --out run")
+plugstream("reconstruct scan.zarr --sigma 2% --iterations 100 --every 25 --report none --out run")
 
 # %%
 # Magnitudes:

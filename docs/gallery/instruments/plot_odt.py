@@ -32,7 +32,7 @@ plugstream("simulate scan.zarr --instrument odt-3d --size 32 --views 32")
 # %%
 # PnP-SGD with total variation in three dimensions:
 
-plugstream("reconstruct scan.zarr --sigma 5% --iterations 50 --every 10 --report-format none --out run")
+plugstream("reconstruct scan.zarr --sigma 5% --iterations 50 --every 10 --report none --out run")
 
 # %%
 # The three middle slices, of the truth and of the result: the contrast of n squared.

@@ -32,7 +32,7 @@ plugstream("simulate scan.zarr --instrument ptychography --frame 32 --across 14 
 # %%
 # The step and the loss that suit counts are chosen by the instrument:
 
-plugstream("reconstruct scan.zarr --sigma 0.008 --iterations 80 --every 20 --report-format none --out run")
+plugstream("reconstruct scan.zarr --sigma 0.008 --iterations 80 --every 20 --report none --out run")
 
 # %%
 # Where the beam never was, at the border, nothing is known.

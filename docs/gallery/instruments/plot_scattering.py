@@ -33,7 +33,7 @@ plugstream("simulate scan.zarr --instrument scattering-2d --size 32 --views 12 -
 # %%
 # PnP-SGD with total variation. The derivative of the model comes from a second field, lit from the receivers.
 
-plugstream("reconstruct scan.zarr --sigma 0.02 --iterations 80 --every 20 --report-format none --out run")
+plugstream("reconstruct scan.zarr --sigma 0.02 --iterations 80 --every 20 --report none --out run")
 
 # %%
 # The Born model of the same data, by the library:

@@ -7,21 +7,33 @@ from __future__ import annotations
 
 import importlib
 import os
+import warnings
 from functools import cache
 from types import ModuleType
 
+from plugstream.base.errors import PlugstreamWarning
+
 __all__ = ["kernels", "load"]
+
+_LACKS = (
+    "the native kernels were built for {}, which this processor lacks: all goes by torch, more slowly. To build them "
+    "here: pip install --force-reinstall --no-deps . (PLUGSTREAM_LEVELS=all before it: for every kind of machine)"
+)
 
 
 @cache
 def load() -> ModuleType | None:
-    """The extension module, or None where it was not built or is switched off."""
+    """The extension; None where it was not built, is switched off or, with a warning, is for newer processors."""
     if os.environ.get("PLUGSTREAM_NATIVE", "1") == "0":
         return None
     try:
-        return importlib.import_module("plugstream._native._kernels")
+        found = importlib.import_module("plugstream._native._kernels")
     except ModuleNotFoundError:  # not built; one that is there but broken must say so
         return None
+    if not found.levels():
+        warnings.warn(_LACKS.format(found.built), PlugstreamWarning, stacklevel=2)
+        return None
+    return found
 
 
 def kernels() -> ModuleType:

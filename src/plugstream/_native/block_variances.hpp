@@ -115,7 +115,7 @@ PLUGSTREAM_INLINE void finish_sum(int group, float* v) {
 // X the sum of that over the pairs of a node's left and right half, and S over all pairs within a node, the difference
 // of a node of n blocks has the variance n + 2 (S_left + S_right - X), the sum n + 2 (S_left + S_right + X).
 template <int group>
-PLUGSTREAM_INLINE void block_variances(const int32_t* positions, long across, const float* table, float* v) {
+PLUGSTREAM_APART void block_variances(const int32_t* positions, long across, const float* table, float* v) {
     constexpr int vectors = coefficients / lanes;
     const Pairs<group> pairs(positions, across);
     for (int half = 1; half < group; half *= 2) {
@@ -145,12 +145,12 @@ PLUGSTREAM_INLINE void block_variances(const int32_t* positions, long across, co
 
 // The same for noise that is not white, of which all blocks may share some: `table` has it for dy of 0 .. reach and dx
 // of -reach .. reach; a block with itself shares its own variance.
-template <int group>
-void coloured_variances(const int32_t* positions, long across, const float* table, int reach, float* v) {
+PLUGSTREAM_APART void coloured_variances(int group, const int32_t* positions, long across, const float* table, int reach,
+                                         float* v) {
     constexpr int vectors = coefficients / lanes;
     const int span = 2 * reach + 1;
     const float* own = table + reach * coefficients;
-    int y[group], x[group];
+    int y[32], x[32];
     for (int k = 0; k < group; ++k) {
         y[k] = static_cast<int>(positions[k] / static_cast<int>(across));
         x[k] = positions[k] - y[k] * static_cast<int>(across);

@@ -18,10 +18,11 @@ struct Part {
     int first_row, row_count, first_column, column_count;
 };
 
-// The candidates of a row of the window, in so many vectors.
+// The candidates of a row of the window, in so many vectors; `step` is that of the profile with a name which has such
+// windows, for which there is a loop of its own, or 0.
 template <int count>
 struct OneRow {
-    static constexpr int rows = 1, vectors = count;
+    static constexpr int rows = 1, vectors = count, step = count * lanes == 32 ? 4 : lanes < 16 ? 3 : 0;
     const float *first, *second;  // pixels of the rows; there is no second
     static constexpr int place(int, int column) { return column; }
     static constexpr int row(int) { return 0; }
@@ -36,7 +37,7 @@ struct OneRow {
 #if defined(__AVX512F__)
 // Of two rows with 33 to 40 candidates, whose last eight share a vector: five vectors, not six.
 struct TwoRows {
-    static constexpr int rows = 2, vectors = 5, whole = 2 * lanes, rest = lanes / 2;
+    static constexpr int rows = 2, vectors = 5, step = 3, whole = 2 * lanes, rest = lanes / 2;
     const float *first, *second;
     static constexpr int place(int row, int column) {
         return column < whole ? row * whole + column : 2 * whole + row * rest + column - whole;
@@ -83,9 +84,10 @@ PLUGSTREAM_INLINE void sum_row(const float* reference, const Candidates& candida
     });
 }
 
-// The same for eight columns `step` apart, all in registers.
-template <class Candidates, int step>
+// The same for eight columns Candidates::step apart, all in registers.
+template <class Candidates>
 PLUGSTREAM_INLINE void sum_regular_row(const float* reference, const Candidates& candidates, float* sums) {
+    constexpr int step = Candidates::step;
     constexpr int length = (columns_at_once - 1) * step + block;
     repeat<Candidates::vectors>([&](auto w) __attribute__((always_inline)) {
         constexpr int v = decltype(w)::value;
@@ -158,12 +160,12 @@ void form_keys(const Part& part) {
                 const int moved = next + down - tile.radius;
                 const Candidates candidates = {pixels(moved), pixels(moved + Candidates::rows - 1)};
                 float* sums = ring + (next % block) * count * width;
-                if (step == 3)  // the steps of the profiles that have names
-                    sum_regular_row<Candidates, 3>(reference, candidates, sums);
-                else if (step == 4)
-                    sum_regular_row<Candidates, 4>(reference, candidates, sums);
-                else
-                    sum_row(reference, candidates, columns, count, fours, sums);
+                if constexpr (Candidates::step > 0)
+                    if (step == Candidates::step) {
+                        sum_regular_row(reference, candidates, sums);
+                        continue;
+                    }
+                sum_row(reference, candidates, columns, count, fours, sums);
             }
             const float* eight[block];
             for (int i = 0; i < block; ++i) eight[i] = ring + ((row + i) % block) * count * width;
@@ -208,13 +210,11 @@ void match_with(const Matching& tile) {
         }
 }
 
-// Rows of the window are padded to 16, 32 or 48 candidates, or two rows to 80.
+// Rows of the window are padded to 32 or 48 candidates, or two rows to 80.
 void match(const Matching& tile) {
     constexpr int sixteen = 16 / lanes;
     const int span = 2 * tile.radius + 1;
-    if (span <= 16)
-        match_with<OneRow<sixteen>>(tile);
-    else if (span <= 32)
+    if (span <= 32)
         match_with<OneRow<2 * sixteen>>(tile);
 #if defined(__AVX512F__)
     else if (span <= TwoRows::whole + TwoRows::rest)

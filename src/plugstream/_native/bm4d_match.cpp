@@ -153,20 +153,18 @@ void match_with(const Matching& tile) {
             }
 }
 
+// With as few vectors as hold a row of the window.
+template <int vectors>
 void match(const Matching& tile) {
-    const int needed = (2 * tile.radius + 1 + lanes - 1) / lanes;
-    switch (needed) {
-        case 1: return match_with<1>(tile);
-        case 2: return match_with<2>(tile);
-        case 3: return match_with<3>(tile);
-        default: return match_with<4>(tile);
-    }
+    if constexpr (vectors * lanes < widest)
+        if (2 * tile.radius + 1 > vectors * lanes) return match<vectors + 1>(tile);
+    match_with<vectors>(tile);
 }
 
 }  // namespace
 
 namespace PLUGSTREAM_LEVEL {
-extern const MatchKernel match_kernel = {match};
+extern const MatchKernel match_kernel = {match<1>};
 }
 
 }  // namespace plugstream::bm4d

@@ -13,6 +13,8 @@
 namespace plugstream::bm3d {
 namespace {
 
+constexpr int most = 32;  // blocks of a group
+
 constexpr int log2_of(int n) { return n > 1 ? 1 + log2_of(n / 2) : 0; }
 // The level of the number that `haar` leaves at index i: of the sum at 0, of the differences elsewhere.
 constexpr int level_of(int i, int group) {
@@ -77,21 +79,19 @@ PLUGSTREAM_INLINE void add_back(const float* filtered, const int32_t* positions,
 
 // How much noise each number that `haar` leaves of a group of cubes holds: as `block_variances`, with `table` for each
 // |dz|, |dy| and |dx| below 4.
-template <int group>
-PLUGSTREAM_INLINE void cube_variances(const int32_t* positions, const Groups& groups, float* v) {
-    constexpr int vectors = coefficients / lanes, padded = group < lanes ? lanes : group;
-    constexpr int far = 1 << 24, block = 4;
+PLUGSTREAM_APART void cube_variances(int group, const int32_t* positions, const Groups& groups, float* v) {
+    constexpr int vectors = coefficients / lanes, far = 1 << 24, block = 4;
     const float* table = groups.correlations;
     const int across = static_cast<int>(groups.across), plane = static_cast<int>(groups.plane);
-    alignas(64) int z[padded], y[padded], x[padded];
+    alignas(64) int z[most], y[most], x[most];
     for (int k = 0; k < group; ++k) {
         z[k] = positions[k] / plane;
         const int in_plane = positions[k] - z[k] * plane;
         y[k] = in_plane / across;
         x[k] = in_plane - y[k] * across;
     }
-    for (int k = group; k < padded; ++k) z[k] = y[k] = x[k] = far;
-    uint32_t near[group];  // bit j: cubes i and j overlap
+    for (int k = group; k < most; ++k) z[k] = y[k] = x[k] = far;
+    uint32_t near[most];  // bit j: cubes i and j overlap
     for (int i = 0; i < group; ++i) {
         near[i] = 0;
         for (int j = 0; j < group; j += lanes) {
@@ -133,9 +133,9 @@ PLUGSTREAM_INLINE void cube_variances(const int32_t* positions, const Groups& gr
 template <int group, bool volume>
 PLUGSTREAM_INLINE void variances(const int32_t* positions, const Groups& groups, float* v) {
     if constexpr (volume)
-        cube_variances<group>(positions, groups, v);
+        cube_variances(group, positions, groups, v);
     else if (groups.reach != 0)
-        coloured_variances<group>(positions, groups.across, groups.correlations, groups.reach, v);
+        coloured_variances(group, positions, groups.across, groups.correlations, groups.reach, v);
     else
         block_variances<group>(positions, groups.across, groups.correlations, v);
 }
@@ -167,17 +167,15 @@ PLUGSTREAM_INLINE float sum_of(Floats x) {
 }
 
 // e / (e + noise)
-template <bool exact>
 PLUGSTREAM_INLINE Floats gain_of(Floats energy, Floats noise) {
     const Floats sum = energy + noise;
 #if defined(__AVX512F__)
-    if constexpr (!exact) {
-        // An estimate of 14 bits and one step of Newton's: a division would take as long as all the rest.
-        const Floats guess = _mm512_rcp14_ps(sum);
-        return energy * (guess * (2.0f - sum * guess));
-    }
-#endif
+    // An estimate of 14 bits and one step of Newton's: a division would take as long as all the rest.
+    const Floats guess = _mm512_rcp14_ps(sum);
+    return energy * (guess * (2.0f - sum * guess));
+#else
     return energy / sum;
+#endif
 }
 
 template <int group, bool volume>
@@ -208,14 +206,15 @@ void threshold_groups(const float* noisy, const Groups& groups, float threshold,
     }
 }
 
-template <int group, bool volume, bool exact>
+template <int group, bool volume>
 void wiener_groups(const float* noisy, const float* guide, const Groups& groups, float whole_noise, float* total,
                    float* weights) {
     alignas(64) float filtered[group * coefficients], v[group * coefficients];
     const int32_t* positions = groups.positions;
     for (long n = 0; n < groups.count; ++n, positions += group) {
         variances<group, volume>(positions, groups, v);
-        const float noise = volume ? whole_noise * groups.levels[n] : whole_noise;
+        float noise = volume ? whole_noise * groups.levels[n] : whole_noise;
+        noise = noise < 1e-34f ? 1e-34f : noise;  // the estimated reciprocal of the very smallest numbers overflows
         Floats left[4] = {};
         for (int chunk = 0; chunk < coefficients; chunk += lanes) {
             Floats x[group];
@@ -225,7 +224,7 @@ void wiener_groups(const float* noisy, const float* guide, const Groups& groups,
                 constexpr int i = decltype(k)::value;
                 constexpr float scale = power_of_half(level_of(i, group));
                 const Floats variance = load(v + i * coefficients + chunk);
-                Floats gain = gain_of<exact>(x[i] * x[i], noise * variance);
+                Floats gain = gain_of(x[i] * x[i], noise * variance);
                 if constexpr (i == 0)
                     if (chunk == 0) gain[0] = 1;
                 const Floats scaled = gain * scale;
@@ -258,26 +257,16 @@ void threshold(const float* noisy, const Groups& groups, float bound, float* tot
     }
 }
 
-template <bool volume, bool exact>
-void wiener_with(const float* noisy, const float* guide, const Groups& groups, float noise, float* total,
-                 float* weights) {
-    switch (groups.size) {
-        case 1: return wiener_groups<1, volume, exact>(noisy, guide, groups, noise, total, weights);
-        case 2: return wiener_groups<2, volume, exact>(noisy, guide, groups, noise, total, weights);
-        case 4: return wiener_groups<4, volume, exact>(noisy, guide, groups, noise, total, weights);
-        case 8: return wiener_groups<8, volume, exact>(noisy, guide, groups, noise, total, weights);
-        case 16: return wiener_groups<16, volume, exact>(noisy, guide, groups, noise, total, weights);
-        default: return wiener_groups<32, volume, exact>(noisy, guide, groups, noise, total, weights);
-    }
-}
-
 template <bool volume>
 void wiener(const float* noisy, const float* guide, const Groups& groups, float noise, float* total, float* weights) {
-#if defined(__AVX512F__)
-    // The estimated reciprocal overflows for the very smallest numbers.
-    if (noise > 1e-30f) return wiener_with<volume, false>(noisy, guide, groups, noise, total, weights);
-#endif
-    wiener_with<volume, true>(noisy, guide, groups, noise, total, weights);
+    switch (groups.size) {
+        case 1: return wiener_groups<1, volume>(noisy, guide, groups, noise, total, weights);
+        case 2: return wiener_groups<2, volume>(noisy, guide, groups, noise, total, weights);
+        case 4: return wiener_groups<4, volume>(noisy, guide, groups, noise, total, weights);
+        case 8: return wiener_groups<8, volume>(noisy, guide, groups, noise, total, weights);
+        case 16: return wiener_groups<16, volume>(noisy, guide, groups, noise, total, weights);
+        default: return wiener_groups<32, volume>(noisy, guide, groups, noise, total, weights);
+    }
 }
 
 }  // namespace

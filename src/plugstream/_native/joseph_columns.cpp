@@ -2,9 +2,6 @@
 // registers at a time. The adjoint sums the pixels near each voxel of one column, and adds that to two.
 #include "joseph_columns.hpp"
 
-#include <algorithm>
-#include <cmath>
-
 #include "joseph_windows.hpp"
 
 namespace plugstream::joseph::PLUGSTREAM_LEVEL {
@@ -21,7 +18,7 @@ PLUGSTREAM_INLINE void project_with(const float* near, const float* far, float p
     const Floats numbers = lane_numbers();
     near += depth / 2;
     far += depth / 2;
-    const float span = rise * (lanes - 1), down = std::min(span, 0.0f), up = std::max(span, 0.0f);
+    const float span = rise * (lanes - 1), down = lesser(span, 0.0f), up = greater(span, 0.0f);
     for (long k = 0; k < rows; k += lanes) {
         const float begin = static_cast<float>(k - rows / 2);
         const float low = begin * rise + start + down, high = begin * rise + start + up;
@@ -55,7 +52,7 @@ PLUGSTREAM_INLINE void project_with(const float* near, const float* far, float p
 void project(const float* near, const float* far, float part, long depth, float start, float rise, long rows,
              float* sums) {
 #if defined(__AVX2__) || defined(__aarch64__)
-    if (with_window(std::abs(rise) * (lanes - 1) + 4.0f, [&](auto vectors) __attribute__((always_inline)) {
+    if (with_window(absolute(rise) * (lanes - 1) + 4.0f, [&](auto vectors) __attribute__((always_inline)) {
             project_with<vectors.value>(near, far, part, depth, start, rise, rows, sums);
         }))
         return;
@@ -84,7 +81,7 @@ template <int count, int vectors>
 void add_blocks(const float* data, long rows, float start, float rise, float part, long depth, float around,
                 float* near, float* far) {
     const Floats numbers = lane_numbers();
-    const float inverse = 1 / rise, down = std::min(inverse * (lanes - 1), 0.0f);
+    const float inverse = 1 / rise, down = lesser(inverse * (lanes - 1), 0.0f);
     const float least = -static_cast<float>(rows / 2) - reach, most = static_cast<float>(rows - rows / 2) + 1;
     for (long z = 0; z < depth; z += lanes) {
         // Pixels from the middle one on, less what may lie on either side.
@@ -107,10 +104,10 @@ void add_each(const float* data, long rows, float start, float rise, float part,
     for (long z = 0; z < depth; z += lanes) {
         const Floats x = numbers + (static_cast<float>(z - depth / 2) - 0.5f);
         long from = 0, to = rows;
-        if (std::abs(rise) > 1e-6f) {
+        if (absolute(rise) > 1e-6f) {
             const float a = (x[0] - 1 - start) / rise + middle, b = (x[lanes - 1] + 1 - start) / rise + middle;
-            from = static_cast<long>(std::clamp(std::min(a, b) - 1, 0.0f, last + 1));
-            to = static_cast<long>(std::clamp(std::max(a, b) + 2, 0.0f, last + 1));
+            from = static_cast<long>(greater(lesser(lesser(a, b) - 1, last + 1), 0.0f));
+            to = static_cast<long>(greater(lesser(greater(a, b) + 2, last + 1), 0.0f));
         }
         if (from >= to) continue;
         Floats sum{};
@@ -124,7 +121,7 @@ void add_each(const float* data, long rows, float start, float rise, float part,
 
 void back_project(const float* data, long rows, float start, float rise, float part, long depth, float* near,
                   float* far) {
-    const float spacing = std::abs(rise), across = lanes / spacing;
+    const float spacing = absolute(rise), across = lanes / spacing;
     const float around = 1 / spacing + 0.01f, most = 2 * around + 1;  // a little for rounding
     // From the first lane's first pixel to the last one's last, and four to spare and for rounding.
     const float wide = across * (lanes - 1) / lanes + most + 4;

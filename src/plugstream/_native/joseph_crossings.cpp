@@ -1,8 +1,6 @@
 // Rays in any direction share nothing, so each lane gathers its own four voxels. The adjoint adds to them one by one.
 #include "joseph_crossings.hpp"
 
-#include <cmath>
-
 #include "joseph_windows.hpp"
 
 namespace plugstream::joseph::PLUGSTREAM_LEVEL {

@@ -12,9 +12,8 @@
 namespace plugstream::joseph {
 namespace {
 
-constexpr long at_once = 1L << 20;  // rays that are prepared together
-constexpr long share = 16;          // blocks that are claimed together
-constexpr float nowhere = -1e6f;    // a place that no voxel is near
+constexpr long share = 16;        // blocks that are claimed together
+constexpr float nowhere = -1e6f;  // a place that no voxel is near
 
 const Crossings& crossings_of(Level level) { return PLUGSTREAM_AT_LEVEL(level, crossings); }
 
@@ -48,6 +47,8 @@ class ObliqueJob : public Job {
     }
 
   protected:
+    static constexpr long at_once = 1L << 20;  // rays that are prepared together
+
     long views(long turn) const { return std::min(some_, beam_.views - turn * some_); }
 
     // What models/ct_lines.py does, for one view; with its data, if there is any.
@@ -107,9 +108,9 @@ class ObliqueJob : public Job {
 };
 
 // Phases, for some views at a time: their rays, and what they see.
-class Forward : public ObliqueJob {
+class ObliqueForward : public ObliqueJob {
   public:
-    Forward(const Beam& beam, long rows, const Box& box, const float* volume, float* data, Level level)
+    ObliqueForward(const Beam& beam, long rows, const Box& box, const float* volume, float* data, Level level)
         : ObliqueJob(beam, rows, box, level), volume_(volume), data_(data),
           shares_((rows * beam.columns / block + share) / share) {}
 
@@ -138,9 +139,9 @@ class Forward : public ObliqueJob {
 };
 
 // Phases: zeros; for some views at a time their rays and data, and what these leave on the planes along z, y and x.
-class Adjoint : public ObliqueJob {
+class ObliqueAdjoint : public ObliqueJob {
   public:
-    Adjoint(const Beam& beam, long rows, const Box& box, const float* data, float* volume, Level level)
+    ObliqueAdjoint(const Beam& beam, long rows, const Box& box, const float* data, float* volume, Level level)
         : ObliqueJob(beam, rows, box, level), data_(data), volume_(volume) {}
 
   private:
@@ -175,12 +176,12 @@ class Adjoint : public ObliqueJob {
 
 void project_oblique(const Beam& beam, long rows, const Box& box, const float* volume, float* data, int threads,
                      Level level) {
-    run(std::make_shared<Forward>(beam, rows, box, volume, data, level), threads);
+    run(std::make_shared<ObliqueForward>(beam, rows, box, volume, data, level), threads);
 }
 
 void back_project_oblique(const Beam& beam, long rows, const Box& box, const float* data, float* volume, int threads,
                           Level level) {
-    run(std::make_shared<Adjoint>(beam, rows, box, data, volume, level), threads);
+    run(std::make_shared<ObliqueAdjoint>(beam, rows, box, data, volume, level), threads);
 }
 
 }  // namespace plugstream::joseph

@@ -10,7 +10,7 @@
 namespace plugstream::joseph {
 namespace {
 
-constexpr long strip = 64;  // rays of a row that are claimed together
+constexpr long rays_at_once = 64;  // rays of a row that are claimed together
 
 const Pairs& pairs_of(Level level) { return PLUGSTREAM_AT_LEVEL(level, pairs); }
 
@@ -29,7 +29,7 @@ class OverlapJob : public Job {
   public:
     OverlapJob(const Crossed& lines, const long (&size)[3], const int* offsets, long count, float* bands, Level level)
         : lines_(lines), size_{size[0], size[1], size[2]}, offsets_(offsets), count_(count), bands_(bands),
-          pairs_(pairs_of(level)), strips_((lines.columns + strip - 1) / strip) {}
+          pairs_(pairs_of(level)), strips_((lines.columns + rays_at_once - 1) / rays_at_once) {}
 
   private:
     long phases() const override { return 1; }
@@ -37,7 +37,7 @@ class OverlapJob : public Job {
     void prepare(int) override {}
 
     void act(long, long part, int) override {
-        const long row = part / strips_, first = part % strips_ * strip, end = std::min(first + strip, lines_.columns);
+        const long row = part / strips_, first = part % strips_ * rays_at_once, end = std::min(first + rays_at_once, lines_.columns);
         for (long n = 0; n < count_; ++n) {
             const long down = offsets_[2 * n], across = offsets_[2 * n + 1], apart = down * lines_.columns + across;
             float* out = bands_ + n * lines_.rows * lines_.columns + row * lines_.columns;

@@ -9,8 +9,6 @@
 namespace plugstream::joseph {
 namespace {
 
-constexpr long rounded(long length) { return (length + block - 1) / block * block; }
-
 }  // namespace
 
 bool Plan::uses(int axis) const {

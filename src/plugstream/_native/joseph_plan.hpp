@@ -9,6 +9,9 @@
 
 namespace plugstream::joseph {
 
+// So many numbers as whole blocks.
+constexpr long rounded(long length) { return (length + block - 1) / block * block; }
+
 // Neighbouring rays that advance along one axis: `fan` points into the view's numbers.
 struct Group {
     int axis;  // 0: from row to row, 1: from column to column

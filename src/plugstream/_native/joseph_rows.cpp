@@ -4,10 +4,6 @@
 // rays to places, which is nearly linear over a block, and weighed by their exact distance.
 #include "joseph_rows.hpp"
 
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-
 #include "joseph_windows.hpp"
 
 namespace plugstream::joseph::PLUGSTREAM_LEVEL {
@@ -62,8 +58,8 @@ void project(const float* image, long pitch, long width, const float* scale, con
     const long middle = width / 2;
     alignas(64) float t[tile + lanes] = {}, c[tile + lanes] = {}, roundings[2][tile + lanes];
     alignas(64) int firsts[2][tile + lanes];
-    std::memcpy(t, scale, rows * sizeof(float));
-    std::memcpy(c, shift, rows * sizeof(float));
+    __builtin_memcpy(t, scale, rows * sizeof(float));
+    __builtin_memcpy(c, shift, rows * sizeof(float));
     for (int k = rows; k < (rows + lanes - 1) / lanes * lanes; ++k) c[k] = 1e9f;  // rows that nothing crosses
     // Windows are found one block ahead: what was just written as vectors is slow to be read as numbers.
     auto find = [&](int b) {
@@ -194,7 +190,7 @@ void add_each(const Fan& fan, float scale, float shift, const float* data, long 
     long start = find(left);
     for (long b = 0; b < blocks && start < fan.count; ++b) {
         const Floats x = numbers + (static_cast<float>(b * lanes - middle) - 0.5f);
-        const float end = std::min(x[lanes - 1] + 1, right);
+        const float end = lesser(x[lanes - 1] + 1, right);
         Floats sum = load(out + b * lanes);
         long ray = start;
         for (; ray < fan.count; ++ray) {
@@ -211,14 +207,14 @@ void add_each(const Fan& fan, float scale, float shift, const float* data, long 
 void back_project(const Fan& fan, long row, const float* data, long width, float* starts, float* out) {
     const float scale = fan.scale[row], shift = fan.shift[row];
     const long middle = width / 2, blocks = (width + lanes - 1) / lanes;
-    const float spacing = std::abs(scale) * fan.least, across = lanes / spacing;
+    const float spacing = absolute(scale) * fan.least, across = lanes / spacing;
     // How far the map from places to rays can be from a straight line over a block, and a little for rounding.
     const float slack = 0.01f + 1.5f * fan.bend / fan.least * (across * across / 8 + 1);
     const float around = 1 / spacing + slack;
     const float most = 2 * around + 1;
     // From the first lane's first ray to the last one's last, and three to spare and for rounding. On ARM, where a shorter
     // window is a faster one and rays beyond it count as zero, no more than are needed.
-    const float wide = most_vectors > 2 ? std::floor(across + most + 1.01f) + 1 : across * (lanes - 1) / lanes + most + 3;
+    const float wide = most_vectors > 2 ? __builtin_floorf(across + most + 1.01f) + 1 : across * (lanes - 1) / lanes + most + 3;
     if (!(most < 9 && wide <= reach)) return add_each(fan, scale, shift, data, width, out);
     const long room = (blocks + 1 + lanes - 1) / lanes * lanes + lanes;
     const Blocks rays{starts, starts + room, starts + 2 * room, reinterpret_cast<int*>(starts + 3 * room)};

@@ -14,16 +14,7 @@
 namespace plugstream::joseph {
 namespace {
 
-constexpr long together = 8;        // views that pass the voxels together: what is in the cache serves them all
-constexpr long planes = 4;          // of voxels that they pass before the next ones
-constexpr long strip = 32;          // columns of the detector that are claimed together, where views are few
-constexpr long band = 4;            // planes of the adjoint that are claimed together
-constexpr long slices = 8;          // that are transposed together: they often share the sets of a cache
-constexpr long at_once = 1L << 24;  // numbers of the adjoint's data that are prepared together
-
 const Columns& columns_of(Level level) { return PLUGSTREAM_AT_LEVEL(level, columns); }
-
-constexpr long rounded(long length) { return (length + block - 1) / block * block; }
 
 // Where rays of a detector column meet a plane.
 struct Crossing {
@@ -51,6 +42,13 @@ class VolumeJob : public Job {
     }
 
   protected:
+    static constexpr long together = 8;        // views that pass the voxels together: what is in the cache serves them all
+    static constexpr long planes = 4;          // of voxels that they pass before the next ones
+    static constexpr long strip = 32;          // columns of the detector that are claimed together, where views are few
+    static constexpr long band = 4;            // planes of the adjoint that are claimed together
+    static constexpr long slices = 8;          // that are transposed together: they often share the sets of a cache
+    static constexpr long at_once = 1L << 24;  // numbers of the adjoint's data that are prepared together
+
     // Columns of voxels one after the other, with a ring of empty ones around them.
     float* column(float* volume, long y, long x) const { return volume + ((y + 1) * (box_.size[2] + 2) + x + 1) * pitch_; }
     long columns() const { return (box_.size[1] + 2) * (box_.size[2] + 2); }
@@ -140,9 +138,9 @@ class VolumeJob : public Job {
 };
 
 // Phases: a copy of the volume by columns, and plans of all views; the views' rays, some views at a time.
-class Forward : public VolumeJob {
+class VolumeForward : public VolumeJob {
   public:
-    Forward(const Beam& beam, long rows, const Box& box, const float* volume, float* data, Level level)
+    VolumeForward(const Beam& beam, long rows, const Box& box, const float* volume, float* data, Level level)
         : VolumeJob(beam, rows, box, level), volume_(volume), data_(data), wide_(rounded(rows)) {
         pitch_ = rounded(box.size[0]) + 2 * margin_;
     }
@@ -249,9 +247,9 @@ class Forward : public VolumeJob {
 
 // Phases: zeros, and plans of all views; for some views at a time their data by columns of the detector, the planes of
 // voxels along y and those along x; the sums as a volume.
-class Adjoint : public VolumeJob {
+class VolumeAdjoint : public VolumeJob {
   public:
-    Adjoint(const Beam& beam, long rows, const Box& box, const float* data, float* volume, Level level)
+    VolumeAdjoint(const Beam& beam, long rows, const Box& box, const float* data, float* volume, Level level)
         : VolumeJob(beam, rows, box, level), data_(data), volume_(volume), wide_(rounded(rows) + 2 * margin_),
           some_(std::clamp(at_once / (beam.columns * wide_), 1L, beam.views)),
           turns_((beam.views + some_ - 1) / some_) {
@@ -342,12 +340,12 @@ class Adjoint : public VolumeJob {
 
 void project_volume(const Beam& beam, long rows, const Box& box, const float* volume, float* data, int threads,
                     Level level) {
-    run(std::make_shared<Forward>(beam, rows, box, volume, data, level), threads);
+    run(std::make_shared<VolumeForward>(beam, rows, box, volume, data, level), threads);
 }
 
 void back_project_volume(const Beam& beam, long rows, const Box& box, const float* data, float* volume, int threads,
                          Level level) {
-    run(std::make_shared<Adjoint>(beam, rows, box, data, volume, level), threads);
+    run(std::make_shared<VolumeAdjoint>(beam, rows, box, data, volume, level), threads);
 }
 
 }  // namespace plugstream::joseph

@@ -49,6 +49,9 @@ PLUGSTREAM_INLINE Floats greater(Floats a, Floats b) {
     return a > b ? a : b;
 #endif
 }
+PLUGSTREAM_INLINE float lesser(float a, float b) { return b < a ? b : a; }
+PLUGSTREAM_INLINE float greater(float a, float b) { return a < b ? b : a; }
+PLUGSTREAM_INLINE float absolute(float v) { return __builtin_fabsf(v); }
 PLUGSTREAM_INLINE Floats absolute(Floats v) { return (Floats)((Ints)v & 0x7fffffff); }
 // |a - b|
 PLUGSTREAM_INLINE Floats apart(Floats a, Floats b) {

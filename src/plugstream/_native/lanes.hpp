@@ -29,6 +29,7 @@ typedef float Eight __attribute__((vector_size(32)));
 typedef float EightAnywhere __attribute__((vector_size(32), aligned(4), may_alias));
 
 #define PLUGSTREAM_INLINE __attribute__((always_inline)) inline
+#define PLUGSTREAM_APART __attribute__((noinline))  // compiled once, however many call it
 
 PLUGSTREAM_INLINE Floats load(const float* p) { return *reinterpret_cast<const FloatsAnywhere*>(p); }
 PLUGSTREAM_INLINE void store(float* p, Floats v) { *reinterpret_cast<FloatsAnywhere*>(p) = v; }

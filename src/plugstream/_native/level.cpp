@@ -3,19 +3,17 @@
 namespace plugstream {
 
 bool available(Level level) {
-    switch (level) {
-        case Level::baseline:
-            return true;
-#ifdef PLUGSTREAM_HAS_avx512
-        case Level::avx2:  // with fused multiply-adds, which all but the very first such machines have
-            return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-        case Level::avx512:
-            return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-                   __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
+#ifdef PLUGSTREAM_ONE_LEVEL
+    if (level != Level::PLUGSTREAM_ONE_LEVEL) return false;
 #endif
-        default:
-            return false;
-    }
+#ifdef __x86_64__
+    if (level == Level::avx2)  // with fused multiply-adds, which all but the very first such machines have
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (level == Level::avx512)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
+#endif
+    return level == Level::baseline;
 }
 
 }  // namespace plugstream

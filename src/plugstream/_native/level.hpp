@@ -1,5 +1,6 @@
-// The instruction sets that the inner loops are compiled for. The files that are compiled for each of them include
-// this, so it has no inline function: one compiled for AVX-512 could be the copy that the linker keeps for everyone.
+// The instruction sets that the inner loops are compiled for: one of them, PLUGSTREAM_ONE_LEVEL, or all that the kind of
+// processor may have. The files that are compiled for each include this, so it has no inline function: one compiled for
+// AVX-512 could be the copy that the linker keeps for everyone.
 #pragma once
 
 namespace plugstream {
@@ -24,9 +25,9 @@ bool available(Level level);
     }
 
 // That one of baseline::name, avx2::name and avx512::name which is for an available level.
-#ifdef PLUGSTREAM_HAS_avx512
+#ifdef PLUGSTREAM_ONE_LEVEL
+#define PLUGSTREAM_AT_LEVEL(level, name) ((void)(level), PLUGSTREAM_ONE_LEVEL::name)
+#else
 #define PLUGSTREAM_AT_LEVEL(level, name) \
     ((level) == Level::avx512 ? avx512::name : (level) == Level::avx2 ? avx2::name : baseline::name)
-#else
-#define PLUGSTREAM_AT_LEVEL(level, name) ((void)(level), baseline::name)
 #endif

@@ -9,7 +9,7 @@
 namespace plugstream::nufft {
 namespace {
 
-constexpr long together = 256;  // rows that are claimed at once
+constexpr long rows_at_once = 256;  // rows that are claimed at once
 
 template <class T>
 class Product {
@@ -17,11 +17,11 @@ class Product {
     Product(const Table<T>& table, const T* vectors, T* out) : table_(table), vectors_(vectors), out_(out) {}
 
     void work(int) {
-        const long blocks = (table_.rows + together - 1) / together, count = table_.images * blocks;
+        const long blocks = (table_.rows + rows_at_once - 1) / rows_at_once, count = table_.images * blocks;
         for (long part; (part = next_.fetch_add(1, std::memory_order_relaxed)) < count;) {
-            const long image = part / blocks, first = part % blocks * together;
+            const long image = part / blocks, first = part % blocks * rows_at_once;
             const T* vector = vectors_ + 2 * image * table_.columns;
-            for (long row = first; row < std::min(first + together, table_.rows); ++row)
+            for (long row = first; row < std::min(first + rows_at_once, table_.rows); ++row)
                 table_.column_sign == nullptr ? sum<false>(row, vector, out_ + 2 * (image * table_.rows + row))
                                               : sum<true>(row, vector, out_ + 2 * (image * table_.rows + row));
             done_.fetch_add(1, std::memory_order_release);

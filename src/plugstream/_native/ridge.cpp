@@ -69,7 +69,7 @@ class Packed {
     Packed(const Filters& filters, const Rows& rows) : filters_(filters) {
         const int half = filters.half, pairs = filters.pairs;
         blocks_ = (pairs + rows.most_filters - 1) / rows.most_filters;
-        block_ = (pairs + blocks_ - 1) / blocks_;
+        block_ = ((pairs + blocks_ - 1) / blocks_ + 1) / 2 * 2;  // there are loops for even numbers
         for (int odd = 0; odd < 2; ++odd)
             for (int k = 0; k < blocks_; ++k)
                 for (int across = 0; across < 2; ++across)  // parts that change downwards have no middle row

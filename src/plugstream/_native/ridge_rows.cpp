@@ -93,10 +93,10 @@ void respond(const float* plain, int plain_lines, const float* changing, int cha
 
 using Respond = void (*)(const float*, int, const float*, int, long, int, const float*, float*, float*);
 
-template <int... filters>
-Respond choose_respond(int block, std::integer_sequence<int, filters...>) {
-    static constexpr Respond all[] = {respond<filters + 1>...};
-    return all[block - 1];
+template <int... pairs>
+Respond choose_respond(int block, std::integer_sequence<int, pairs...>) {
+    static constexpr Respond all[] = {respond<2 * pairs + 2>...};
+    return all[block / 2 - 1];
 }
 
 // Both responses of each pair through its profile: from the two parts to the sum and difference of what comes out.
@@ -227,7 +227,7 @@ void spread(const Prior& prior, const Strips& strips, const float* const* rows, 
     float* const shares = lines + kinds * pitch;
     float* const values = shares + kinds * pitch;  // responses of even filters, plain and changing, then of odd ones
     auto part = [&](int k) { return values + static_cast<long>(k) * padded * together * lanes; };
-    const Respond respond_block = choose_respond(prior.block, std::make_integer_sequence<int, most_filters>{});
+    const Respond respond_block = choose_respond(prior.block, std::make_integer_sequence<int, most_filters / 2>{});
     const Bend bend_all = choose_bend(prior.ratios);
     const int first = half + 1 < first_taps ? half + 1 : first_taps;
     const Scatter scatter_first = choose_scatter<true>(first, std::make_integer_sequence<int, first_taps>{});

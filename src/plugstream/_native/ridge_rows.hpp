@@ -13,9 +13,9 @@ struct Strips {
     int half;
 };
 
-// Filters as the loops read them, and profiles of one image. `block` filters are done at once; `blocks` of them are all,
-// with zeros at the end. forward: for even and odd filters and each block, the taps that do not change across, (a, b),
-// and those that do, `block` values each. backward: for rows that do not change downwards and those that do, for each a,
+// Filters as the loops read them, and profiles of one image. `block` filters, an even number, are done at once; `blocks` of
+// them are all, with zeros at the end. forward: for even and odd filters and each block, the taps that do not change
+// across, (a, b), and those that do, `block` values each. backward: for rows that do not change downwards and those that do, for each a,
 // the taps (pairs, half + 1) that do not change across, and (pairs, half) that do.
 struct Prior {
     int half, pairs, ratios, block, blocks;

@@ -42,7 +42,7 @@ PLUGSTREAM_INLINE void multiply(const float* in, long pitch, const float* weight
 }
 
 // The same for a whole panel and up to a block of rows.
-PLUGSTREAM_INLINE void multiply_panel(const float* in, long pitch, const float* weights, long count, float* out,
+PLUGSTREAM_APART void multiply_panel(const float* in, long pitch, const float* weights, long count, float* out,
                                       long out_pitch, long high, bool more) {
     for (int j = 0; j < panel; j += wide * lanes) {
         long i = 0;
@@ -140,8 +140,15 @@ PLUGSTREAM_INLINE void leave(const Layer& layer, const float* in, long top, long
 }
 
 template <Then then>
-void apply_tiles(const Layer layer, long first_block, long last_block, long first_panel, long last_panel,
-                 float* scratch) {
+void leave_all(const Layer layer, const float* results, long begin, long end, long channel) {
+    const long across = (layer.width + side - 1) / side, to = apart(panel);
+    for (long t = begin; t < end; ++t)
+        leave<then>(layer, results + (t - begin) / block * places * to + (t - begin) % block * panel, t / across * side,
+                    t % across * side, channel);
+}
+
+void tiles(const Layer& given, long first_block, long last_block, long first_panel, long last_panel, float* scratch) {
+    const Layer layer = given;  // a copy, which what is stored cannot change
     const long across = (layer.width + side - 1) / side, all = (layer.height + side - 1) / side * across;
     const long begin = first_block * block, end = last_block * block < all ? last_block * block : all;
     const long from = apart(layer.inputs), to = apart(panel), blocks = last_block - first_block;
@@ -154,24 +161,18 @@ void apply_tiles(const Layer layer, long first_block, long last_block, long firs
         else
             enter<false>(layer, top, left, out);
     }
+    const auto leave = layer.then == Then::relu    ? leave_all<Then::relu>
+                       : layer.then == Then::celu  ? leave_all<Then::celu>
+                       : layer.then == Then::slope ? leave_all<Then::slope>
+                                                   : leave_all<Then::nothing>;
     for (long p = first_panel; p < last_panel; ++p) {
         for (long place = 0; place < places; ++place)
             for (long b = 0; b < blocks; ++b)
                 multiply_panel(scratch + (b * places + place) * from, layer.inputs,
                                layer.weights + (p * places + place) * layer.inputs * panel, layer.inputs,
                                results + (b * places + place) * to, panel, block, false);
-        for (long t = begin; t < end; ++t)
-            leave<then>(layer, results + (t - begin) / block * places * to + (t - begin) % block * panel,
-                        t / across * side, t % across * side, p * panel);
+        leave(layer, results, begin, end, p * panel);
     }
-}
-
-void tiles(const Layer& layer, long first_block, long last_block, long first_panel, long last_panel, float* scratch) {
-    const auto apply = layer.then == Then::relu    ? apply_tiles<Then::relu>
-                       : layer.then == Then::celu  ? apply_tiles<Then::celu>
-                       : layer.then == Then::slope ? apply_tiles<Then::slope>
-                                                   : apply_tiles<Then::nothing>;
-    apply(layer, first_block, last_block, first_panel, last_panel, scratch);
 }
 
 void small_rows(const Layer& layer, long first, long last) {

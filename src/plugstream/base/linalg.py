@@ -204,9 +204,10 @@ def largest_eigenvalue(
         beta = norm(w, ndim)
         alphas.append(alpha.cpu().double())
         betas.append(beta.cpu().double())
-        theta, residual = _top_of_tridiagonal(torch.stack(alphas, -1), torch.stack(betas, -1))
-        if k == size or (k >= _LEAST and bool((residual <= 0.1 * tol * theta).all())):
-            return theta * (1 + tol) * unit
+        if k >= min(_LEAST, size, max_iterations):  # nothing is decided by fewer
+            theta, residual = _top_of_tridiagonal(torch.stack(alphas, -1), torch.stack(betas, -1))
+            if k == size or bool((residual <= 0.1 * tol * theta).all()):
+                return theta * (1 + tol) * unit
         # If the Krylov space ends (beta = 0), the recurrence continues with zeros, which add no eigenvalue above theta.
         nonzero = beta > torch.finfo(like.dtype).tiny
         scale = per_image(torch.where(nonzero, beta, 1.0), ndim)

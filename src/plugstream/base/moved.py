@@ -20,7 +20,6 @@ MOVED = {
         "certificates": "studies.certificates",
         "eigenvalue_bounds": "base.eigenvalue_bounds",
         "errors": "base.errors",
-        "experiments": "studies.experiments",
         "first_image": "scans.baselines.first_image",
         "image_space": "images.space",
         "importers": "scans.importers",
@@ -51,11 +50,6 @@ class _Alias:
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self.real  # which Python has set to that of the old name
-
-    def get_code(self, name: str) -> Any:
-        """For `python -m`."""
-        loader: Any = self.real.loader
-        return loader.get_code(self.real.name)
 
 
 class _Finder:

@@ -80,6 +80,7 @@ class Kind:
 
 
 _ALGORITHMS = "plugstream.algorithms.entries"
+_entry_points = cache(entry_points)  # of all kinds, since reading those of every package takes long
 OWN = "FILE.py:NAME"
 """The pattern of a name in a person's own file."""
 WEIGHTS = "FILE.pt"
@@ -349,7 +350,8 @@ def _load(kind: str) -> dict[str, str]:
     for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda module: module.name):
         if not module.name.startswith("_"):
             importlib.import_module(f"{package.__name__}.{module.name}")
-    return {point.name: wrong for point in entry_points(group=KINDS[kind].group) if (wrong := _load_point(point))}
+    points = _entry_points().select(group=KINDS[kind].group)
+    return {point.name: wrong for point in points if (wrong := _load_point(point))}
 
 
 def _load_point(point: EntryPoint) -> str:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 from plugstream.base.display.region import wrap_for
@@ -72,7 +73,6 @@ COMMANDS = {
     **_LISTS,
     "train": "train a denoiser on a folder of pictures",
     "tune": "find the best sigma, step and momentum for a scan",
-    "reproduce": "recompute the paper's tables and figures",
     "certify": "say what is proved about a denoiser, and measure the rest",
     "completion": "write shell completion for bash, zsh or fish",
 }
@@ -86,12 +86,14 @@ _PROGRESS = "how progress is shown: rich, plain, json (lines on standard output)
 _SHARED = ("reconstruct", "resume")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status.
+def main(arguments: Sequence[str] | None = None, script: ModuleType | None = None) -> int:
+    """Run a command, or a script of the checkout, and return its exit status.
 
     0 done, 1 diverged, 2 a mistake in the input or a machine that could not do it, 3 stuck at its start or with an
     image that explains nothing, 70 a bug of ours, 130 interrupted.
     Whatever goes wrong is one line on standard error; PLUGSTREAM_DEBUG=1 shows the traceback of a bug.
+
+    Arguments: script, a FOLDER/run.py with `EXAMPLE`, and `add_arguments` and `run` as a command's module has them.
     """
     alone = arguments is None  # a process of its own, rather than a call
     if alone:
@@ -106,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _forget_consents()
             if alone:
                 check_room_to_start()
-            parsed = _parse(words)
+            parsed = _parse(words) if script is None else _parse_script(script, words)
             if alone and _ranks() > 1 and parsed.command not in _SHARED:
                 raise InputError(
                     f"{parsed.command} is for one process; only {' and '.join(_SHARED)} share their work among several"
@@ -116,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             activity = f"{parsed.command}: loading the libraries"
             display = Display(getattr(parsed, "progress", "auto"), activity, beats=plain, since=since)
             with display:
-                status = int(_module(parsed.command).run(parsed))
+                status = int((script or _module(parsed.command)).run(parsed))
             sys.stdout.flush()
         except KeyboardInterrupt:
             status = 130
@@ -228,6 +230,18 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return parsed
 
 
+def _parse_script(script: ModuleType, words: list[str]) -> argparse.Namespace:
+    """As `_parse`, for a script; its folder is the name of the command."""
+    _check_words(words)
+    name, about = Path(str(script.__file__)).resolve().parent.name, str(script.__doc__).partition("\n")[0]
+    parser = _Parser(prog=f"python {name}/run.py", description=about, epilog=f"Example: {script.EXAMPLE}")
+    script.add_arguments(parser)
+    _add_progress(parser)
+    parser.set_defaults(command=name)
+    parsed: argparse.Namespace = parser.parse_args(words)
+    return parsed
+
+
 def command_parser(name: str, arguments: list[str]) -> argparse.ArgumentParser:
     """The parser of one command.
 
@@ -249,8 +263,12 @@ def _describe(command: argparse.ArgumentParser, name: str, arguments: list[str])
     if hasattr(module, "add_options"):
         module.add_options(command, arguments)
     if name not in _AT_ONCE:
-        command.add_argument("--progress", choices=MODES, default="auto", metavar="HOW", help=_PROGRESS)
+        _add_progress(command)
     add_settings(command, getattr(module, "SECTIONS", ()), arguments, getattr(module, "PRESETS", ()))
+
+
+def _add_progress(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--progress", choices=MODES, default="auto", metavar="HOW", help=_PROGRESS)
 
 
 def _check_words(arguments: list[str]) -> None:
@@ -287,9 +305,13 @@ class _Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            flags = [flag for flag in self._known_flags(parsed.command) if flag.startswith("--")]
+            command: argparse.ArgumentParser = self
+            for action in self._actions:
+                if isinstance(action, argparse._SubParsersAction):
+                    command = action.choices[parsed.command]
+            flags = [flag for flag in command._option_string_actions if flag.startswith("--")]
             near = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else f"; see 'plugstream {parsed.command} --help'"
+            hint = f"; did you mean {near[0]}?" if near else f"; see '{command.prog} --help'"
             raise InputError(f"there is no argument {unknown[0]}{hint}")
         return parsed
 
@@ -304,11 +326,5 @@ class _Parser(argparse.ArgumentParser):
         return list_commands(formatter, COMMANDS)
 
     def error(self, message: str) -> NoReturn:
-        example = f"; for example: {EXAMPLES[self.name]}" if self.name and "are required" in message else ""
-        raise InputError(message + example)
-
-    def _known_flags(self, command: str) -> list[str]:
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                return list(action.choices[command]._option_string_actions)
-        return []
+        shown = self.epilog if self.epilog and "are required" in message else ""
+        raise InputError(message + shown.replace("Example:", "; for example:"))

@@ -16,7 +16,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "begin": ("demo", "reconstruct", "resume", "denoise"),
     "data": ("simulate", "import", "follow", "acquire", "keys", "info", "verify"),
     "look": ("serve", "watch", "report", "movie", "publish"),
-    "study": ("baseline", "residual", "tune", "train", "certify", "reproduce"),
+    "study": ("baseline", "residual", "tune", "train", "certify"),
     "lists": (
         *("instruments", "importers", "denoisers", "algorithms", "samplers", "momenta", "gradients", "losses"),
         *("monitors", "completion"),
@@ -43,9 +43,8 @@ EXAMPLES = {
     "baseline": "plugstream baseline scan.zarr first",
     "residual": "plugstream residual held-out.zarr run first.npy",
     "tune": "plugstream tune scan.zarr --denoiser bm3d",
-    "train": "plugstream train ridge pictures weights.safetensors",
+    "train": "plugstream train unet pictures weights.safetensors",
     "certify": "plugstream certify --denoiser tv --sigma 0.15",
-    "reproduce": "plugstream reproduce table2 --images pictures",
     "completion": "plugstream completion bash",
     **{name: f"plugstream {name} --facts" for name in GROUPS["lists"] if name != "completion"},
 }
@@ -56,7 +55,7 @@ FIRST: dict[str, tuple[str, ...]] = {
     "follow": ("out", "expect", *_RUN[:2], "batch", "iterations", "window", "device", "serve"),
     "demo": ("out", "picture", "instrument", "input-snr", *_RUN[:4], "device", "serve"),
     "simulate": ("picture", "instrument", "size", "views", "receivers", "input-snr", "noise-seed", "stream", "device"),
-    "train": ("sigma", "form", "steps", "start", "judge", "time-limit", "seed", "device"),
+    "train": ("form", "steps", "start", "judge", "time-limit", "seed", "device"),
     "tune": ("out", "by", "over", "evaluations", *_RUN[1:]),
     "denoise": ("sigma", "denoiser", "counts", "along", "tile", "device"),
     "certify": ("sigma", "denoiser", "images", "size", "out", "device"),

@@ -1,4 +1,4 @@
-"""Write the report of a run as one HTML file, or one that compares several."""
+"""Write the report of a run as one HTML file or as a figure, or a page that compares several."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from plugstream.cli.common import say
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", type=Path, nargs="+", metavar="RUN", help="the folder of a run, or several")
     parser.add_argument(
-        "--out", type=Path, help="the file to write; report.html in the run's folder, or comparison.html of several"
+        "--out",
+        type=Path,
+        help="the file to write, of one run also a .png, .pdf or .svg; report.html in the run's folder, or "
+        "comparison.html of several",
     )
 
 

@@ -1,4 +1,7 @@
-"""Train a denoiser on a folder of pictures, with checkpoints from which it goes on to the bit."""
+"""Train a denoiser on a folder of pictures, with checkpoints from which it goes on to the bit.
+
+What is not for the U-Net alone also serves `training/run.py` of a checkout.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import math
 import shutil
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,77 +24,90 @@ from plugstream.cli.values import SEEDS, number, whole_number
 if TYPE_CHECKING:
     from plugstream.studies.training.patches import Patches
 
+Fit = Callable[[argparse.Namespace, "Patches", Path, dict[str, Any]], bool]
+"""Trains on patches, with its checkpoints in a folder, and writes the weights with their card.
+
+False if the time was over before the last step."""
+_USUAL = {"unet": {"steps": 40_000, "batch": 64, "patch": 96, "rate": 6e-4}}
+# Of the network alone, by the arguments of `train_unet`.
+_NETWORK = ("form", "channels", "blocks", "penalty", "limit", "compiled", "every")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["tnrd", "ridge", "unet"], help="the denoiser to train")
-    parser.add_argument("images", type=Path, help="a folder of pictures")
-    parser.add_argument("out", type=Path, help="the weights to write, ending in .safetensors")
-    parser.add_argument("--sigma", type=number(1e4), help="tnrd: the noise it is for, on the scale 0 .. 255")
-    parser.add_argument(
-        "--steps",
-        type=whole_number(10**9),
-        help="steps of Adam, for tnrd those of all stages together (ridge 2000, tnrd 6000, unet 40000)",
-    )
-    parser.add_argument(
-        "--stage-steps", type=whole_number(10**9), default=500, help="tnrd: steps of each stage alone (500)"
-    )
-    parser.add_argument(
-        "--start",
-        type=Path,
-        help="weights to start from: tnrd of any noise, instead of by stages; unet of any form",
-    )
-    parser.add_argument("--batch", type=whole_number(65_536), help="patches a step (ridge 32, tnrd 16, unet 64)")
-    parser.add_argument("--patch", type=whole_number(8192), help="pixels a side of a patch (ridge 64, others 96)")
-    parser.add_argument("--rate", type=number(1e3), help="learning rate at the start (unet 6e-4, others 0.02)")
-    parser.add_argument("--form", choices=["free", "safe"], help="unet: safe is a gradient step of a potential (free)")
-    parser.add_argument("--channels", type=whole_number(4096, 1), nargs="+", help="unet: of each level (32 64 128 256)")
-    parser.add_argument("--blocks", type=whole_number(64, 1), nargs="+", help="unet: of each level (4 4 4 2)")
-    parser.add_argument("--penalty", type=number(1e6, 0), help="unet: weight of the Jacobian's norm in the loss (0)")
-    parser.add_argument(
-        "--limit", type=number(100, 0), help="unet: what the penalty asks for: safe ||I - J||, free k (0.9)"
-    )
-    parser.add_argument("--compiled", action="store_const", const=True, help="unet: by torch.compile")
-    parser.add_argument("--judge", type=Path, metavar="FOLDER", help="unet: pictures to measure the PSNR on at the end")
-    parser.add_argument("--every", type=whole_number(10**9, 1), help="unet: steps between checkpoints (1000)")
-    parser.add_argument("--time-limit", type=number(1e9, 0), help="unet: seconds after which to stop with a checkpoint")
-    parser.add_argument("--seed", type=whole_number(SEEDS, 0), default=0, help="of patches and noise (0)")
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (cpu)")
+    parser.add_argument("what", type=_trained_here, choices=[*_USUAL], help="the denoiser to train")
+    add_shared(parser, _USUAL)
+    parser.add_argument("--start", type=Path, help="weights to start from, of any form")
+    parser.add_argument("--form", choices=["free", "safe"], help="safe is a gradient step of a potential (free)")
+    parser.add_argument("--channels", type=whole_number(4096, 1), nargs="+", help="of each level (32 64 128 256)")
+    parser.add_argument("--blocks", type=whole_number(64, 1), nargs="+", help="of each level (4 4 4 2)")
+    parser.add_argument("--penalty", type=number(1e6, 0), help="weight of the Jacobian's norm in the loss (0)")
+    parser.add_argument("--limit", type=number(100, 0), help="what the penalty asks for: safe ||I - J||, free k (0.9)")
+    parser.add_argument("--compiled", action="store_const", const=True, help="by torch.compile")
+    parser.add_argument("--judge", type=Path, metavar="FOLDER", help="pictures to measure the PSNR on at the end")
+    parser.add_argument("--every", type=whole_number(10**9, 1), help="steps between checkpoints (1000)")
+    parser.add_argument("--time-limit", type=number(1e9, 0), help="seconds after which to stop with a checkpoint")
 
 
-_DEFAULTS = {
-    "ridge": {"steps": 2000, "batch": 32, "patch": 64, "rate": 0.02},
-    "tnrd": {"steps": 6000, "batch": 16, "patch": 96, "rate": 0.02},
-    "unet": {"steps": 40_000, "batch": 64, "patch": 96, "rate": 6e-4},
-}
-# Of the network alone, by the arguments of `train_unet`; and what else is for it alone.
-_NETWORK = ("form", "channels", "blocks", "penalty", "limit", "compiled", "every")
-_NETWORK_ONLY = (*_NETWORK, "judge", "time_limit")
+def _trained_here(what: str) -> str:
+    if what in ("tnrd", "ridge"):
+        command = f"python training/run.py {what} PICTURES OUT"
+        raise argparse.ArgumentTypeError(f"{what} is trained in a checkout of plugstream, by '{command}'")
+    return what
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Train, with checkpoints beside OUT now and then; the same command goes on from there after a stop."""
-    for name, value in _DEFAULTS[parsed.what].items():
+    if parsed.start is not None and not parsed.start.is_file():
+        raise InputError(f"--start must be the file of a U-Net, not {parsed.start}")
+    if parsed.judge is not None and not parsed.judge.is_dir():
+        raise InputError(f"there is no folder {parsed.judge} of pictures to judge by")
+    levels = [value for value in (parsed.channels, parsed.blocks) if value is not None]
+    if len({len(value) for value in levels} | ({4} if len(levels) == 1 else set())) > 1:
+        raise InputError("--channels and --blocks have a number for each level: as many of one as of the other")
+    return train(parsed, _USUAL, _train, bytes_a_pixel=3000)
+
+
+def add_shared(parser: argparse.ArgumentParser, usual: Mapping[str, Mapping[str, float]]) -> None:
+    """Give a parser the arguments of every training, after that of what is trained.
+
+    Arguments: usual, the values of steps, batch, patch and rate where none is typed, by what is trained.
+    """
+
+    def values(name: str) -> str:
+        return ", ".join(f"{what} {options[name]:g}" for what, options in usual.items())
+
+    parser.add_argument("images", type=Path, help="a folder of pictures")
+    parser.add_argument("out", type=Path, help="the weights to write, ending in .safetensors")
+    parser.add_argument("--steps", type=whole_number(10**9), help=f"steps of Adam ({values('steps')})")
+    parser.add_argument("--batch", type=whole_number(65_536), help=f"patches a step ({values('batch')})")
+    parser.add_argument("--patch", type=whole_number(8192), help=f"pixels a side of a patch ({values('patch')})")
+    parser.add_argument("--rate", type=number(1e3), help=f"learning rate at the start ({values('rate')})")
+    parser.add_argument("--seed", type=whole_number(SEEDS, 0), default=0, help="of patches and noise (0)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (cpu)")
+
+
+def train(
+    parsed: argparse.Namespace,
+    usual: Mapping[str, Mapping[str, float]],
+    fit: Fit,
+    *,
+    bytes_a_pixel: int,
+    program: str = "plugstream",
+) -> int:
+    """Train `parsed.what`, say how it ended, and return the exit status.
+
+    Arguments: usual, as in `add_shared`; bytes_a_pixel, of a step; program, whose command it is, for the card.
+    """
+    for name, value in usual[parsed.what].items():
         if getattr(parsed, name) is None:
             setattr(parsed, name, value)
         if not getattr(parsed, name) > 0:
             raise InputError(f"--{name} must be > 0, not {getattr(parsed, name)}")
-    if parsed.what == "tnrd" and (parsed.sigma is None or not parsed.sigma > 0 or parsed.stage_steps < 1):
-        raise InputError("tnrd is trained for one noise level: give --sigma, such as 25, and --stage-steps >= 1")
-    if parsed.start is not None and (parsed.what == "ridge" or not parsed.start.is_file()):
-        kind = "a U-Net, to train unet" if parsed.what == "unet" else "a TNRD model, to train tnrd"
-        raise InputError(f"--start must be the file of {kind}, not {parsed.start}")
-    for name in _NETWORK_ONLY if parsed.what != "unet" else ():
-        if getattr(parsed, name) is not None:
-            raise InputError(f"--{name.replace('_', '-')} is for unet, not for {parsed.what}; leave it out")
-    if parsed.judge is not None and not parsed.judge.is_dir():
-        raise InputError(f"there is no folder {parsed.judge} of pictures to judge by")
-    levels = [value for value in (parsed.channels, parsed.blocks) if value is not None]
-    if parsed.what == "unet" and (len({len(value) for value in levels} | ({4} if len(levels) == 1 else set())) > 1):
-        raise InputError("--channels and --blocks have a number for each level: as many of one as of the other")
     if parsed.out.suffix != ".safetensors":
         raise InputError(f"weights are written as .safetensors, not as {parsed.out.name!r}")
     check_new(parsed.out)
     from plugstream.base.capacity import check_memory
+    from plugstream.base.version import __version__
     from plugstream.runs.checks import prepare_device
     from plugstream.settings import ComputeSettings
     from plugstream.studies.training.patches import Patches
@@ -100,14 +117,19 @@ def run(parsed: argparse.Namespace) -> int:
         raise InputError(f"--patch must be at least {least}, the size of a filter, not {parsed.patch}")
     prepare_device(ComputeSettings(device=parsed.device))
     # Patches, their noise, and what the gradient keeps of the responses of tens of filters, or of a network.
-    bytes_a_pixel = 3000 if parsed.what == "unet" else 400
     memory = bytes_a_pixel * parsed.batch * parsed.patch**2
     check_memory(memory, "a step of the training", "use a smaller --batch or --patch")
     patches = Patches.from_folder(parsed.images, parsed.patch, seed=parsed.seed, device=parsed.device)
     checkpoint = parsed.out.with_suffix(".checkpoint")
     say(f"training {parsed.what} on {len(patches.pictures)} pictures; {checkpoint} keeps what is done")
+    card = {
+        "data": f"{len(patches.pictures)} pictures of {printable(parsed.images.resolve().name)}",
+        "command": f"{program} {shell_join(sys.argv[1:])}",
+        "seed": parsed.seed,
+        "plugstream": __version__,
+    }
     try:
-        whole = _train(parsed, patches, checkpoint)
+        whole = fit(parsed, patches, checkpoint, card)
     except InputError:
         with contextlib.suppress(OSError):  # a folder with a checkpoint stays
             checkpoint.rmdir()
@@ -125,43 +147,7 @@ def run(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _train(parsed: argparse.Namespace, patches: Patches, checkpoint: Path) -> bool:
-    """Train and write the weights; False if the time was over before the last step."""
-    from plugstream.base.version import __version__
-
-    common: dict[str, Any] = {"batch": parsed.batch, "rate": parsed.rate, "device": parsed.device}
-    progress = _Progress()
-    card = {
-        "data": f"{len(patches.pictures)} pictures of {printable(parsed.images.resolve().name)}",
-        "command": shell_join(["plugstream", *sys.argv[1:]]),
-        "seed": parsed.seed,
-        "plugstream": __version__,
-    }
-    if parsed.what == "tnrd":
-        from plugstream.denoisers.tnrd.files import load_models, save_model
-        from plugstream.studies.training.tnrd import train_tnrd
-
-        start = None if parsed.start is None else load_models(parsed.start)[0]
-        steps = {"stage_steps": parsed.stage_steps, "joint_steps": parsed.steps}
-        checkpoint.mkdir(exist_ok=True)
-        common |= {"checkpoint": checkpoint, "progress": progress}
-        save_model(train_tnrd(patches, parsed.sigma, start=start, **steps, **common), parsed.out, card)
-    elif parsed.what == "unet":
-        return _train_unet(parsed, patches, checkpoint, card)
-    else:
-        from plugstream.denoisers.ridge import save_ridge
-        from plugstream.studies.training.ridge import train_ridge
-
-        def tell(step: int, loss: float) -> None:
-            progress("ridge", step, parsed.steps, loss)
-
-        checkpoint.mkdir(exist_ok=True)
-        common |= {"checkpoint": checkpoint / "ridge.safetensors", "progress": tell}
-        save_ridge(parsed.out, train_ridge(patches, steps=parsed.steps, **common), card)
-    return True
-
-
-def _train_unet(parsed: argparse.Namespace, patches: Patches, checkpoint: Path, card: dict[str, Any]) -> bool:
+def _train(parsed: argparse.Namespace, patches: Patches, checkpoint: Path, card: dict[str, Any]) -> bool:
     import torch
 
     from plugstream.denoisers.networks.unet import UNet, load_unet, save_unet
@@ -174,7 +160,7 @@ def _train_unet(parsed: argparse.Namespace, patches: Patches, checkpoint: Path, 
     start = None if parsed.start is None else load_unet(parsed.start)[0]
     options = {name: getattr(parsed, name) for name in _NETWORK if getattr(parsed, name) is not None}
     options |= {"steps": parsed.steps, "batch": parsed.batch, "rate": parsed.rate, "start": start}
-    progress, end = _Progress(), time.monotonic() + (parsed.time_limit or math.inf)
+    progress, end = Progress(), time.monotonic() + (parsed.time_limit or math.inf)
     checkpoint.mkdir(exist_ok=True)
     with Requests() as requests:
 
@@ -202,7 +188,7 @@ def _train_unet(parsed: argparse.Namespace, patches: Patches, checkpoint: Path, 
     return True
 
 
-class _Progress:
+class Progress:
     """Reports the loss of a phase, as a mean over its last steps."""
 
     def __init__(self) -> None:

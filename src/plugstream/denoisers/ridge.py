@@ -176,8 +176,8 @@ def load_ridge(path: str | Path) -> tuple[Ridges, dict[str, Any]]:
     file = Path(path)
     if not file.is_file():
         raise InputError(
-            f"there are no ridge weights at {file}; train some with 'plugstream train ridge', or take a profile of "
-            f"ours: {' or '.join(PROFILES)}"
+            f"there are no ridge weights at {file}; train some in a checkout ('python training/run.py ridge'), or take "
+            f"a profile of ours: {' or '.join(PROFILES)}"
         )
     try:
         metadata, tensors = load_tensors(file, _FORMAT)

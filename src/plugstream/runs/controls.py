@@ -13,13 +13,13 @@ from plugstream.base.quantities import TO_GO, Quantity
 from plugstream.runs.callbacks import Callback
 from plugstream.runs.commands import Command, Requests
 from plugstream.runs.context import RunContext
-from plugstream.runs.events import Note, Views
+from plugstream.runs.events import Forecast, Note, Views
 from plugstream.runs.stages import restrict_views
 from plugstream.runs.steering import check_command
 from plugstream.settings import Settings
 from plugstream.solver.monitors import HeldOutMisfit
 from plugstream.solver.result import Progress, Snapshot, Stop, Turn
-from plugstream.solver.verdict import Trace, estimate_arrival, has_settled
+from plugstream.solver.verdict import Trace, estimate_arrival, forecast_end, has_settled, probe_length
 
 # Seconds between two words of rank 0 to the others while the run is paused, so that they do not take it for dead.
 _WORD = 1.0
@@ -67,7 +67,9 @@ class RunControls(Callback):
             if population.follow and population.done(progress.state.k):
                 self.reason = Stop.ITERATIONS
                 return True
-        if decision.reason is not None or (search is not None and search.over(progress.state.k)):
+        if decision.reason is not None or (
+            search is not None and not search.running and progress.state.k >= search.last
+        ):
             self.reason = decision.reason or Stop.ITERATIONS
             return True
         if turns and population is None:
@@ -181,6 +183,39 @@ class RunControls(Callback):
                 heard.append(command)
             self._heard.append(path)
         return tuple(heard)
+
+
+class Forecasts(Callback):
+    """Says in the log where the run will end, when something was measured and that has changed by a twentieth.
+
+    The one place where that is decided: whoever shows the time left takes it from these events.
+    """
+
+    def __init__(self, run: RunContext) -> None:
+        self.run, self._last = run, Forecast(0, 0, False)
+
+    def after_step(self, progress: Progress[State]) -> None:
+        k, last = progress.state.k, self._last
+        if progress.measured or k == 0:
+            now = Forecast(k, *self._forecast(progress))
+            if now.at_most != last.at_most or 20 * abs(now.end - last.end) > abs(last.end - k):
+                self._last = now
+                self.run.log.add(now)
+
+    def _forecast(self, progress: Progress[State]) -> tuple[int, bool]:
+        run, settings, trace = self.run, self.run.settings, progress.snapshot().trace
+        a, most, every = settings.algorithm, settings.algorithm.iterations, settings.monitor.every
+        if run.population is not None and run.population.follow:
+            return (0, True) if run.population.ended_at is None else (run.population.ended_at + most, True)
+        most, searching = (most, False) if run.search is None else (run.search.last, run.search.running)
+        # Before the last stage nobody asks whether the image has arrived; after a search six of six runs ended at once.
+        asks = a.arrive is not None and not searching and (run.stages is None or not run.stages.to_come)
+        end = forecast_end(trace, most, a.arrive or 0, every, near=a.fall is not None) if asks else None
+        early = any(rule is not None for rule in (a.settled, a.distance_limit, None if end else a.arrive))
+        end = end or most
+        if run.search is None:  # after the last step held-out data are asked about sigma
+            end += probe_length(end, held_out=settings.monitor.hold_out is not None)
+        return end + (0 if run.error_map is None else run.error_map.halves * run.error_map.steps), early or searching
 
 
 def reason_to_end(trace: Trace, limit: float) -> Stop | None:

@@ -252,6 +252,18 @@ class Heartbeat(StepEvent):
 
 
 @dataclass(frozen=True)
+class Forecast(StepEvent):
+    """Where the run will end, as far as can be said after this step, written where that has changed.
+
+    Arguments: end, the last step and as many more as the checks after it take, 0 where it is not known, as while a scan
+    is followed; at_most, whether the run may end long before.
+    """
+
+    end: int
+    at_most: bool
+
+
+@dataclass(frozen=True)
 class Finishing(StepEvent):
     """The last step was taken; writing the results may take longer than many steps."""
 

@@ -26,7 +26,7 @@ from plugstream.runs.checkpoints import restore_snapshot
 from plugstream.runs.checks import check_range
 from plugstream.runs.commands import Requests
 from plugstream.runs.context import RunContext
-from plugstream.runs.controls import RunControls, reason_to_stop
+from plugstream.runs.controls import Forecasts, RunControls, reason_to_stop
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Finishing, Note, Quantities, Resume, Space, Stop as StopEvent
 from plugstream.runs.identity import log_start, settings_identity
@@ -36,7 +36,7 @@ from plugstream.runs.parts import describe_step, goes_by_lipschitz
 from plugstream.runs.preview import Previews
 from plugstream.runs.refined import RefinementNotes
 from plugstream.runs.replay import replay
-from plugstream.runs.results import Comparison, bound_notes, form_comparison, write_known, write_results
+from plugstream.runs.results import METHODS, Compared, bound_notes, form_comparison, write_known, write_results
 from plugstream.runs.search import last_step
 from plugstream.runs.stages import restrict_views
 from plugstream.runs.views import GrowingViews, open_in_memory
@@ -78,7 +78,7 @@ def execute(run: RunContext) -> Result[State]:
     if not run.group.leads:
         return result
     if not run.part:
-        _write_results(run, result, compared, notes)
+        _write_results(run, result, compared)
     settings = run.settings
     if run.search is not None and run.search.sigma is not None:  # so that it can be repeated without a search
         settings = run.search.repeat(settings)
@@ -87,14 +87,13 @@ def execute(run: RunContext) -> Result[State]:
     ends = (result.state.k, result.image_step, result.time, result.wall, reason.value, reason.failed)
     run.log.add(StopEvent(*ends, **verdict.content()))
     if not run.part:
-        write_page(run.folder, run.log, settings)
+        write_reports(run.folder, run.log, settings)
     return result
 
 
-def _write_results(run: RunContext, result: Result[State], compared: Comparison | None, notes: list[str]) -> None:
+def _write_results(run: RunContext, result: Result[State], compared: Compared) -> None:
     try:
-        answers = [f"{question} {answer}" for question, answer in result.verdict.answers.items()]
-        write_results(run.folder, run.scan, run.settings, result, compared, answers + notes)
+        write_results(run.folder, run.scan, result, compared)
     except OSError as error:
         raise StorageError(
             f"cannot write the results to {run.folder}: {error.strerror or error}; fix that, and "
@@ -102,19 +101,24 @@ def _write_results(run: RunContext, result: Result[State], compared: Comparison 
         ) from error
 
 
-def write_page(folder: Path, log: EventLog, settings: Settings) -> None:
-    """Write report.html, if it is asked for; it shows how the run ended, and so comes after the log says it."""
-    if "html" not in settings.run.report_formats:
-        return
-    from plugstream.runs.pages.report import write_report
+def write_reports(folder: Path, log: EventLog, settings: Settings, *, figures: bool = True) -> None:
+    """Write the reports that are asked for; they show how the run ended, and so come after the log says it.
 
-    report("writing report.html")
-    try:
-        write_report(folder, settings=settings)
-    except (OSError, InputError) as error:  # the run is over, and all else of it written
-        why = getattr(error, "strerror", None) or error
-        again = f"plugstream report {shell_quote(folder)}"
-        log.add(Note(f"warning: cannot write report.html: {why}; fix that, and '{again}' writes it"))
+    Arguments: figures, False for a run that failed, which has a page and no image to draw.
+    """
+    for ending in settings.run.report_formats:
+        if ending != "html" and not figures:
+            continue
+        from plugstream.runs.pages.report import write_report
+
+        path = folder / f"report.{ending}"
+        report(f"writing {path.name}")
+        try:
+            write_report(folder, path, settings)
+        except (OSError, InputError) as error:  # the run is over, and all else of it written
+            why = getattr(error, "strerror", None) or error
+            again = f"plugstream report {shell_quote(folder)} --out {shell_quote(path)}"
+            log.add(Note(f"warning: cannot write {path.name}: {why}; fix that, and '{again}' writes it"))
 
 
 def rescue(run: RunContext, reason: str) -> None:
@@ -128,7 +132,7 @@ def rescue(run: RunContext, reason: str) -> None:
         run.log.add(StopEvent(run.step, run.step, *seconds, reason=reason, failed=True))
     if run.step > 0 and not run.part:
         with contextlib.suppress(Exception):
-            write_page(run.folder, run.log, run.settings)
+            write_reports(run.folder, run.log, run.settings, figures=False)
 
 
 def _start(run: RunContext) -> None:
@@ -176,7 +180,7 @@ def _settle_bounds(run: RunContext, fidelity: DataFidelity) -> None:
 
 def _iterate(
     run: RunContext, fidelity: DataFidelity, caught: list[warnings.WarningMessage]
-) -> tuple[Result[State], Comparison | None]:
+) -> tuple[Result[State], Compared]:
     """The result, and what to compare it with, where there is something."""
     settings, log, population = run.settings, run.log, run.population
     for text in filter(None, (fidelity.model.describe(), *run.plan.advice, *run.plan.notes)):
@@ -315,6 +319,7 @@ def _gather_callbacks(run: RunContext, watch: Watch | None, controls: RunControl
     population, settings = run.population, run.settings
     steps = None if settings.scan.follow and population is not None else settings.algorithm.iterations
     order: list[Callback | None] = [
+        None if run.part else Forecasts(run),
         run.measurements,
         RefinementNotes(run.log),
         watch,
@@ -341,7 +346,7 @@ def _iterations(run: RunContext, begun: int) -> int:
     return max(0, run.settings.algorithm.iterations - begun)
 
 
-def _compare(run: RunContext, fidelity: DataFidelity) -> Comparison | None:
+def _compare(run: RunContext, fidelity: DataFidelity) -> Compared:
     if run.part:
         return None
     usable = fidelity.available
@@ -349,7 +354,7 @@ def _compare(run: RunContext, fidelity: DataFidelity) -> Comparison | None:
     views = usable if views is None and len(usable) < run.scan.n_views else views  # others are damaged, or too new
     compared = form_comparison(run.scan, fidelity, run.plan.parts, views)
     if views is not None and compared is not None:
-        run.log.add(Note(f"the {compared.name} is of {len(views)} views"))
+        run.log.add(Note(f"the {METHODS[compared[1]]} is of {len(views)} views"))
     return compared
 
 

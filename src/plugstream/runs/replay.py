@@ -30,6 +30,7 @@ _LAST: dict[type[Event], str] = {
     events.TheoryTerms: "terms",
     events.Heartbeat: "heartbeat",
     events.Preview: "preview",
+    events.Forecast: "forecast",
 }
 
 
@@ -43,7 +44,7 @@ class History:
 
     Attributes:
         start, machine: how the last process began, and on what. stop: how it ended, None where it runs or was killed.
-        heartbeat, preview: the last of them. terms: for the bound of Proposition 5, once the run is over.
+        heartbeat, preview, forecast: the last of them. terms: for the bound of Proposition 5, once the run is over.
         space: of the image. quantities: what the monitors measure. notes: of all processes, in order.
         views: from which steps on there were which views. stages: as they began.
         measured, contradictions, watched, steering, trials (rounds of a search), found_steps, chosen (what it
@@ -60,6 +61,7 @@ class History:
     stop: Stop | None = None
     heartbeat: events.Heartbeat | None = None
     preview: events.Preview | None = None
+    forecast: events.Forecast | None = None
     machine: events.Machine | None = None
     space: ImageSpace | None = None
     notes: list[Note] = field(default_factory=list)
@@ -114,7 +116,7 @@ class History:
         match event:
             case Start():
                 self.start, self.step = event, 0
-                self.stop = self.heartbeat = self.preview = self.terms = self.machine = None
+                self.stop = self.heartbeat = self.preview = self.forecast = self.terms = self.machine = None
                 self.changes = _planned_changes(event)
                 self._next_change, self.paused, self.finishing = 0, False, False
             case events.Space():

@@ -1,4 +1,4 @@
-"""The report of a run as one picture: truth, usual method and result, and the curves of the event log."""
+"""The report of a run as one figure: truth, usual method and result, and the curves of the event log."""
 
 from __future__ import annotations
 
@@ -8,37 +8,94 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from plugstream.base.files import write_whole
+from plugstream.base.errors import InputError
 from plugstream.base.quantities import sort_quantities
+from plugstream.base.text import shell_quote
+from plugstream.base.volume_file import open_volume
 from plugstream.images.drawing import (
     BLUE,
     INK,
     ORANGE,
     Curve,
     Panel,
+    Shades,
     arrange_panels,
     draw_curves,
     draw_rows,
     encode_figure,
     figure_size,
+    label_of,
     with_error,
     with_uncertainty,
 )
 from plugstream.images.planes import turn_images
 from plugstream.images.space import ImageSpace
 from plugstream.runs.events import Stage
-from plugstream.runs.replay import History
+from plugstream.runs.folder import check_plain
+from plugstream.runs.pages.pictures import picture_files
+from plugstream.runs.replay import History, replay
+from plugstream.runs.results import METHODS, bound_notes, middle_planes, title_of
 from plugstream.runs.watch import Theory, theory_of
+from plugstream.settings import Settings
+
+FIGURES = (".png", ".pdf", ".svg")
+"""The endings of figures."""
 
 _GREY = "#777777"
+# Characters that a line of the title has room for.
+_LINE = 84
 # Of at most so many stages the names are written, if they have at most so many letters.
 _MOST_NAMES, _SHORT = 6, 16
 
 
+def draw_run(folder: Path, kind: str, settings: Settings | None) -> bytes:
+    """The report of the finished run in a folder as a figure, from what the run has left there.
+
+    Arguments: folder; kind, the ending of the file: png, pdf, svg; settings of the run, None if they cannot be read.
+    """
+    check_plain(folder)
+    history, files = replay(folder / "events.jsonl"), picture_files(folder, running=False, finished=True)
+    stop, space = history.stop, history.space
+    if stop is None or space is None or settings is None or "result" not in files:
+        raise InputError(
+            f"{folder} has no result to draw; 'plugstream report {shell_quote(folder)}' makes a page of what there is"
+        )
+    notes = [f"{question} {answer['word']}: {answer['text']}" for question, answer in (stop.answers or {}).items()]
+    notes.insert(0, f"{title_of(settings)}: {stop.step} steps in {stop.time:.1f} s")
+    if (folder / "blocks.json").exists():  # of a volume that may be larger than memory
+        planes, span = middle_planes(open_volume(files["result"]))
+        shades, middle = (
+            Shades(*span, label_of(space)),
+            [space.position(axis, n // 2) for axis, n in enumerate(space.shape)],
+        )
+        rows = [[Panel(middle[axis], planes[axis].astype(float), shades, space.section(axis)) for axis in range(3)]]
+        return draw_figure(rows, space, _lines(notes), history, kind)
+    shown = ("result", "truth", "uncertainty", *METHODS)
+    try:
+        images = {role: np.load(files[role], allow_pickle=False) for role in shown if role in files}
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read the images in {folder}: {error}") from error
+    return draw_report(
+        title=_lines([*notes, *bound_notes(torch.from_numpy(images["result"]), settings.denoiser)]),
+        space=space,
+        result=images["result"],
+        compared=next(((METHODS[role], images[role]) for role in METHODS if role in images), None),
+        truth=images.get("truth"),
+        uncertainty=images.get("uncertainty"),
+        history=history,
+        kind=kind,
+    )
+
+
+def _lines(notes: Sequence[str]) -> str:
+    """Notes in lines that the title has room for."""
+    return "\n".join(line for text in notes for line in textwrap.wrap(text, _LINE))
+
+
 def draw_report(
-    path: Path,
     *,
     title: str,
     space: ImageSpace,
@@ -47,15 +104,15 @@ def draw_report(
     truth: NDArray[Any] | None,
     uncertainty: NDArray[Any] | None = None,
     history: History,
-    formats: Sequence[str] = ("png",),
-) -> None:
-    """Draw the images on one grey scale, labelled with their SNR, above the curves of the history.
+    kind: str = "png",
+) -> bytes:
+    """A figure of the images on one grey scale, labelled with their SNR, above the curves of the history.
 
     Volumes are drawn as three slices, complex images as magnitude and phase (`arrange_panels`), turned to the truth
     where the phase is free (`turn_images`). Where the truth is known the error is drawn too, on a scale of its own.
 
-    Arguments: path and formats as of `draw_figure`; space, whose units the axes have; compared, name and image of what
-    the result is compared with; uncertainty, a map of the error to expect.
+    Arguments: space, whose units the axes have; compared, name and image of what the result is compared with;
+    uncertainty, a map of the error to expect; kind, as of `draw_run`.
     """
     from plugstream.solver.monitors import snr
 
@@ -72,21 +129,13 @@ def draw_report(
         rows = with_error(rows, images[-1][1] - images[0][1], space)
     if uncertainty is not None:
         rows = with_uncertainty(rows, uncertainty, space)
-    draw_figure(path, rows, space, title, history, formats)
+    return draw_figure(rows, space, title, history, kind)
 
 
-def draw_figure(
-    path: Path,
-    rows: Sequence[Sequence[Panel]],
-    space: ImageSpace,
-    title: str,
-    history: History,
-    formats: Sequence[str],
-) -> None:
-    """Draw rows of images above the curves of a history, marked where views came and where stages begin.
+def draw_figure(rows: Sequence[Sequence[Panel]], space: ImageSpace, title: str, history: History, kind: str) -> bytes:
+    """A figure of rows of images above the curves of a history, marked where views came and where stages begin.
 
-    Where the theory was watched, the bound of Proposition 5 is drawn beside them. The figure is written as `path` with
-    each of the formats for its ending: png, pdf, svg.
+    Where the theory was watched, the bound of Proposition 5 is drawn beside them.
     """
     from matplotlib.figure import Figure
 
@@ -100,8 +149,7 @@ def draw_figure(
         curves, beside = np.asarray(curves.subfigures(1, 2, width_ratios=[1.5, 1.0])).tolist()
         _draw_theory(beside, theory)
     _draw_curves(curves, history)
-    for kind in formats:
-        write_whole(path.with_suffix(f".{kind}"), [encode_figure(figure, kind, dpi=150)])
+    return encode_figure(figure, kind, dpi=150)
 
 
 def _draw_curves(figure: Any, history: History) -> None:

@@ -1,4 +1,4 @@
-"""What a run leaves when it is over: its images, its measurements as a table, and the report.
+"""What a run leaves when it is over: its images, and its measurements as a table.
 
 The results of a volume that goes by blocks are made from its file, a few slices at a time.
 """
@@ -9,11 +9,9 @@ import contextlib
 import csv
 import io
 import math
-import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -26,41 +24,34 @@ from plugstream.base.progress import report
 from plugstream.base.volume_file import VolumeFile
 from plugstream.fidelity.by_loss import DataFidelity
 from plugstream.fidelity.sign_test import on_bounds
-from plugstream.images.drawing import Panel, Shades, label_of
 from plugstream.images.pictures import save_image, tiff_tags, write_grey
 from plugstream.images.space import ImageSpace
 from plugstream.runs.folder import write_text
 from plugstream.runs.parts import Parts
 from plugstream.runs.refined import save_refined
-from plugstream.runs.replay import History, replay
-from plugstream.runs.report import draw_figure, draw_report
+from plugstream.runs.replay import replay
 from plugstream.scans.scan import Scan
 from plugstream.settings import DenoiserSettings, Settings, resolve
 from plugstream.solver.result import Result
 from plugstream.solver.saved import write_record
-from plugstream.solver.verdict import Verdict
 
 # An image is said to sit on a bound where at least this part of it does.
 _SUBSTANTIAL = 0.2
-_METHODS = {"filtered": "filtered back-projection", "sirt": "SIRT", "gridding": "gridding", "cg-sense": "CG-SENSE"}
-# Characters that a line of the report's title has room for.
-_LINE = 84
+METHODS = {
+    "filtered": "filtered back-projection",
+    "gridding": "gridding",
+    "backprojection": "first back-projection",
+    "sirt": "SIRT",
+    "cg-sense": "CG-SENSE",
+}
+"""What images are called that a result is compared with, by the file that one is in, without its ending."""
+Compared: TypeAlias = tuple[torch.Tensor, str] | None
+"""An image that a result is compared with, and its file, without its ending; None where there is none."""
 _MOST_TIFF = 3 << 30  # bytes of ImageJ's TIFF, which has 32 bits for places
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """An image that a result is compared with: the file that it is in, without its ending, and what it is called."""
-
-    image: torch.Tensor
-    file: str
-    name: str
-
-
-def form_comparison(
-    scan: Scan, fidelity: DataFidelity, parts: Parts, views: torch.Tensor | None = None
-) -> Comparison | None:
-    """The image by the instrument's usual method, or else the back-projection; None where there is neither.
+def form_comparison(scan: Scan, fidelity: DataFidelity, parts: Parts, views: torch.Tensor | None = None) -> Compared:
+    """The image by the instrument's usual method, or else the back-projection, and its file; None without either.
 
     Of several processes all call it, and the first alone has an image by the usual method.
     """
@@ -70,17 +61,17 @@ def form_comparison(
     if method == "filtered" or (method is not None and views is None):
         if not parts.group.leads:
             return None
-        report(f"forming the image by {_METHODS[method]}")
+        report(f"forming the image by {METHODS[method]}")
         device = parts.device if parts.worker is None else parts.worker.device
         image = form_baseline(scan, method, views, device=device, dtype=parts.dtype).to(parts.device)
-        return Comparison(image, method, _METHODS[method])
+        return image, method
     if fidelity.model.intensities:  # whose waves have no phase to go back with
         return None
     report("forming the back-projection")
     image = fidelity.backprojection(views)
     if not fidelity.linear and not bool(image.any()):  # the derivative at zero is zero
         return None
-    return Comparison(image, "backprojection", "first back-projection")
+    return image, "backprojection"
 
 
 def write_known(folder: Path, scan: Scan, start: torch.Tensor) -> None:
@@ -93,42 +84,18 @@ def write_known(folder: Path, scan: Scan, start: torch.Tensor) -> None:
         save_image(torch.from_numpy(scan.truth), folder / "truth", ImageSpace.of(scan))
 
 
-def write_results(
-    folder: Path,
-    scan: Scan,
-    settings: Settings,
-    result: Result[State],
-    compared: Comparison | None,
-    notes: Sequence[str] = (),
-) -> None:
-    """Write result, what it is compared with, what was refined, history.csv and figures, each whole or not at all.
-
-    Arguments: compared, None for nothing; notes on the image for a person, which stand in the report.
-    """
+def write_results(folder: Path, scan: Scan, result: Result[State], compared: Compared) -> None:
+    """Write result, what it is compared with, what was refined, and history.csv, each whole or not at all."""
     report("writing the results")
     space = ImageSpace.of(scan)
     save_image(result.image, folder / "result", space)
     write_record(result, folder)
     if compared is not None:
-        save_image(compared.image, folder / compared.file, space)
+        save_image(compared[0], folder / compared[1], space)
     if result.parameters:
         save_refined(folder, result.parameters)
     series = {name: zip(s.step, s.time, s.value, strict=True) for name, s in result.history.items()}
     write_history(folder, ((name, *row) for name, rows in series.items() for row in rows))
-    if settings.run.figure_formats:
-        report("drawing the report")
-        history = replay(folder / "events.jsonl")
-        draw_report(
-            folder / "report.png",
-            space=space,
-            formats=settings.run.figure_formats,
-            title="\n".join([_title(settings, result, history), *_wrap_notes(notes)]),
-            result=_single(result.image),
-            compared=None if compared is None else (compared.name, _single(compared.image)),
-            truth=scan.truth,
-            uncertainty=None if result.uncertainty is None else _single(result.uncertainty),
-            history=history,
-        )
     sync_folder(folder)
 
 
@@ -152,11 +119,6 @@ def _percent(part: float) -> str:
     return "all" if part == 1 else f"{min(99.9, 100 * part):.3g} %"
 
 
-def _wrap_notes(notes: Sequence[str]) -> list[str]:
-    """Notes as lines that the report's title has room for."""
-    return [line for text in notes for line in textwrap.wrap(text, _LINE)]
-
-
 def write_history(folder: Path, rows: Iterable[tuple[str, int, float, float]]) -> None:
     """Write history.csv, of rows of a quantity's name, step, seconds and value."""
     file = io.StringIO(newline="")
@@ -166,14 +128,14 @@ def write_history(folder: Path, rows: Iterable[tuple[str, int, float, float]]) -
     write_text(folder / "history.csv", file.getvalue())
 
 
-def title_of(settings: Settings, left_out: str = "") -> str:
-    """What a run does: algorithm, denoiser, and how many views a step, with what is left out of them."""
+def title_of(settings: Settings) -> str:
+    """What a run does: algorithm, denoiser, and how many views a step."""
     s, a = settings.sampler, settings.algorithm
     title = a.entry.facts.get("title", Path(a.name).name)
     name = title(settings) if callable(title) else title
     draws_all = s.entry.facts.get("draws") == "all"
     views = "all views" if draws_all else f"{s.views or 'some'} views a step ({Path(s.name).name})"
-    return f"{name}, {Path(settings.denoiser.name).name}, {views}{left_out}"
+    return f"{name}, {Path(settings.denoiser.name).name}, {views}"
 
 
 def title_of_folder(folder: Path) -> str:
@@ -183,32 +145,14 @@ def title_of_folder(folder: Path) -> str:
     return ""
 
 
-def _title(settings: Settings, result: Result[State], history: History) -> str:
-    left_out = ""
-    if history.views and (damaged := history.views[-1].damaged):
-        left_out = f", {len(damaged)} damaged of {history.views[-1].views} left out"
-    return f"{title_of(settings, left_out)}: {result.state.k} steps in {result.time:.1f} s"
-
-
-def write_volume_results(
-    folder: Path, volume: VolumeFile, space: ImageSpace, settings: Settings, verdict: Verdict
-) -> None:
-    """Write result.tif, a PNG of the middle slice, history.csv and the report's figures, each whole or not at all."""
+def write_volume_results(folder: Path, volume: VolumeFile, space: ImageSpace) -> None:
+    """Write result.tif, a PNG of the middle slice and history.csv, each whole or not at all."""
     report("writing the results")
-    planes, span = show_volume(volume, space)
+    show_volume(volume, space)
     history = replay(folder / "events.jsonl")
     names = dict.fromkeys(name for event in history.measured for name in event.values)
     rows = [(name, e.step, e.time, e.values.get(name)) for name in names for e in history.measured]
     write_history(folder, ((name, step, time, value) for name, step, time, value in rows if value is not None))
-    if settings.run.figure_formats:
-        report("drawing the report")
-        title = "\n".join([f"{title_of(settings)}, by blocks of slices", *_wrap_notes([str(verdict)])])
-        shades = Shades(*span, label_of(space))
-        panels = [
-            Panel(space.position(axis, space.shape[axis] // 2), plane.astype(np.float64), shades, space.section(axis))
-            for axis, plane in enumerate(planes)
-        ]
-        draw_figure(folder / "report.png", [panels], space, title, history, settings.run.figure_formats)
     sync_folder(folder)
 
 

@@ -52,7 +52,7 @@ def reconstruct(
     turns out before the first step to be impossible.
 
     Leaves settings.toml (which repeats the run), run.json, events.jsonl, checkpoints, history.csv, result, truth and
-    what it is compared with as PNG, TIFF and NPY, and report.png (or what `run.report` says).
+    what it is compared with as PNG, TIFF and NPY, and report.html (or what `run.report` says).
 
     Arguments:
         scan: in memory, or stored; then a batch is read when it is drawn, and if `settings.scan` says so new views

@@ -325,18 +325,18 @@ class Search:
         algorithm, start = race.finish(state, self.go_on(state.sigma, self.step, self.denoiser))
         return Turn(algorithm, start)
 
-    def over(self, step: int) -> bool:
-        """Whether the run has taken the steps that were to come after the search."""
+    @property
+    def last(self) -> int:
+        """The last step that may come after the search, or, while it goes on, of all."""
         a = self.settings.algorithm
-        return self._end is not None and a.search is not None and step >= self._end + a.iterations - a.search
+        return a.iterations if self._end is None else self._end + a.iterations - (a.search or 0)
 
     def repeat(self, settings: Settings) -> Settings:
         """The settings with what was found and as many steps, to repeat the run with or go on, without a search."""
         assert self.sigma is not None
-        most = (self._end or 0) + settings.algorithm.iterations - (settings.algorithm.search or 0)
         if self.denoiser is not None:
             settings = settings.model_copy(update={"denoiser": settings.denoiser.chosen(self.denoiser)})
-        return with_strength(settings, self.sigma, self.step, most)
+        return with_strength(settings, self.sigma, self.step, self.last)
 
     def _tell_choice(self, race: FallingHeat, state: Any) -> None:
         """Which denoiser is expected to come to the least misfit."""

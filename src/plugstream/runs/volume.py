@@ -33,6 +33,7 @@ from plugstream.runs.event_log import EventLog, SilentLog
 from plugstream.runs.events import (
     Event,
     Finishing,
+    Forecast,
     Heartbeat,
     Measurement,
     Note,
@@ -42,7 +43,7 @@ from plugstream.runs.events import (
     Steering,
     Stop as StopEvent,
 )
-from plugstream.runs.execution import write_page
+from plugstream.runs.execution import write_reports
 from plugstream.runs.folder import lock, place_of, remove_unbegun, whole_folder, write_down, write_text
 from plugstream.runs.identity import log_start
 from plugstream.runs.partition import Partition, write_partition
@@ -154,6 +155,7 @@ class _VolumeRun:
     def run(self) -> VolumeResult:
         """The result, after all of it was written."""
         log_start(self.log, self.plan.settings, self.group.size, self.total)
+        self.log.add(Forecast(0, self.total, self.plan.settings.algorithm.arrive is not None))
         space = ImageSpace.of(self.scan)
         if space != self.past.space:
             self.log.add(Space(space.content()))
@@ -288,10 +290,10 @@ class _VolumeRun:
             if len(ends) == count:
                 if self.plan.truth is not None:
                     self.log.add(Note(f"SNR {volume_snr(volume, self.plan.truth):.2f} dB of all slices together"))
-                write_volume_results(self.folder, volume, space, self.plan.settings, result.verdict)
+                write_volume_results(self.folder, volume, space)
             about: dict[str, Any] = verdict.content() if len(ends) == count or reason.failed else {}
             self.log.add(StopEvent(step, step, seconds, wall, reason.value, reason.failed, **about))
-            write_page(self.folder, self.log, self.plan.settings)
+            write_reports(self.folder, self.log, self.plan.settings)
         return result
 
 

@@ -240,9 +240,7 @@ class RunSettings(Section):
         None, "after the last step, make an error map from this many images of halves of the views"
     )
     report: str = setting(
-        "png,html",
-        "formats of the report: html, png, pdf and svg, several with commas, or none",
-        flag="report-format",
+        "html", "what reports to write, a page (html) or a figure (png, pdf, svg), several with commas, or none"
     )
 
     @field_validator("report")
@@ -262,11 +260,6 @@ class RunSettings(Section):
     def report_formats(self) -> tuple[str, ...]:
         """The endings of the reports to write."""
         return () if self.report == "none" else split_words(self.report)
-
-    @property
-    def figure_formats(self) -> tuple[str, ...]:
-        """Those of them that are figures rather than pages."""
-        return tuple(ending for ending in self.report_formats if ending != "html")
 
 
 class Settings(Section):

@@ -85,7 +85,8 @@ def solve(
         raise InputError(f"the run was measured by {len(resume.measured_at)} monitors, not by {len(monitors)}")
     with contextlib.ExitStack() as stack:
         if progress is True:
-            note, finish = stack.enter_context(_screen(monitors, iterations, time_limit))
+            early = arrive is not None or distance_limit is not None
+            note, finish = stack.enter_context(_screen(monitors, iterations, time_limit, early))
             callbacks = [note, *callbacks]
         else:
             stack.enter_context(listening(progress or None))
@@ -134,7 +135,7 @@ def solve(
 
 @contextlib.contextmanager
 def _screen(
-    monitors: Sequence[Monitor], iterations: int, time_limit: float | None
+    monitors: Sequence[Monitor], iterations: int, time_limit: float | None, early: bool
 ) -> Iterator[tuple[Callable[[Progress[Any]], None], Callable[[Result[Any]], None]]]:
     """Show a person how far a run is: a callback for each step, and a function to call with the result."""
     from plugstream.base.display.frame import Clock
@@ -143,6 +144,7 @@ def _screen(
 
     steps = Steps(clock=Clock(time_limit, monotonic()))
     steps.declare([*quantities_of(monitors), TO_GO])
+    steps.at_most = early  # it may arrive
 
     def note(progress: Progress[Any]) -> None:
         axes = len(progress.algorithm.fidelity.image_shape)

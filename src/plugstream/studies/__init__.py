@@ -1,4 +1,4 @@
-"""What is built of runs: tuning, training, certificates of denoisers, and the experiments of the paper."""
+"""What is built of runs: tuning, training and certificates of denoisers."""
 
 from typing import TYPE_CHECKING
 

@@ -20,7 +20,7 @@ from plugstream.base.display.frame import Clock, Frame, frame_text
 from plugstream.base.display.screen import Display, active_display
 from plugstream.base.errors import InputError
 from plugstream.base.progress import enclosing_work, listening, report, within
-from plugstream.runs import results
+from plugstream.runs.pages import report as report_page
 from plugstream.scans.store import StoredScan
 from terminals import Screen
 
@@ -266,10 +266,10 @@ def test_reading_building_and_writing_are_told_of_while_they_last(
     scan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = _pipe(monkeypatch)
-    read, build, draw = "MB of the scan, ", "building the model of 12 views, ", "drawing the report, "
+    read, build, draw = "MB of the scan, ", "building the model of 12 views, ", "writing report.html, "
     for place, name, what in ((StoredScan, "read", read), (BornModel, "__init__", build)):
         monkeypatch.setattr(place, name, _slowly(getattr(place, name), stream, what))
-    monkeypatch.setattr(results, "draw_report", _slowly(lambda *args, **kwargs: None, stream, draw))
+    monkeypatch.setattr(report_page, "write_report", _slowly(lambda *args, **kwargs: None, stream, draw))
     monkeypatch.setattr(cli, "Display", lambda mode, what, **more: Display(mode, what))  # as for a process of its own
     words = ["reconstruct", str(scan), "--sigma", "0.02", "--threads", "1", "--iterations", "3"]
     assert cli.main([*words, "--out", str(tmp_path / "run")]) == 0

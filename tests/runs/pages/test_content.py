@@ -18,7 +18,7 @@ from page_runs import ball, noisy, write_channels, write_run, write_volume, writ
 from plugstream import ImageSpace, InputError
 from plugstream.base.tensors import save_tensors
 from plugstream.runs.event_log import EventLog
-from plugstream.runs.events import Heartbeat, Measurement, Note, Preview, Resume, Views
+from plugstream.runs.events import Forecast, Heartbeat, Measurement, Note, Preview, Resume, Views
 from plugstream.runs.liveness import this_process
 from plugstream.runs.pages.content import run_content
 from plugstream.runs.pages.pictures import make_picture, run_picture
@@ -134,6 +134,10 @@ def test_a_run_is_known_by_what_it_did_last(tmp_path):
     log.add(Heartbeat(25, 50, 10.0, 2.5, pid=me.pid, started=me.started, machine=me.machine))
     content = run_content(folder)
     assert (content["state"], content["speed"], content["left"]) == ("running", 2.5, 0.0)
+    for end, at_most, left in ((75, True, 10.0), (60, False, 4.0), (50, False, 0.0)):
+        log.add(Forecast(50, end, at_most))
+        content = run_content(folder)
+        assert (content["left"], content["at_most"], content["iterations"]) == (left, at_most, 50)
     log.add(Heartbeat(25, 50, 10.0, 2.5, pid=2**22 + 1, started=1, machine=me.machine))
     assert run_content(folder)["state"] == "killed"
     log.close()

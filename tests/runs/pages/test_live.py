@@ -90,6 +90,7 @@ def wait_for(condition: Callable[[], Any], said: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.browser
 def test_a_run_is_steered_from_its_page_and_repeats_to_the_bit(scan, endless, browser, tmp_path):
     folder, process = endless
     with serving(folder.parent) as site:
@@ -135,6 +136,7 @@ def test_a_run_is_steered_from_its_page_and_repeats_to_the_bit(scan, endless, br
 
 
 @pytest.mark.slow
+@pytest.mark.browser
 def test_the_list_shows_runs_as_they_come_at_any_width(whole, browser, tmp_path):
     runs = tmp_path / "runs"
     shutil.copytree(whole, runs / "first")
@@ -161,6 +163,7 @@ def test_the_list_shows_runs_as_they_come_at_any_width(whole, browser, tmp_path)
         watched.close(site)
 
 
+@pytest.mark.browser
 def test_who_has_no_token_sees_a_run_and_cannot_steer_it(endless, browser):
     folder, process = endless
     with serving(folder.parent) as site:
@@ -172,6 +175,7 @@ def test_who_has_no_token_sees_a_run_and_cannot_steer_it(endless, browser):
 
 
 @pytest.mark.slow
+@pytest.mark.browser
 def test_killing_the_server_never_touches_the_run(scan, browser, tmp_path):
     folder = tmp_path / "run"
     words = [sys.executable, "-m", "plugstream", "reconstruct", str(scan), "--out", str(folder), *ENDLESS]

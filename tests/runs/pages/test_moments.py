@@ -192,6 +192,7 @@ STEPS = """() => {
 
 
 @pytest.mark.slow
+@pytest.mark.browser
 def test_the_page_shows_one_moment_and_what_was_asked_for_at_once(scan, tmp_path):
     """In a browser, as the server looks by default: from before the first step to the end of the results."""
     folder = tmp_path / "runs" / "live"
@@ -205,7 +206,7 @@ def test_the_page_shows_one_moment_and_what_was_asked_for_at_once(scan, tmp_path
         "--out",
         str(folder),
         *RUN,
-        "--report-format",
+        "--report",
     ]
     words += ["png,html", "--iterations", "1000000", "--every", "1", "--checkpoint", "1000"]
     with (

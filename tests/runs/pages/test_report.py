@@ -21,6 +21,7 @@ from plugstream.runs.event_log import EventLog
 from plugstream.runs.pages.report import compare_reports, write_report
 from plugstream.runs.preview import Previews
 
+pytestmark = pytest.mark.browser
 CONTEXT = {"viewport": {"width": 1280, "height": 900}, "permissions": ["clipboard-read", "clipboard-write"]}
 # `window.copied` becomes true when the page says so.
 NOTE_COPIED = """() => {

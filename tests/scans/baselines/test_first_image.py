@@ -138,9 +138,9 @@ def test_a_run_is_compared_with_the_usual_method_of_its_field(
     """As `plugstream baseline` makes it; where there is none, with the back-projection. In figures and on the page."""
     path, run = tmp_path / "s.zarr", tmp_path / "run"
     drawn = []
-    monkeypatch.setattr("plugstream.runs.results.draw_report", lambda *_, compared, **__: drawn.append(compared[0]))
+    monkeypatch.setattr("plugstream.runs.report.draw_report", lambda compared, **_: drawn.append(compared[0]) or b"")
     assert main(["simulate", str(path), *words]) == 0
-    quick = ["--iterations", "2", "--sigma", "0.01", "--report-format", "png"]
+    quick = ["--iterations", "2", "--sigma", "0.01", "--report", "png"]
     assert main(["reconstruct", str(path), "--out", str(run), *quick]) == 0
     assert drawn[0].startswith(name)
     content = run_content(run)
@@ -158,7 +158,7 @@ def test_a_run_is_compared_with_the_usual_method_of_its_field(
 
 def test_a_large_scan_is_compared_by_a_thousand_views(scan: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("plugstream.runs.execution._COMPARED", 12)
-    quick = ["--iterations", "2", "--sigma", "1", "--report-format", "none", "--set", "scan.in_memory=0"]
+    quick = ["--iterations", "2", "--sigma", "1", "--report", "none", "--set", "scan.in_memory=0"]
     assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), *quick]) == 0
     assert "filtered back-projection is of 12 views" in (tmp_path / "run" / "events.jsonl").read_text()
     truth, image = open_scan(scan).truth, np.load(tmp_path / "run" / "filtered.npy")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from cuda_on_cpu import CpuKernels, needs_compiler
+from cuda_on_cpu import CpuKernels, emulated
 from plugstream.base.cuda_source import Kernels
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
@@ -80,7 +80,7 @@ def check(name: str, device: torch.device, kernels: Kernels) -> None:
     assert torch.equal(gather(plan, data.to(device), kernels, slabs, 3), whole)
 
 
-@needs_compiler
+@emulated
 @pytest.mark.parametrize("name", BEAMS)
 def test_the_kernels_read_what_torch_reads_and_slabs_are_the_whole(name: str, kernels: CpuKernels) -> None:
     check(name, torch.device("cpu"), kernels)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ct_balls import VOXEL, chords, truth
-from cuda_on_cpu import CpuKernels, needs_compiler
+from cuda_on_cpu import CpuKernels, emulated
 from plugstream.base.errors import InputError
 from plugstream.base.volume_file import make_volume
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
@@ -75,13 +75,13 @@ def check(name: str, device: str, folder: Path) -> None:
         assert np.array_equal(volume.read(0, 13), parts.numpy())
 
 
-@needs_compiler
+@emulated
 @pytest.mark.parametrize("name", BEAMS)
 def test_slabs_are_the_image_of_the_specification(name: str, on_cpu: None, tmp_path: Path) -> None:
     check(name, "cpu", tmp_path)
 
 
-@needs_compiler
+@emulated
 def test_balls_come_back_by_slabs(on_cpu: None) -> None:
     for rays in (
         parallel_beam(np.arange(90) * TURN, (13, 67), VOXEL, center=31.5),
@@ -95,7 +95,7 @@ def test_balls_come_back_by_slabs(on_cpu: None) -> None:
         assert np.sqrt((error**2).mean()) < 1.5
 
 
-@needs_compiler
+@emulated
 def test_leading_axes_and_slabs_within_the_limit(on_cpu: None) -> None:
     rays, voxels = BEAMS["short fan"]
     data = torch.rand(2, 3, *chords(rays).shape)
@@ -110,7 +110,7 @@ def test_leading_axes_and_slabs_within_the_limit(on_cpu: None) -> None:
         form("cone", memory=1e4)
 
 
-@needs_compiler
+@emulated
 def test_a_scan_that_memory_has_no_room_for_is_read_for_every_slab(
     on_cpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

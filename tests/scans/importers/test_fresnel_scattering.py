@@ -32,7 +32,7 @@ def _reconstruct(file: Path, home: Path):
     """
     scan, run = home / "scan.zarr", home / "run"
     assert main(["import", "fresnel", str(file), str(scan), "--instrument", "scattering-2d"]) == 0
-    settings = ["--threads", "1", "--every", "75", "--report-format", "none"]
+    settings = ["--threads", "1", "--every", "75", "--report", "none"]
     assert main(["reconstruct", str(scan), "--out", str(run), *settings]) == 0
     image, opened = np.load(run / "result.npy"), open_scan(scan)
     x, y = (1e3 * opened.instrument.grid.points()).T.reshape(2, *image.shape)
@@ -96,5 +96,5 @@ def test_discs_of_several_wavelengths_are_found_by_hopping(contrast, tmp_path):
     disc = ["--discs", "0.01,0.005,0.06,1", "--contrast", str(contrast), "--views", "24", "--tolerance", "1e-4"]
     assert main(["simulate", scan, "--instrument", "scattering-2d", "--frequencies", "3,6,9GHz", *disc]) == 0
     hop = ["--sigma", "0.05", "--low", "0", "--hop", "3,6,9GHz", "--iterations", "75", "--batch", "12"]
-    assert main(["reconstruct", scan, "--out", str(run), *hop, "--threads", "1", "--report-format", "none"]) == 0
+    assert main(["reconstruct", scan, "--out", str(run), *hop, "--threads", "1", "--report", "none"]) == 0
     assert snr(np.load(run / "result.npy"), np.load(run / "truth.npy")) > 18

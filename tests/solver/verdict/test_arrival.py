@@ -9,11 +9,11 @@ import torch
 from effort import effort, thorough
 from plugstream import TV, Epochs, LeastSquares, MatrixModel, ProximalGradient, solve
 from plugstream.solver.result import Stop
-from plugstream.solver.verdict import Trace, estimate_arrival
+from plugstream.solver.verdict import Trace, estimate_arrival, forecast_end
 from plugstream.solver.verdict.trace import random_sums
 
 
-@pytest.mark.parametrize("shape", [(37, 41), (11, 12, 13), (3, 64, 64)])
+@pytest.mark.parametrize("shape", [(37, 41), (11, 12, 13), (3, 30, 40)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
 def test_random_sums_keep_lengths_and_are_linear(shape, dtype):
     torch.manual_seed(0)
@@ -60,6 +60,52 @@ def test_an_image_that_comes_nearer_as_a_power_of_the_steps(power, most):
         real = np.linalg.norm(tenfold - end) / np.linalg.norm(end)
         assert real / 2 < found.to_go < most * real
         assert not found.hovers
+
+
+@pytest.mark.parametrize(
+    ("way", "share"), [("power 1", 0.9), ("power 1.5", 0.9), ("exponential", 0.9), ("slow", 0.9), ("hovers", 0.75)]
+)
+@pytest.mark.parametrize("first", [0, 120])
+def test_where_a_run_ends_is_known_to_a_factor_of_two_from_a_third_of_it_on(way, share, first):
+    """The steps ahead, at every tenth step, of an image whose run ends when it has arrived, or when its steps do."""
+    rng = np.random.default_rng(1)
+    x, e = rng.standard_normal((2, 20, 20))
+    ways = {
+        "power 1": lambda k: x + e / (k + 1),
+        "power 1.5": lambda k: x + e / (k + 1) ** 1.5,
+        "exponential": lambda k: x + e * np.exp(-k / 25),
+        "slow": lambda k: x + e / (k + 1) ** 0.3,  # so that all steps are taken
+        "hovers": lambda k: x + 2 * e / (k + 1) + 0.01 * rng.standard_normal(x.shape),
+    }
+    limit, most, every, trace, said, end = 0.01, first + 600, 10, Trace(first), {}, None
+    for k in range(most - first + 1):
+        trace.add(first + k, torch.as_tensor(ways[way](k)), 2)
+        step = first + k
+        if step % every == 0:
+            arrivals = estimate_arrival(trace)
+            if arrivals and (arrivals[0].within(limit) or (arrivals[0].hovers and arrivals[0].drift <= limit)):
+                end = step
+                break
+            said[step] = forecast_end(trace, most, limit, every)
+    end = most if end is None else end
+    late = {step: said[step] for step in said if step >= max(first + 40, first + (end - first) / 3) and step < end}
+    right = [(end - k) / 2 <= found - k <= 2 * (end - k) for k, found in late.items() if found is not None]
+    assert len(right) >= 0.9 * len(late) > 0
+    assert sum(right) >= share * len(right)
+
+
+def test_where_a_run_ends_is_not_said_too_early():
+    rng = np.random.default_rng(2)
+    x, e = rng.standard_normal((2, 12, 12))
+    trace = trace_of([x + e / (k + 1) for k in range(101)])
+    assert (
+        forecast_end(Trace(0, trace.steps[:21], trace.sums[:21]), 500, 0.01, 10) is None
+    )  # what was at half of the steps is not known
+    away = trace_of([1e6 * x + e * k**2 for k in range(101)])
+    assert forecast_end(away, 500, 1e-4, 10) is None  # it does not come nearer
+    begun = Trace(400, trace.steps[:30], trace.sums[:30])
+    assert forecast_end(begun, 900, 0.01, 10) is None
+    assert forecast_end(begun, 900, 0.01, 10, near=True) == 500  # the first look after a search of 400 steps
 
 
 def test_slow_moves_that_do_not_shrink_are_no_arrival():

@@ -184,11 +184,30 @@ def test_mistakes_are_answered_in_a_line(tmp_path, capsys, words, message):
     assert not (tmp_path / "w.checkpoint").exists()
 
 
-def test_flags_of_the_network_are_refused_for_others(tmp_path, capsys):
-    words = ["train", "ridge", str(tmp_path), str(tmp_path / "w.safetensors")]
-    for flag in (["--form", "safe"], ["--time-limit", "5"], ["--compiled"]):
-        assert main([*words, *flag]) == 2
-        assert f"{flag[0]} is for unet" in capsys.readouterr().err
+@pytest.mark.parametrize("what", ["tnrd", "ridge"])
+def test_what_is_trained_in_a_checkout_is_told(tmp_path, capsys, what):
+    assert main(["train", what, str(tmp_path), "w.safetensors", "--sigma", "25"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"in a checkout of plugstream, by 'python training/run.py {what} PICTURES OUT'" in line
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_ctrl_c_is_told_as_what_it_came_to(tmp_path, monkeypatch, capsys, written):
+    """It may come when the weights are in their place already: then the same command would refuse to go on."""
+    out, folder = tmp_path / "w.safetensors", tmp_path / "pictures"
+    write_pictures(folder)
+
+    def train(parsed, patches, checkpoint, card):
+        checkpoint.mkdir()
+        if written:
+            out.write_bytes(b"whole")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("plugstream.cli.train._train", train)
+    assert main(["train", "unet", str(folder), str(out), "--batch", "1", "--patch", "16"]) == (0 if written else 130)
+    said = capsys.readouterr().err
+    assert (f"wrote {out}" in said, "the same command goes on" in said) == (written, not written)
+    assert out.with_suffix(".checkpoint").exists() != written
 
 
 def test_weights_of_sixteen_bits_with_their_card(tmp_path):

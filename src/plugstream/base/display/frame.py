@@ -179,6 +179,11 @@ class Clock:
         return (after - before) / (last - first) if after > before and last - first >= 0.5 else None, last
 
 
+def left_text(seconds: float | None, at_most: bool = False) -> str:
+    """The time left in words, empty where it is not known."""
+    return "" if seconds is None else f"{'at most ' if at_most else ''}{duration(seconds)} left"
+
+
 def duration(seconds: float) -> str:
     """Seconds, minutes or hours, as a person would say it."""
     if seconds < 99.5:

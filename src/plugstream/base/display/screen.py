@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
 from typing import Any, Protocol
 
-from plugstream.base.display.frame import Clock, Frame, Line, Part, duration, frame_text
+from plugstream.base.display.frame import Clock, Frame, Line, Part, duration, frame_text, left_text
 from plugstream.base.display.notebook import NotebookRegion, in_notebook
 from plugstream.base.display.region import TerminalRegion, wrap_for
 from plugstream.base.display.steps import Steps
@@ -247,8 +247,8 @@ class Display:
 
     def _show_plain(self, now: float) -> None:
         around = "".join(f"{_count(work)}, " for work in self._around)
-        left = self._clock.left(*self._work[1:])
-        more = "" if left is None else f", {duration(left)} left"
+        left = left_text(*self._left())
+        more = f", {left}" if left else ""
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(f"{around}{_count(self._work)}, {now - self._begun:.0f} s{more}\n")
             self._stream.flush()
@@ -260,9 +260,15 @@ class Display:
         names = ("what", "done", "total")
         content: dict[str, Any] = {"event": "progress", "at": round(time.time(), 3)}
         content |= dict(zip(names, self._work, strict=True)) | {"seconds": round(now - self._begun, 1)}
-        rate, left = self._clock.rate, self._clock.left(*self._work[1:])
+        rate, (left, at_most) = self._clock.rate, self._left()
         content |= {"rate": None if rate is None else round(rate, 4), "left": None if left is None else round(left, 1)}
+        content["at_most"] = at_most
         self.event({**content, "within": [dict(zip(names, work, strict=True)) for work in self._around]})
+
+    def _left(self) -> tuple[float | None, bool]:
+        """Seconds until the work is done, and whether at most; of the steps of a run as far as they know."""
+        steps = self._view if self._takes_steps() else None
+        return steps.left() if isinstance(steps, Steps) else (self._clock.left(*self._work[1:]), False)
 
     def _frame(self, now: float) -> Frame:
         """The work, and above it the work that it is a part of."""
@@ -288,8 +294,8 @@ def _has_rich() -> bool:
 
 
 def _time_left(clock: Clock, done: int, total: int) -> list[Part]:
-    left = clock.left(done, total)
-    return [] if left is None else [Part(f"{duration(left)} left", style="cyan")]
+    left = left_text(clock.left(done, total))
+    return [Part(left, style="cyan")] if left else []
 
 
 def _title(what: str) -> str:

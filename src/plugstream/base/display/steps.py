@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from plugstream.base.display.frame import Clock, Frame, Line, Part, Thinned, duration
+from plugstream.base.display.frame import Clock, Frame, Line, Part, Thinned, left_text
 from plugstream.base.quantities import Quantity, sort_quantities
 
 
 class Steps:
     """The steps of a run.
 
-    Attributes: total, 0 if unknown; views that have arrived, 0 if all were there; paused; step and seconds of the last
-    `tick`; picture, a function that draws the image so far as PNG, for a notebook.
+    Attributes: total, the most steps, 0 if unknown; end, at which step the work is expected to be over, None for after
+    the most, and at_most, whether that may be long before; views that have arrived, 0 if all were there; paused; step
+    and seconds of the last `tick`; picture, a function that draws the image so far as PNG, for a notebook.
     """
 
     def __init__(self, total: int = 0, clock: Clock | None = None) -> None:
         self.total, self.views, self.paused = total, 0, False
+        self.end: int | None = None
+        self.at_most = False
         self.step, self.seconds = 0, 0.0
         self.picture: Callable[[], bytes] | None = None
         self.clock = clock or Clock()
@@ -45,6 +48,10 @@ class Steps:
         """Show no value of a quantity that is not measured any more: its last is of an image of long ago."""
         self.values = {other: value for other, value in self.values.items() if other != name}
 
+    def left(self) -> tuple[float | None, bool]:
+        """Seconds until the end, None where that is not known, and whether at most."""
+        return self.clock.left(self.step, self.total if self.end is None else self.end), self.at_most
+
     def frame(self) -> Frame:
         """Progress, and below it the measurements."""
         measured = self._measured()
@@ -54,8 +61,8 @@ class Steps:
         """All of it as one line, with the time left unless it has `ended`."""
         total = f"/{self.total}" if self.total else ""
         views = [f"{self.views} views"] if self.views and not self.total else []
-        left = None if ended else self.clock.left(self.step, self.total)
-        spent = f"{self.seconds:6.1f} s" + ("" if left is None else f", {duration(left)} left")
+        left = "" if ended else left_text(*self.left())
+        spent = f"{self.seconds:6.1f} s" + (f", {left}" if left else "")
         words = [f"step {self.step:>{len(str(self.total))}}{total}", *views, spent]
         return "   ".join([*words, *(part.long for part in self._measured())])
 
@@ -67,8 +74,8 @@ class Steps:
             parts.append(Part(f"{self.views} views"))
         if self.paused:
             parts.append(Part("paused", style="warning"))
-        elif (left := self.clock.left(self.step, self.total)) is not None:
-            parts.append(Part(f"{duration(left)} left", style="cyan"))
+        elif left := left_text(*self.left()):
+            parts.append(Part(left, style="cyan"))
         if not self.paused and (rate := self.clock.rate) is not None:
             digits = f"{rate:.3g}" if rate < 1000 else f"{rate:.0f}"
             parts.append(Part(f"{digits} steps/s", f"{digits}/s"))

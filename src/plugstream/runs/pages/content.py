@@ -45,7 +45,7 @@ def run_content(
         name, folder, title: what the run is called and does. state: "running", "paused", "ended" or "killed".
         doing: "starting", "pausing", "going on", "stopping" or "writing results", else None.
         step; iterations, how many there will be, None while a scan is followed; seconds of the run; speed in steps a
-        second and left, the seconds that are left, None where they are not known.
+        second and left, the seconds that are left, None where they are not known; at_most, whether it may be far less.
         began, heard: when the last process began, and when it last wrote anything, in seconds since the epoch.
         quantities: those to show, the most important first, each as `Quantity.content()` and its label.
         measured: {"step": [...], "time": [...], "values": {name: [...]}}, thinned to `most` measurements.
@@ -75,6 +75,7 @@ def run_content(
     step = _step(history, moment, running=state in ("running", "paused"))
     measured = history.measured if step >= history.step else [e for e in history.measured if e.step <= step]
     speed = _speed(history, running=state == "running")
+    end = total if history.forecast is None else history.forecast.end
     theory, command = theory_of(history), ""
     with contextlib.suppress(InputError):
         command = open_run(folder).command
@@ -89,7 +90,8 @@ def run_content(
         "iterations": total,
         "seconds": _seconds(history, measured, step),
         "speed": speed,
-        "left": None if total is None or not speed or state != "running" else max(0, total - step) / speed,
+        "left": None if not end or not speed or state != "running" else max(0, end - step) / speed,
+        "at_most": history.forecast is not None and history.forecast.at_most,
         "began": None if start is None else start.at,
         "heard": history.last_at,
         "quantities": _quantities(history),

@@ -30,6 +30,7 @@ from plugstream.runs.pages import SCRIPTS, STYLES, read_asset
 from plugstream.runs.pages.content import read_settings, run_content
 from plugstream.runs.pages.pictures import run_picture
 from plugstream.runs.replay import History, replay
+from plugstream.runs.report import FIGURES, draw_run
 from plugstream.settings import Settings
 from plugstream.solver.monitors import snr
 
@@ -44,10 +45,15 @@ plugstream.showReport(document.querySelector("main"), JSON.parse(document.getEle
 def write_report(folder: Path, out: Path | None = None, settings: Settings | None = None) -> Path:
     """Write the report of the run in a folder, by default as report.html there, and return its path.
 
-    Arguments: folder; out; settings, those of its settings.toml if not given.
+    Arguments: folder; out, of which the ending .png, .pdf or .svg asks for a figure instead of a page; settings, those
+    of its settings.toml if not given.
     """
     out = folder / "report.html" if out is None else out
-    _write(out, [_collect(folder, settings)])
+    if out.suffix in FIGURES:
+        settings = read_settings(folder) if settings is None else settings
+        _write(out, draw_run(folder, out.suffix.removeprefix("."), settings))
+    else:
+        _write(out, _page([_collect(folder, settings)]).encode())
     return out
 
 
@@ -55,11 +61,13 @@ def compare_reports(folders: Sequence[Path], out: Path) -> Path:
     """Write a page with two runs or more side by side, and their curves in common charts; return its path."""
     if len(folders) < 2:
         raise InputError("a comparison needs two runs or more")
+    if out.suffix in FIGURES:
+        raise InputError(f"{out} would be a figure, which is of one run; of several there is a page, such as both.html")
     if out.exists():
         raise InputError(f"{out} exists already; remove it or choose another name with --out")
     if not out.parent.is_dir():
         raise InputError(f"the folder {out.parent} does not exist; make it first")
-    _write(out, [_collect(folder) for folder in folders])
+    _write(out, _page([_collect(folder) for folder in folders]).encode())
     return out
 
 
@@ -102,9 +110,9 @@ def _scores(folder: Path, roles: Collection[str], space: ImageSpace | None) -> d
     return scores
 
 
-def _write(out: Path, runs: Sequence[Mapping[str, Any]]) -> None:
+def _write(out: Path, content: bytes) -> None:
     try:
-        write_whole(out, [_page(runs).encode()])
+        write_whole(out, [content])
     except OSError as error:
         raise StorageError(f"cannot write {out}: {error.strerror or error}") from error
 

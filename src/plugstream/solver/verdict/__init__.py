@@ -7,6 +7,7 @@ from plugstream.solver.verdict.arrival import (
     ARRIVED as ARRIVED,
     Arrival as Arrival,
     estimate_arrival as estimate_arrival,
+    forecast_end as forecast_end,
 )
 from plugstream.solver.verdict.outcome import (
     Answer as Answer,
@@ -20,6 +21,7 @@ from plugstream.solver.verdict.outcome import (
 from plugstream.solver.verdict.strength import (
     StrengthProbe as StrengthProbe,
     found_strength as found_strength,
+    probe_length as probe_length,
     probe_strength as probe_strength,
 )
 from plugstream.solver.verdict.trace import Trace as Trace

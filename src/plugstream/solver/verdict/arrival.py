@@ -58,6 +58,12 @@ class Arrival:
         longest = _DOUBT * max(self.drift, self.lull)
         return self.to_go <= limit and math.hypot(longest, math.sqrt(2) * self.hover) <= 2 * limit
 
+    def excess(self, limit: float) -> float:
+        """How many times too far it has to go: at 1 a run with this limit ends. Of one that hovers drift counts."""
+        if math.sqrt(2) * self.hover > limit:
+            return self.drift / limit
+        return max(self.to_go, math.hypot(_DOUBT * max(self.drift, self.lull), math.sqrt(2) * self.hover) / 2) / limit
+
     @property
     def hovers(self) -> bool:
         """Whether most of the rest is due to the views of single steps."""
@@ -92,8 +98,40 @@ def estimate_arrival(trace: Trace) -> list[Arrival]:
 
     Arguments: trace, of images (..., *image_shape). Returns a list with an entry for each image.
     """
-    if trace.phase is None or not trace.steps or trace.steps[-1] < max(FEWEST, _AGE * trace.first):
-        return []
+    first_look = max(FEWEST, _AGE * trace.first)
+    return [] if trace.phase is None or not trace.steps or trace.steps[-1] < first_look else _estimates(trace)
+
+
+def forecast_end(trace: Trace, most: int, limit: float, every: int, *, near: bool = False) -> int | None:
+    r"""The step at which a run ends that ends on arrival, None where nothing can be said of that yet.
+
+    The excess e, by which images have too far to go, is taken to fall on as it did from half of the steps to all k:
+
+        K = k e(k)^(1 / p),    p = log2(e(k / 2) / e(k)).
+
+    Condition: it falls. The slower it falls, the more an image that converges exponentially is before its time.
+
+    Arguments: trace, of the steps so far; most steps of the run; limit, the part of the image that ten times as many
+    steps may change in the end; every, steps between two looks at that; near, whether the problem began close to its
+    end, so that the first look is expected to be the last.
+    """
+    k, judged = trace.steps[-1], bool(estimate_arrival(trace))
+    half = sum(step <= k // 2 for step in trace.steps)
+    if near and not judged:
+        return min(most, math.ceil((trace.first + max(FEWEST, _AGE * trace.first)) / every) * every)
+    if not judged or trace.steps[half - 1] < FEWEST:
+        return None
+    parts = (trace, Trace(trace.first, trace.steps[:half], trace.sums[:half], trace.phase))
+    now, before = (max(one.excess(limit) for one in _estimates(part)) for part in parts)
+    if not 0 < now < before < math.inf:
+        return None
+    power = math.log(before / now) / math.log(k / trace.steps[half - 1])
+    times = math.exp(min(math.log(now) / power, math.log(1 + most)))  # not infinite either
+    return min(most, max(trace.first + k + every, math.ceil((trace.first + k * times) / every) * every))
+
+
+def _estimates(trace: Trace) -> list[Arrival]:
+    """As `estimate_arrival`, whatever the number of steps."""
     steps = np.array(trace.steps)
     ahead = (_TENFOLD * (trace.first + steps[-1]) - trace.first) / steps[-1]
     return [_estimate(steps, _aligned(sums), ahead) for sums in trace.values()]

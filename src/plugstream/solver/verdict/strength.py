@@ -135,7 +135,7 @@ def probe_strength(algorithm: Any, state: Any, *, steps: int, seed: int = 0, hel
     sampler = drawable(sampler, state.k, reduced.fidelity.available)
     reduced = replace(reduced, sigma=sigma, lam=None, sampler=sampler)
     own = None if held_out is not None else float(judge.values(state.image, judges).double().mean())
-    counter, total = itertools.count(1), 3 * m + m // 2
+    counter, total = itertools.count(1), probe_length(steps, held_out=held_out is not None)
 
     def advance(factor: float, start: Any, count: int) -> Any:
         side = replace(reduced, sigma=sigma * factor)
@@ -154,6 +154,12 @@ def probe_strength(algorithm: Any, state: Any, *, steps: int, seed: int = 0, hel
         return Answer("not asked", None, "the misfit on held-out data is not finite")
     errors = (_standard_error(misfits[1] - misfits[0]), _standard_error(misfits[2] - misfits[0]))
     return StrengthProbe(sigma, present, weaker, stronger, errors, own).answer()
+
+
+def probe_length(steps: int, *, held_out: bool = False) -> int:
+    """How many steps `probe_strength` takes after a run of so many; held_out, whether views were held out from it."""
+    m = max(_LEAST, min(steps // _SHORT, max(_USUAL, steps // _PART)))
+    return 3 * m + (0 if held_out else m // 2)
 
 
 def _split(algorithm: Any, seed: int, held_out: Tensor | None) -> tuple[Any, Any, Tensor]:

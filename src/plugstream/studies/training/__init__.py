@@ -1,1 +1,1 @@
-"""Training of plugstream's own denoisers and of yours: patches, the loop, and a recipe for each."""
+"""Training: patches, the loop, the U-Net; `training/` of a checkout has that of TNRD and ridge filters."""

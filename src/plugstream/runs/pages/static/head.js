@@ -17,11 +17,11 @@
 
   // Numbers of now, [name, text] each.
   function factsOf(content) {
-    const { step, iterations, seconds, speed, left } = content;
+    const { step, iterations, seconds, speed, left, at_most: atMost } = content;
     const facts = [["steps", iterations === null ? `${step}` : `${step} of ${iterations}`]];
     if (seconds !== null) facts.push(["time", ps.duration(seconds)]);
     if (speed) facts.push(["speed", `${ps.formatNumber(speed)} steps a second`]);
-    if (left !== null) facts.push(["left", `about ${ps.duration(left)}`]);
+    if (left !== null) facts.push(["left", `${atMost ? "at most" : "about"} ${ps.duration(left)}`]);
     for (const quantity of content.quantities.slice(0, 3)) {
       const values = content.measured.values[quantity.name] || [];
       // After a search no view is held out, and the last misfit was of another image.

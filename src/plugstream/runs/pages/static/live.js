@@ -112,9 +112,9 @@
     return { element, update };
   }
 
-  function factsOf({ step, iterations, left, values }) {
+  function factsOf({ step, iterations, left, at_most: atMost, values }) {
     const facts = [`step ${step}${iterations ? ` of ${iterations}` : ""}`];
-    if (left) facts.push(`about ${ps.duration(left)} left`);
+    if (left) facts.push(`${atMost ? "at most" : "about"} ${ps.duration(left)} left`);
     return [...facts, ...values.map(({ title, unit, value }) => `${title} ${ps.formatNumber(value)} ${unit}`.trim())];
   }
 
