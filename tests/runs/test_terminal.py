@@ -24,7 +24,7 @@ from plugstream.runs.events import Event, Forecast, Measurement, Quantities, Sta
 from plugstream.runs.terminal import Terminal
 from plugstream.solver.monitors import PSNR, SNR, SSIM, Cost, Distance
 from plugstream.solver.verdict import probe_length
-from small_run import main
+from small_run import main, plugstream_main
 from streaming import wait_until
 from terminals import Screen, run_in_terminal
 
@@ -290,7 +290,8 @@ def test_a_run_says_where_it_will_end(scan: Path, tmp_path: Path) -> None:
 
     def forecasts(name: str, *words: str) -> list[Any]:
         folder = tmp_path / name
-        assert main(["reconstruct", str(scan), "--out", str(folder), "--threads", "1", *words]) == 0
+        few = ["--batch", "4", "--threads", "1", "--report", "none"]
+        assert plugstream_main(["reconstruct", str(scan), "--out", str(folder), *few, *words]) == 0
         return [event for event in read_events(folder / "events.jsonl") if isinstance(event, Forecast | Trial | Stop)]
 
     steps = 40 + probe_length(40)
