@@ -35,8 +35,8 @@ from plugstream.scans.stream import RefusedError
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(following, "_LOOK", 0.02)
-    monkeypatch.setattr(following, "_LONGEST_LOOK", 0.02)
+    monkeypatch.setattr(following, "_LOOK", 0.05)
+    monkeypatch.setattr(following, "_LONGEST_LOOK", 0.05)
     monkeypatch.setattr(following, "_DONE", 0.2)
     monkeypatch.setattr(picture_stack, "_SETTLED", 0.1)
 
