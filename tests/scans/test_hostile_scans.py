@@ -38,11 +38,7 @@ for kind in registry.KINDS:
     registry.entries(kind)  # once, and not by the first command
 have = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 resource.setrlimit(resource.RLIMIT_AS, (have + (3 << 29), have + (3 << 29)))
-answers = sys.stdout
-
-def peak():
-    return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
-
+peak, answers = lambda: int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]), sys.stdout
 for line in sys.stdin:
     words, out, os.environ["PLUGSTREAM_NATIVE"] = json.loads(line)
     native.load.cache_clear()
@@ -171,10 +167,9 @@ def test_a_grid_of_65536_is_refused(bad, refused):
     Grid((16384, 16384), 0.01)
 
 
-MEMBERS = ["wavelength", "provenance", "version", "grid"]
-
-
-@pytest.mark.parametrize(("member", "digits"), cases(MEMBERS, ["1" * 1_000_000, "0." + "1" * 1_000_000]))
+@pytest.mark.parametrize(
+    ("member", "digits"), cases(["wavelength", "provenance", "version", "grid"], ["1" * 10**6, "0." + "1" * 10**6])
+)
 def test_a_number_of_a_million_digits_is_refused(bad, member, digits, refused):
     text = (bad / "zarr.json").read_text()
     content = json.loads(text)
@@ -199,10 +194,9 @@ def claim(scan: Path, views: int, names: tuple[str, ...]) -> None:
         rewrite(scan, f"{name}/zarr.json", lambda c: c.update(shape=[views, *c["shape"][1:]]))
 
 
-VIEWS = [10**7, 10**9, 10**12, 10**15, 10**30]
-
-
-@pytest.mark.parametrize(("views", "names"), cases(VIEWS, [("data",), ("data", "transmitters")]))
+@pytest.mark.parametrize(
+    ("views", "names"), cases([10**7, 10**9, 10**12, 10**15, 10**30], [("data",), ("data", "transmitters")])
+)
 def test_views_that_no_file_holds_are_refused(bad, views, names, refused):
     claim(bad, views, names)
     said = refused(bad).replace(str(bad), "")

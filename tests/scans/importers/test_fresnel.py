@@ -37,8 +37,8 @@ read_once = functools.cache(read_fresnel)
 def fresnel(shared_data, monkeypatch) -> Path:
     """The folder of the real files, of which each is read once for all tests."""
     folder = shared_data / "fresnel"
-    read = lambda path: (read_once if path.parent == folder else read_fresnel)(path)  # noqa: E731
-    monkeypatch.setattr("plugstream.scans.importers.fresnel.read_fresnel", read)
+    read = "plugstream.scans.importers.fresnel.read_fresnel"
+    monkeypatch.setattr(read, lambda path: (read_once if path.parent == folder else read_fresnel)(path))
     return folder
 
 
@@ -226,8 +226,8 @@ def example():
 
 def thin(file, out, step):
     """Every so many views of a file, whose sources are then farther apart."""
-    rows = [line.split() for line in file.read_text().splitlines() if line.strip() and not line.startswith("#")]
-    rows = [[str((int(view) - 1) // step + 1), *rest] for view, *rest in rows if (int(view) - 1) % step == 0]
+    rows = [line.split() for line in file.read_text().splitlines() if line.startswith(" ")]
+    rows = [[str((int(view) - 1) // step + 1), *rest] for view, *rest in rows if int(view) % step == 1 % step]
     out.write_text("".join(" ".join(row) + "\n" for row in rows))
     return out
 
