@@ -290,7 +290,7 @@ def test_a_run_says_where_it_will_end(scan: Path, tmp_path: Path) -> None:
 
     def forecasts(name: str, *words: str) -> list[Any]:
         folder = tmp_path / name
-        few = ["--batch", "4", "--threads", "1", "--report", "none"]
+        few = ["--threads", "1", "--report", "none"]
         assert plugstream_main(["reconstruct", str(scan), "--out", str(folder), *few, *words]) == 0
         return [event for event in read_events(folder / "events.jsonl") if isinstance(event, Forecast | Trial | Stop)]
 
