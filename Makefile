@@ -36,17 +36,17 @@ test: .venv/.dev
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 # GPU kernels on the CPU, thread by thread; and pages in Chromium. Tests that are `slow` too are of test-slow.
-test-emulated: .venv/.dev
+test-emulated: .venv/.dev .venv/.emulated
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "emulated and not slow"
 
-test-browser: .venv/.dev
+test-browser: .venv/.dev .venv/.browser
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "browser and not slow"
 
 # The same tests on random examples, and five times as many: what this finds becomes an example of a test.
 test-random: .venv/.dev
 	HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-test-slow: .venv/.dev
+test-slow: .venv/.dev .venv/.emulated .venv/.browser
 	PLUGSTREAM_THOROUGH=1 $(BIN)/python -m pytest -q -m "slow or thorough" --timeout 1800
 
 # The bridges to other libraries with the real ones, and files that ismrmrd, nexusformat and qpimage write, in a folder

@@ -150,7 +150,8 @@ def regression() -> LeastSquares:
     from plugstream import LeastSquares, MatrixModel
 
     rng = np.random.default_rng(7)
-    model = MatrixModel(list(rng.standard_normal((5, 6, 20))), (4, 5))
+    u, s, v = np.linalg.svd(rng.standard_normal((30, 20)), full_matrices=False)
+    model = MatrixModel(list(((u * np.sqrt(s[0] * s)) @ v).reshape(5, 6, 20)), (4, 5))  # few steps are enough
     return LeastSquares(model, torch.from_numpy(rng.standard_normal((5, 6))), lipschitz_tol=1e-6, prox_tol=1e-12)
 
 

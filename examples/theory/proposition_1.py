@@ -48,7 +48,7 @@ def coordinate_descent(fidelity: ps.LeastSquares, weight: float, sweeps: int = 3
 
 def measure(quick: bool = False) -> Measured:
     out = Measured([], [], [])
-    for seed in range(4 if quick else 20):
+    for seed in range(2 if quick else 20):
         fidelity, weight = least_squares(seed), 0.3
         gamma = 1 / fidelity.lipschitz
         sigma = math.sqrt(gamma * weight)

@@ -35,7 +35,7 @@ class Measured:
 def measure(quick: bool = False) -> Measured:
     steps = 100 if quick else 10_000
     averages, bounds = [], []
-    for seed in range(3 if quick else 8):
+    for seed in range(2 if quick else 8):
         for make in (least_squares, robust):
             fidelity: ps.Fidelity = make(seed)
             gamma, denoiser = 1 / fidelity.lipschitz_max, Twisted(THETA)

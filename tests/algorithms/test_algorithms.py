@@ -38,7 +38,7 @@ from plugstream import (
     solve,
 )
 from plugstream.base.schedules import parse_step
-from problems import dense
+from problems import dense, run
 
 F64 = torch.float64
 
@@ -61,13 +61,6 @@ def _lasso(matrix: bytes, data: bytes, shape: tuple[int, int], lam: float, views
         if np.abs(x - before).max() < 1e-15:
             break
     return x
-
-
-def run(algorithm, steps, state=None):
-    state = algorithm.init() if state is None else state
-    for _ in range(steps):
-        state = algorithm.step(state)
-    return state
 
 
 def settle(algorithm, most, still=1e-10):

@@ -225,7 +225,7 @@ def test_it_goes_on_from_the_best_run_with_its_dual_and_the_step_found():
     best = state.powers[int(np.argmin(state.misfits))]
     gamma = 0.3 / 2.0**best
     torch.testing.assert_close(start.s / algorithm.step_size, state.trunk.s / gamma)
-    for _ in range(100):
+    for _ in range(60):
         start = algorithm.step(start)
     size = float(start.image.square().sum())
     assert float(algorithm.residual(start)) < 1e-8 * size  # the fixed point of P at this gamma and sigma

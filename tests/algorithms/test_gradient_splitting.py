@@ -7,16 +7,9 @@ import pytest
 import torch
 
 from plugstream import FromFunction, GradientSplitting, InputError, ProximalGradient, ShiftedViews, SoftThreshold
-from problems import dense
+from problems import dense, run
 
 LINEAR = FromFunction(lambda z, s: z / (1 + s))
-
-
-def run(algorithm, steps, state=None):
-    state = algorithm.init() if state is None else state
-    for _ in range(steps):
-        state = algorithm.step(state)
-    return state
 
 
 @pytest.mark.parametrize("momentum", ["none", "nesterov"])

@@ -28,6 +28,7 @@ from plugstream.models.ct import CTModel
 from plugstream.models.ct_beams import fan_beam
 from plugstream.models.ct_geometry import Voxels
 from plugstream.scans.baselines.sirt import sirt
+from problems import run
 
 SHAPE = (9, 8)
 
@@ -50,13 +51,6 @@ def matrix(fidelity: LeastSquares) -> np.ndarray:
     """The stacked matrix, (views, rays, pixels)."""
     stack: np.ndarray = fidelity.model._stack.numpy()
     return stack
-
-
-def run(algorithm, steps, state=None):
-    state = algorithm.init() if state is None else state
-    for _ in range(steps):
-        state = algorithm.step(state)
-    return state
 
 
 def test_by_rows_without_a_denoiser_it_is_sirt(fan):

@@ -12,7 +12,7 @@ from plugstream import RED, TV, FromFunction, InputError, LeastSquares, MatrixMo
 from plugstream.base.draws import standard_normal
 from plugstream.runs.parts import prepare
 from plugstream.settings import resolve
-from problems import dense
+from problems import dense, run
 
 
 def shrink(z, sigma):
@@ -20,13 +20,6 @@ def shrink(z, sigma):
 
 
 LINEAR = FromFunction(shrink, averaged=0.5, takes_complex=True)
-
-
-def run(algorithm, steps, state=None):
-    state = algorithm.init() if state is None else state
-    for _ in range(steps):
-        state = algorithm.step(state)
-    return state
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.7])

@@ -49,8 +49,13 @@ def test_only_available_views_are_drawn(batch, seed):
 
 
 @thorough
-@pytest.mark.parametrize("kind", [0, 1, 2, 3, 4])
-@pytest.mark.parametrize(("n", "batch"), effort([(10, 3), (5, 7)], [(12, 4), (10, 3), (5, 7)]))
+@pytest.mark.parametrize(
+    ("kind", "n", "batch"),
+    effort(
+        [(0, 5, 7), (1, 10, 3), (2, 10, 3), (2, 5, 7), (3, 10, 3), (3, 5, 7), (4, 5, 7)],
+        [(kind, *size) for kind in range(5) for size in ((12, 4), (10, 3), (5, 7))],
+    ),
+)
 def test_the_mean_gradient_is_the_full_one(kind, n, batch):
     gradients = torch.from_numpy(np.random.default_rng(0).standard_normal((n, 6)))
     sampler = samplers(batch, n, seed=3)[kind]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
@@ -41,14 +43,19 @@ METHODS = {
 }
 
 
-def image_of(name: str, device: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """The image after six steps."""
+@functools.cache
+def fidelity_of(device: str, dtype: torch.dtype) -> LeastSquares:
     geometry = BornGeometry.rings(Grid((16, 16), 0.01), 0.06, views=8, receivers=16, radius=0.4)
     truth = torch.zeros(16, 16)
     truth[4:10, 5:12] = 1
     data = BornModel(geometry, dtype=torch.float64).forward(truth.double())
     model = BornModel(geometry, device=device, dtype=dtype)
-    algorithm = METHODS[name](LeastSquares(model, data.to(model.data_dtype)))
+    return LeastSquares(model, data.to(model.data_dtype))
+
+
+def image_of(name: str, device: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """The image after six steps."""
+    algorithm = METHODS[name](fidelity_of(device, dtype))
     state = algorithm.init()
     for _ in range(6):
         state = algorithm.step(state)

@@ -30,7 +30,7 @@ from plugstream import (
 from plugstream.algorithms.sampling import Batch
 from plugstream.algorithms.variance import Memory
 from plugstream.base.draws import coin
-from problems import dense
+from problems import dense, run
 
 F64 = torch.float64
 
@@ -46,13 +46,6 @@ def strongly_convex() -> LeastSquares:
 def solution(fidelity: LeastSquares) -> torch.Tensor:
     a, y = dense(fidelity)
     return torch.from_numpy(np.linalg.lstsq(a, y, rcond=None)[0].reshape(fidelity.image_shape))
-
-
-def run(algorithm, steps, state=None):
-    state = algorithm.init() if state is None else state
-    for _ in range(steps):
-        state = algorithm.step(state)
-    return state
 
 
 def wandered(estimator, fidelity, steps=7):
@@ -139,13 +132,13 @@ def test_variance_reduction_converges_linearly_where_plain_stalls(strongly_conve
 @pytest.mark.parametrize("gradient", ["saga", "svrg"])
 def test_with_a_prox_they_reach_the_minimiser_that_all_views_reach(strongly_convex, gradient):
     batch = run(
-        ProximalGradient(strongly_convex, SoftThreshold(), lam=0.3, momentum="nesterov"), effort(400, 1000)
+        ProximalGradient(strongly_convex, SoftThreshold(), lam=0.3, momentum="nesterov"), effort(200, 1000)
     ).image
     assert 0 < int((batch == 0).sum()) < batch.numel()
     online = ProximalGradient(
         strongly_convex, SoftThreshold(), lam=0.3, step_size="1/3L", sampler=Uniform(2, 4), gradient=gradient
     )
-    assert torch.allclose(run(online, effort(500, 1500)).image, batch, atol=1e-9)
+    assert torch.allclose(run(online, effort(400, 1500)).image, batch, atol=1e-9)
 
 
 def test_svrg_takes_any_fidelity_and_saga_says_that_it_does_not(strongly_convex):
@@ -207,8 +200,14 @@ def test_two_and_two_steps_are_four_to_the_bit_and_states_stay_as_they_are(stron
                 assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b, (algorithm, f.name)
 
 
-@pytest.mark.parametrize("gradient", ["plain", "saga", SVRG(0.3, 7)])
-@pytest.mark.parametrize("restart", ["none", "gradient", "residual"])
+@thorough
+@pytest.mark.parametrize(
+    ("gradient", "restart"),
+    effort(
+        [("plain", "gradient"), ("saga", "residual"), (SVRG(0.3, 7), "none"), ("saga", "gradient")],
+        list(itertools.product(["plain", "saga", SVRG(0.3, 7)], ["none", "gradient", "residual"])),
+    ),
+)
 def test_images_of_a_batch_do_not_meet(gradient, restart):
     rng = np.random.default_rng(4)
     model = MatrixModel(list(rng.standard_normal((5, 6, 20))), (4, 5))
@@ -225,7 +224,7 @@ def test_images_of_a_batch_do_not_meet(gradient, restart):
             gradient=gradient,
             restart=restart,
         )
-        return run(algorithm, 30)
+        return run(algorithm, 12)
 
     together = last(y)
     for b in range(3):
@@ -246,7 +245,7 @@ def test_images_of_a_batch_do_not_meet(gradient, restart):
 def test_restarts_make_acceleration_linear_on_an_ill_conditioned_problem(restart, momentum):
     rng = np.random.default_rng(0)
     q, _ = np.linalg.qr(rng.standard_normal((20, 20)))
-    smallest, steps = effort((0.05, 700), (0.02, 3000))
+    smallest, steps = effort((0.1, 350), (0.02, 3000))
     model = MatrixModel([q * np.geomspace(1, smallest, 20)], (4, 5))
     fidelity = LeastSquares(model, torch.from_numpy(rng.standard_normal((1, 20))), lipschitz_tol=1e-6)
     want = solution(fidelity)

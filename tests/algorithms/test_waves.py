@@ -78,7 +78,7 @@ def test_steps_of_one_prox_come_to_the_minimum_that_scipy_finds(loss):
     first, gamma = truth + 0.05 * torch.from_numpy(waves(6, SIDE, SIDE)), 0.01
     algorithm = InexactADMM(d, TV(), sigma=1.0, step_size=gamma, sampler=All())
     start_state = state = algorithm.init(first)
-    for _ in range(60):
+    for _ in range(40):
         state = algorithm.step(replace(start_state, z=state.z))
 
     def cost(flat):
@@ -100,7 +100,7 @@ def test_its_fixed_points_are_those_of_a_gradient_step_and_the_denoiser(loss):
     algorithm = InexactADMM(d, FromFunction(toward_mean), sigma=1.0, step_size=0.1, sampler=All())
     state = algorithm.init(truth)
     start = float(algorithm.residual(state))
-    for _ in range(250):
+    for _ in range(80):
         state = algorithm.step(state)
     assert float(algorithm.residual(state)) < 1e-8 * start
 

@@ -43,13 +43,13 @@ def test_what_an_object_has_counts_and_the_rest_is_the_base_class() -> None:
         own.other  # noqa: B018
 
 
-A = torch.randn(6, 5, 16, generator=torch.Generator().manual_seed(0))
+A = torch.randn(6, 12, 16, generator=torch.Generator().manual_seed(0))
 
 
 class PlainModel:
     """What `Model` asks for at least, and nothing of what has a default."""
 
-    n_views, image_shape, data_shape, linear = 6, (4, 4), (5,), True
+    n_views, image_shape, data_shape, linear = 6, (4, 4), (12,), True
     device, dtype, data_dtype = torch.device("cpu"), torch.float32, torch.float32
 
     def forward(self, image, views=None):
@@ -107,9 +107,9 @@ def test_plain_classes_are_solved_as_ours_are() -> None:
     data = PlainModel().forward(truth)
     for fidelity in (ps.LeastSquares(PlainModel(), data), PlainFidelity()):
         known = ps.ProximalGradient(fidelity, ps.Identity(), sigma=0.0)
-        assert torch.allclose(ps.solve(known, iterations=300).image, truth, atol=0.05)
+        assert torch.allclose(ps.solve(known, iterations=60).image, truth, atol=0.05)
         own = PlainAlgorithm(fidelity, ps.Identity())
-        result = ps.solve(own, iterations=300, monitors=[ps.Cost()])
+        result = ps.solve(own, iterations=60, monitors=[ps.Cost()])
         assert float(result.history["cost"].value[-1]) < 1e-2
         assert not result.reason.failed
         with pytest.raises(ps.InputError, match="PlainAlgorithm has no residual"):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from effort import cases
 from plugstream.base.linalg import add_scaled, extrapolate, largest_norm, norm
 
 SPECIAL = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, 3e38, -1.0])
@@ -23,8 +24,10 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
-@pytest.mark.parametrize("shape", [(7, 5), (2, 3, 40, 61), (1025, 1025), (0, 4)])
+SHAPES = [(1025, 1025), (7, 5), (2, 3, 40, 61), (0, 4)]
+
+
+@pytest.mark.parametrize(("shape", "dtype"), cases(SHAPES, [torch.float32, torch.float64, torch.complex64]))
 def test_sums_are_those_of_torch_to_the_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     x, y = draw(*shape, dtype=dtype), draw(*shape, dtype=dtype, seed=1)
     for scale in (0.1, -1.0, 1 / 3, 0.0):

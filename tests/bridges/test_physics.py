@@ -90,9 +90,9 @@ def test_a_list_is_a_view_each_whatever_their_sizes() -> None:
 
 def test_a_reconstructor_minimises_deepinvs_function() -> None:
     """f + lambda ||x||_1 with f the sum over all data: its optimality conditions hold, whatever the views."""
-    every = [Mixing(9, (1, 4, 5)) for _ in range(3)]
-    y = [torch.randn(2, 9, dtype=torch.float64) for _ in every]
-    model = ps.PnPSGD(ps.SoftThreshold(), lambda_reg=2.0, momentum="nesterov", restart="gradient", iterations=600)
+    every = [Mixing(18, (1, 4, 5)) for _ in range(3)]
+    y = [torch.randn(2, 18, dtype=torch.float64) for _ in every]
+    model = ps.PnPSGD(ps.SoftThreshold(), lambda_reg=2.0, momentum="nesterov", restart="gradient", iterations=260)
     x = model(y, every)
     assert x.shape == (2, 1, 4, 5)
     slope, active = autograd_gradient(every, x, y), x != 0
@@ -107,11 +107,11 @@ def test_a_reconstructor_minimises_deepinvs_function() -> None:
 def test_a_reconstructor_measures_what_it_is_asked_to() -> None:
     every = [Mixing(9, (1, 4, 5)) for _ in range(3)]
     y = [torch.randn(2, 9, dtype=torch.float64) for _ in every]
-    model = ps.PnPSGD(ps.SoftThreshold(), lambda_reg=2.0, iterations=240, monitors=[ps.Distance()])
-    plain = ps.PnPSGD(ps.SoftThreshold(), lambda_reg=2.0, iterations=240)
+    model = ps.PnPSGD(ps.SoftThreshold(), lambda_reg=2.0, iterations=120, monitors=[ps.Distance()])
+    plain = ps.PnPSGD(ps.SoftThreshold(), lambda_reg=2.0, iterations=120)
     assert torch.equal(model(y, every), plain(y, every))
     assert model.result is not None
-    assert model.result.history["relative_distance"].step.tolist() == list(range(0, 241, 10))
+    assert model.result.history["relative_distance"].step.tolist() == list(range(0, 121, 10))
     assert model.result.verdict.outcome is ps.Outcome.ARRIVED
 
 

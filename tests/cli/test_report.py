@@ -225,7 +225,7 @@ def test_a_figure_is_drawn_where_it_is_asked_for_by_the_run_or_later(scan, tmp_p
     assert main(["reconstruct", str(scan), "--out", str(drawn), *SHORT, "--report", "png,svg"]) == 0
     assert {path.name for path in drawn.glob("report.*")} == {"report.png", "report.svg"}
     assert main(["report", str(drawn), "--out", str(later)]) == 0
-    assert f"wrote {later}\n" in capsys.readouterr().err
+    assert f"wrote {later}: open it" in capsys.readouterr().err
     assert later.read_bytes() == (drawn / "report.png").read_bytes()
     with Image.open(later) as picture:
         assert min(picture.size) > 500

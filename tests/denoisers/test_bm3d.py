@@ -97,8 +97,7 @@ def by_definition(z: np.ndarray, sigma: float, profile: BM3DProfile, basic: np.n
     return above / below
 
 
-@pytest.mark.parametrize("shape", [(8, 8), (9, 8), (12, 17), (20, 15)])
-@pytest.mark.parametrize("sigma", [0.05, 0.4])
+@pytest.mark.parametrize(("shape", "sigma"), [((8, 8), 0.4), ((9, 8), 0.05), ((12, 17), 0.4), ((16, 13), 0.05)])
 def test_both_stages_are_as_defined(shape, sigma):
     rng = np.random.default_rng(1)
     z = (np.add.outer(np.arange(shape[0]) // 5, np.arange(shape[1]) // 4) % 3) / 2 + sigma * rng.standard_normal(shape)
@@ -119,8 +118,8 @@ def test_adding_a_constant_adds_it_to_the_result(added):
     assert (BM3D()(z + added, 0.2) - added - BM3D()(z, 0.2)).abs().median() < 1e-6 * (1 + abs(added))
 
 
-@given(height=st.integers(8, 30), width=st.integers(8, 30), radius=st.integers(1, 22), seed=st.integers(0, 9))
-@settings(max_examples=8)
+@given(height=st.integers(8, 24), width=st.integers(8, 24), radius=st.integers(1, 18), seed=st.integers(0, 9))
+@settings(max_examples=6)
 def test_groups_are_the_nearest_blocks_reference_first(height, width, radius, seed):
     image = torch.rand(height, width, generator=torch.Generator().manual_seed(seed))
     profile = BM3DProfile(radius=radius, step=4)

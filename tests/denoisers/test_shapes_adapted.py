@@ -60,7 +60,7 @@ def test_any_denoiser_on_any_image(denoiser, kind):
     algorithm = ProximalGradient(masked_identity(shape, dtype, channels), denoiser, sigma=0.05)
     wanted = adapt(denoiser, shape, complex=dtype.is_complex, channels=channels)
     assert algorithm.denoiser.describe() == wanted.describe()
-    result = solve(algorithm, iterations=3)
+    result = solve(algorithm, iterations=2)
     assert (result.image.shape, result.image.dtype) == (shape, dtype)
     assert 0.1 < float(result.image.abs().max()) < 2
 

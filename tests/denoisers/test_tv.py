@@ -20,7 +20,7 @@ from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.denoisers.tv import TV, differences, differences_adjoint
 
 Floats = NDArray[np.float64]
-EXACT = {"tol": 1e-8, "max_iterations": 200_000, "check": 50}
+EXACT = {"tol": 1e-7, "max_iterations": 200_000, "check": 50}
 shapes = st.tuples(st.integers(1, 12), st.integers(1, 12))
 seeds = st.integers(0, 2**31)
 
@@ -127,9 +127,9 @@ def test_differences_are_those_of_a_matrix() -> None:
 @pytest.mark.parametrize("native", [None, False])
 @pytest.mark.parametrize(("low", "high"), effort([(-0.3, 0.6)], [(-math.inf, math.inf), (0.0, math.inf), (-0.3, 0.6)]))
 def test_isotropic_against_chambolle_pock(low: float, high: float, native: bool | None) -> None:
-    z, sigma, weight = noise(9, 11), 0.6, 1.3
+    z, sigma, weight = noise(7, 8), 0.6, 1.3
     x, _ = TV(weight, low=low, high=high, **EXACT)._solve(z, sigma, None, native=native)
-    expected = chambolle_pock((9, 11), weight * sigma**2, low, high)
+    expected = chambolle_pock((7, 8), weight * sigma**2, low, high)
     np.testing.assert_allclose(x.numpy(), expected, atol=1e-5)
 
 
@@ -140,8 +140,8 @@ def test_anisotropic_against_bounded_least_squares(native: bool | None) -> None:
     np.testing.assert_allclose(x.numpy(), bounded_least_squares(z.numpy(), weight * sigma**2), atol=1e-5)
 
 
-@settings(deadline=None, max_examples=effort(10, 25))
-@given(st.integers(1, 30), st.floats(0.05, 2.0), st.booleans(), st.booleans(), seeds)
+@settings(deadline=None, max_examples=effort(7, 25))
+@given(st.integers(1, 20), st.floats(0.05, 2.0), st.booleans(), st.booleans(), seeds)
 def test_a_row_against_the_taut_string(n: int, strength: float, isotropic: bool, upright: bool, seed: int) -> None:
     z = noise(n, seed=seed)
     tv = TV(strength, isotropic=isotropic, tol=1e-7, max_iterations=200_000)
@@ -167,7 +167,7 @@ def test_the_gap_is_never_negative_and_bounds_the_error(
 @pytest.mark.parametrize("isotropic", [True, False])
 @pytest.mark.parametrize("tol", [1e-2, 1e-3, 1e-4])
 def test_the_tolerance_is_kept(tol: float, isotropic: bool) -> None:
-    z = noise(3, 40, 30)
+    z = noise(3, 20, 15)
     exact = TV(isotropic=isotropic, tol=1e-7, max_iterations=100_000)(z, 0.5)
     x = TV(isotropic=isotropic, tol=tol)(z, 0.5)
     assert bool(((x - exact).norm(dim=(1, 2)) <= tol * z.norm(dim=(1, 2))).all())
@@ -175,7 +175,7 @@ def test_the_tolerance_is_kept(tol: float, isotropic: bool) -> None:
 
 def test_single_precision_reaches_the_tolerance_of_the_default() -> None:
     # Rounding must not keep the gap above its goal: this warns, and so fails, if it does.
-    n = effort(50, 100)
+    n = effort(32, 100)
     z = (noise(n, n) * 0.1 + torch.linspace(0, 1, n).round()).float()
     exact = TV(6.0, tol=1e-7, max_iterations=100_000)(z.double(), 0.1)
     assert relative(TV(6.0)(z, 0.1).double(), exact) <= 1e-4
@@ -253,7 +253,7 @@ def test_a_warm_start_changes_only_how_soon() -> None:
 
 
 @pytest.mark.parametrize("native", [None, False])
-@pytest.mark.parametrize("shape", [(24, 17), (1, 50), (50, 1), (80, 70)])
+@pytest.mark.parametrize("shape", [(24, 17), (1, 50), (50, 1), (66, 20)])
 def test_an_image_does_not_know_its_batch(shape: tuple[int, int], native: bool | None) -> None:
     # Very different images and strengths, so that they are done at different times.
     z = noise(5, *shape, dtype=torch.float32) * torch.tensor([1.0, 0.3, 5.0, 1.0, 0.0])[:, None, None]

@@ -21,7 +21,7 @@ from plugstream.denoisers.tv_problem import Problem, State
 from plugstream.denoisers.wrap import Damping, FromFunction
 from triton_interpreter import emulated, interpret
 
-EXACT = {"tol": 1e-8, "max_iterations": 200_000, "check": 50}
+EXACT = {"tol": 1e-7, "max_iterations": 200_000, "check": 50}
 FORMS = [False, pytest.param(True, marks=pytest.mark.skipif(_native.load() is None, reason="no native extension"))]
 
 
@@ -73,7 +73,7 @@ def of_another_solver(low: float, high: float) -> NDArray[np.float64]:
 BOXES = [(-math.inf, math.inf), (0.0, 0.7), (0.2, math.inf)]
 # The torch form is ten times slower, and has one box.
 PROBLEMS = [(False, *box) for box in effort(BOXES[1:2], BOXES)]
-PROBLEMS += [pytest.param(True, *box, marks=FORMS[1].marks) for box in BOXES]
+PROBLEMS += [pytest.param(True, *box, marks=FORMS[1].marks) for box in BOXES[: effort(2, 3)]]
 
 
 @thorough

@@ -183,8 +183,8 @@ def test_no_flip_in_the_authors_files_is_used_silently(authors, tmp_path):
 def test_a_matlab_file_that_unpacks_to_gigabytes_is_refused(tmp_path):
     import zlib
 
-    pack = zlib.compressobj(9)
-    packed = b"".join(pack.compress(bytes(1 << 20)) for _ in range(100)) + pack.flush()
+    pack = zlib.compressobj(1)
+    packed = b"".join(pack.compress(bytes(1 << 20)) for _ in range(65)) + pack.flush()
     file = tmp_path / "sigma=5.mat"
     file.write_bytes(bytes(124) + b"\0\1IM" + (15).to_bytes(4, "little") + len(packed).to_bytes(4, "little") + packed)
     with pytest.raises(InputError, match="more than 64 MB"):

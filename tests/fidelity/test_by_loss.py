@@ -24,7 +24,7 @@ SHAPE = (2, 3)
 
 def _matrices(seed: int = 0, *, waves: bool = False) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    real = rng.uniform(0.1, 1.0, (4, 9, 6))
+    real = rng.uniform(0.1, 1.0, (4, 9, 6)) + 2 * np.eye(9, 6)  # so that few steps are enough
     return list(real + 1j * rng.standard_normal(real.shape)) if waves else list(real)
 
 
@@ -64,7 +64,7 @@ def test_the_gradient_is_that_of_the_value(loss: Loss, waves: bool) -> None:
 def test_the_lipschitz_constant_majorizes_every_view(loss: Loss, waves: bool) -> None:
     fidelity = _fidelity(loss, waves)
     assert fidelity.convex == loss.is_convex(waves=waves)
-    for seed in range(20):
+    for seed in range(6):
         generator = torch.Generator().manual_seed(seed)
         x, y = (torch.randn(SHAPE, generator=generator, dtype=fidelity.dtype) for _ in range(2))
         for view in range(4):
@@ -100,7 +100,7 @@ def test_algorithms_reach_the_minimum_that_scipy_finds(loss: Loss, gradient: str
     options: dict[str, Any] = {"momentum": "nesterov"} if gradient == "plain" else {
         "gradient": gradient, "sampler": Uniform(2)
     }  # fmt: skip
-    result = solve(ProximalGradient(fidelity, Identity(), sigma=0.0, **options), iterations=effort(1000, 3000))
+    result = solve(ProximalGradient(fidelity, Identity(), sigma=0.0, **options), iterations=effort(400, 3000))
 
     def function(x: np.ndarray) -> tuple[float, np.ndarray]:
         point = torch.from_numpy(x).reshape(SHAPE)
@@ -148,7 +148,7 @@ def test_a_step_is_found_where_no_constant_is_known(sampler: Any, gradient: str)
     fidelity = LeastSquares(model, model.forward(truth))
     options = {} if sampler is None else {"sampler": sampler}
     algorithm = ProximalGradient(fidelity, Identity(), sigma=0.0, gradient=gradient, **options)
-    result = solve(algorithm, iterations=effort(200, 4000))
+    result = solve(algorithm, iterations=effort(120, 4000))
     assert float(norm(result.image - truth)) < 1e-3 * float(norm(truth))
     found = result.state.lipschitz
     assert found is not None
@@ -293,7 +293,7 @@ def test_a_nonlinear_model_of_a_complex_volume_needs_no_step(loss: Loss) -> None
     fidelity = make_fidelity(model, data, loss)
     start = truth + 0.3 * torch.randn(shape, generator=generator, dtype=torch.complex128)
     algorithm = ProximalGradient(fidelity, Identity(), sigma=0.0, sampler=Uniform(3))
-    result = solve(algorithm, start, iterations=150)
+    result = solve(algorithm, start, iterations=100)
     assert result.reason is Stop.ITERATIONS
     assert float(fidelity.value(result.image)) < 0.25 * float(fidelity.value(start))
 

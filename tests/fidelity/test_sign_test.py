@@ -26,8 +26,8 @@ from plugstream.settings import resolve
 from plugstream.studies.tuning.scan import Search, tune_scan
 from small_run import content, main
 
-RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "30"]
-FEW = [*RUN, "--iterations", "12"]  # too few for an answer on more than bounds
+RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "20"]
+FEW = [*RUN, "--iterations", "8"]  # too few for an answer on more than bounds
 
 
 def discs(size: int, *discs: tuple[float, float, float, float]) -> torch.Tensor:
@@ -68,7 +68,7 @@ SIGNED = {
     ("views", "snr"), effort([(2, 20.0), (12, 40.0)], [(2, 20.0), (2, 40.0), (12, 20.0), (12, 40.0)])
 )
 def test_the_data_tells_its_sign(views, snr):
-    model = rings(views=views, receivers=90)
+    model = rings(views=views, receivers=effort(60, 90))
     for name, image in POSITIVE.items():
         assert preference(model, image, snr) == 0, name
     for name, image in SIGNED.items():
@@ -190,8 +190,8 @@ def test_what_was_chosen_is_not_chosen_again(scans, negative, tmp_path, monkeypa
     monkeypatch.setattr("plugstream.runs.plan.prefer_bounds", None)  # whoever calls it now fails
     again = tmp_path / "again"
     words = ["reconstruct", str(scans / "negative.zarr"), "--settings", str(out / "settings.toml")]
-    assert main([*words, "--out", str(again), "--iterations", "33"]) == 0
-    assert main(["resume", str(out), "--iterations", "33"]) == 0
+    assert main([*words, "--out", str(again), "--iterations", "22"]) == 0
+    assert main(["resume", str(out), "--iterations", "22"]) == 0
     assert np.array_equal(np.load(again / "result.npy"), np.load(out / "result.npy"))
 
 

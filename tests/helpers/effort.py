@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TypeVar
+from itertools import product
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,3 +19,9 @@ thorough = pytest.mark.thorough
 def effort(usual: T, all_of_it: T) -> T:
     """The first, or under `make test-slow` the second: counts, cases or sizes."""
     return all_of_it if THOROUGH else usual
+
+
+def cases(*axes: Any) -> list[tuple[Any, ...]]:
+    """Every value of every axis once or more, or under `make test-slow` all that can be combined."""
+    rows = range(max(map(len, axes)))
+    return effort([tuple(list(axis)[n % len(axis)] for axis in axes) for n in rows], list(product(*axes)))

@@ -59,12 +59,13 @@ class Live:
         return self.result
 
 
-def assert_imported(live, values=None, kind="ct"):
-    """The scan equals what the importer makes of the file now, to the bit."""
+def assert_imported(live, values=None, kind="ct", path=None):
+    """The scan equals what the importer makes of the file now, or of another, to the bit."""
     scan = open_scan(live.out)
     other = live.out.parent / "again.zarr"
-    import_file(kind, live.path, other, {**scan.provenance.get("options", {}), **(values or {})})
+    import_file(kind, path or live.path, other, {**scan.provenance.get("options", {}), **(values or {})})
     again = open_scan(other)
+    assert scan.complete
     assert scan.n_views == again.n_views
     assert scan.read().numpy().tobytes() == again.read().numpy().tobytes()
     assert set(scan.columns) == set(again.columns)

@@ -136,13 +136,13 @@ SPACES = {
 
 
 @thorough
-@pytest.mark.parametrize("space", effort(["tall", "flat waves", "volume", "channels"], list(SPACES)))
-def test_every_scale_has_a_bar_every_axis_a_name_and_no_text_covers_another(space):
-    """As matplotlib lays it out, for images of all shapes."""
+@pytest.mark.parametrize("name", effort([name for name in SPACES if name not in ("plane", "flat", "waves")], SPACES))
+def test_every_scale_has_a_bar_every_axis_a_name_and_no_text_covers_another(name):
+    """As matplotlib lays it out, for images of all shapes; waves have panels of a plane and of something flat."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    space = SPACES[space]
+    space = SPACES[name]
     truth = numbers(*space.shape, waves=space.is_complex)
     images = [("truth", truth), ("first back-projection, -12.34 dB", truth / 2), ("result, 12.34 dB", 0.9 * truth)]
     rows = with_error(arrange_panels(images, space, truth), -0.1 * truth, space)

@@ -186,7 +186,7 @@ def test_volumes_are_reconstructed_by_command_and_resumed_to_the_bit(tmp_path: P
     from plugstream.cli import main
 
     scan, words = str(tmp_path / "s.zarr"), ["--sigma", "0.5", "--batch", "4", "--report", "none"]
-    sizes = ["--size", "16", "--slices", "6", "--beam", "cone", "--views", "12"]
+    sizes = ["--size", "12", "--slices", "4", "--beam", "cone", "--views", "12"]
     assert main(["simulate", scan, "--instrument", "ct", *sizes]) == 0
     assert main(["reconstruct", scan, *words, "--iterations", "12", "--out", str(tmp_path / "whole")]) == 0
     assert main(["reconstruct", scan, *words, "--iterations", "5", "--out", str(tmp_path / "part")]) == 0

@@ -16,22 +16,8 @@ from plugstream.instruments.fpm_simulation import FPMSimulation
 from plugstream.models.fpm_geometry import Microscope, fitting_size, light_directions, spiral
 
 QUICK = ["--report", "none", "--threads", "1"]
-SMALL = [
-    "--picture",
-    "cells",
-    "--phase-picture",
-    "cells",
-    "--size",
-    "48",
-    "--camera",
-    "24",
-    "--leds",
-    "7",
-    "--pitch",
-    "5e-3",
-    "--pixel",
-    "1.6e-6",
-]
+SMALL = ["--picture", "cells", "--phase-picture", "cells", "--size", "48", "--camera", "24"]
+SMALL += ["--leds", "7", "--pitch", "5e-3", "--pixel", "1.6e-6"]
 
 
 def test_a_smear_is_simulated_described_and_reconstructed(tmp_path, monkeypatch, capsys):
@@ -61,9 +47,9 @@ def test_who_says_that_nothing_is_refined_is_not_asked_for_what_was_advised(tmp_
         MemoryScan(known.read(), replace(known.instrument, calibrated=False), columns=dict(known.columns)), "s.zarr"
     )
     capsys.readouterr()
-    assert main(["reconstruct", "s.zarr", "--search", "20", "--iterations", "40", "--out", "no", *QUICK]) == 2
+    assert main(["reconstruct", "s.zarr", "--search", "20", "--iterations", "22", "--out", "no", *QUICK]) == 2
     assert "use --refine none, or use --search none" in capsys.readouterr().err
-    search = ["--search", "20", "--refine", "none", "--iterations", "40"]
+    search = ["--search", "20", "--refine", "none", "--iterations", "22"]
     assert main(["reconstruct", "s.zarr", *search, "--out", "run", *QUICK]) == 0
     assert "search for it" in capsys.readouterr().err
     assert not list((tmp_path / "run").glob("refined-*"))

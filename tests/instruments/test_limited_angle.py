@@ -32,11 +32,15 @@ def fidelity(discs: list[Disc], rays: Rays | None = None) -> LeastSquares:
     return LeastSquares(CTModel(rays, VOXELS), torch.from_numpy(data.astype(np.float32)))
 
 
-def test_the_largest_value_is_that_of_the_material():
-    found = fidelity(HOLED)
-    support = prefer_support(found, "auto")
+@pytest.fixture(scope="module")
+def holed() -> LeastSquares:
+    return fidelity(HOLED)
+
+
+def test_the_largest_value_is_that_of_the_material(holed):
+    support = prefer_support(holed, "auto")
     assert str(support.value).startswith("disc ")
-    high = prefer_high(found, 0.0, build_support(str(support.value), SPACE))
+    high = prefer_high(holed, 0.0, build_support(str(support.value), SPACE))
     assert high.value == pytest.approx(0.04, rel=0.04)
 
 
@@ -46,10 +50,9 @@ def test_a_denser_thing_is_not_cut_off():
     assert prefer_high(found, 0.0, build_support(str(support.value), SPACE)).value is None
 
 
-def test_without_a_support_or_a_lower_bound_nothing_is_found():
-    found = fidelity(HOLED)
-    assert prefer_high(found, 0.0, None).value is None
-    assert prefer_high(found, None, torch.ones(80, 80)).value is None
+def test_without_a_support_or_a_lower_bound_nothing_is_found(holed):
+    assert prefer_high(holed, 0.0, None).value is None
+    assert prefer_high(holed, None, torch.ones(80, 80)).value is None
 
 
 def test_what_is_no_disc_has_a_hull_and_what_is_cut_has_none():

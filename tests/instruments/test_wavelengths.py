@@ -202,20 +202,8 @@ def test_a_scan_that_is_followed_may_get_new_wavelengths(instrument, tmp_path):
 
     thread = threading.Thread(target=measure, daemon=True)
     thread.start()
-    run = [
-        "--sigma",
-        "1e-4",
-        "--batch",
-        "3",
-        "--iterations",
-        "150",
-        "--threads",
-        "1",
-        "--every",
-        "10",
-        "--patience",
-        "30",
-    ]
+    run = ["--sigma", "1e-4", "--batch", "3", "--iterations", "150"]
+    run += ["--threads", "1", "--every", "10", "--patience", "30"]
     assert main(["reconstruct", str(place), "--follow", "--out", str(out), *run]) == 0
     thread.join(30)
     history = replay(out / "events.jsonl")

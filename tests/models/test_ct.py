@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from scipy.ndimage import map_coordinates
 
 from ct_scans import FLAT, SOLID, flat_scans, mismatch, random, solid_scans
+from effort import effort, thorough
 from plugstream.base.errors import InputError
 from plugstream.fidelity.least_squares import LeastSquares
 from plugstream.models import CTModel, MatrixModel
@@ -46,19 +47,22 @@ def check_sums(rays: Rays, voxels: Voxels) -> None:
     np.testing.assert_allclose(CTModel(rays, voxels).forward(image), expected, atol=1e-5 * scale)
 
 
-@settings(deadline=None, max_examples=25)
+@thorough
+@settings(deadline=None, max_examples=effort(12, 25))
 @given(flat_scans())
 def test_images_are_summed_along_lines(scan: tuple[Rays, Voxels]) -> None:
     check_sums(*scan)
 
 
-@settings(deadline=None, max_examples=15)
+@thorough
+@settings(deadline=None, max_examples=effort(8, 15))
 @given(solid_scans())
 def test_volumes_are_summed_along_lines(scan: tuple[Rays, Voxels]) -> None:
     check_sums(*scan)
 
 
-@settings(deadline=None, max_examples=40)
+@thorough
+@settings(deadline=None, max_examples=effort(16, 40))
 @given(flat_scans() | solid_scans())
 def test_the_adjoint_is_the_transpose(scan: tuple[Rays, Voxels]) -> None:
     rays, voxels = scan
@@ -130,8 +134,8 @@ def dense(model: CTModel, view: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", [*FLAT, *SOLID])
 def test_bounds_of_l_hold_and_are_near(name: str) -> None:
     flat = name in FLAT
-    rays = FLAT[name](1.0, 40) if flat else SOLID[name](1.0, (6, 14))
-    voxels = Voxels((24, 24) if flat else (6, 8, 8), 1.0)
+    rays = FLAT[name](1.0, 28) if flat else SOLID[name](1.0, (5, 11))
+    voxels = Voxels((16, 16) if flat else (5, 6, 6), 1.0)
     model = CTModel(rays, voxels, dtype=torch.float64)
     views = torch.tensor([0, 1, 8, 10])
     for view, bound in zip(views.tolist(), model.squared_norm_bounds(views).tolist(), strict=True):
@@ -140,8 +144,8 @@ def test_bounds_of_l_hold_and_are_near(name: str) -> None:
 
 
 def test_the_bound_of_l_is_within_one_percent_and_takes_two_products_a_view(monkeypatch: pytest.MonkeyPatch) -> None:
-    voxels = Voxels((48, 48), 1e-3)
-    model = CTModel(parallel_beam(np.linspace(0, np.pi, 5), 69, 1e-3), voxels)
+    voxels = Voxels((32, 32), 1e-3)
+    model = CTModel(parallel_beam(np.linspace(0, np.pi, 5), 47, 1e-3), voxels)
     calls = []
 
     def count(name: str) -> None:
@@ -155,7 +159,7 @@ def test_the_bound_of_l_is_within_one_percent_and_takes_two_products_a_view(monk
 
     count("forward")
     count("adjoint")
-    fidelity = LeastSquares(model, torch.zeros(5, 69))
+    fidelity = LeastSquares(model, torch.zeros(5, 47))
     bounds = fidelity.lipschitz_views
     assert sorted(calls) == ["adjoint"] * 5 + ["forward"] * 5
     exact = CTModel(model.rays, voxels, dtype=torch.float64)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from effort import effort, thorough
 from plugstream.models.ct import CTModel
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Voxels
@@ -14,12 +15,13 @@ from plugstream.models.ct_row_sums import row_sum_bounds
 pytestmark = pytest.mark.timeout(60)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@thorough
+@pytest.mark.parametrize("seed", range(effort(2, 4)))
 def test_they_are_above_the_norms_of_dense_matrices(seed: int) -> None:
     rng = np.random.default_rng(seed)
     shape = tuple(int(size) for size in rng.integers(5, 24, 2))
     voxels = Voxels(shape, tuple(rng.uniform(0.5, 1.5, 2)), tuple(rng.normal(size=2) - np.array(shape) / 2))
-    angles = np.concatenate([[0, np.pi / 4, np.pi / 2, np.arctan(0.5)], rng.uniform(0, np.pi, 6)])
+    angles = np.concatenate([[0, np.pi / 4, np.pi / 2, np.arctan(0.5)], rng.uniform(0, np.pi, 6)])[: effort(6, 10)]
     rays = parallel_beam(angles, 40, rng.uniform(0.2, 2.5), center=rng.uniform(10, 30))
     model, bounds = CTModel(rays, voxels, dtype=torch.float64), row_sum_bounds(rays, voxels)
     assert bounds is not None
@@ -55,10 +57,11 @@ def test_a_volume_seen_slice_by_slice_has_those_of_a_slice() -> None:
     assert row_sum_bounds(parallel_beam(angles, (4, 30), 1.0), Voxels((5, 20, 20), 1.0)) is None  # between two slices
 
 
-@pytest.mark.parametrize("seed", range(4))
+@thorough
+@pytest.mark.parametrize("seed", range(effort(2, 4)))
 def test_those_of_fans_and_cones_are_above_the_norms_of_dense_matrices(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    angles = np.concatenate([[0, np.pi / 4, np.pi / 2, np.arctan(0.5)], rng.uniform(0, 2 * np.pi, 6)])
+    angles = np.concatenate([[0, np.pi / 4, np.pi / 2, np.arctan(0.5)], rng.uniform(0, 2 * np.pi, 6)])[: effort(6, 10)]
     distances = {"source": rng.uniform(55, 120), "detector": rng.uniform(0, 80)}
     more = {"center": rng.uniform(10, 30), "curved": bool(seed % 2)} | distances
     for shape, rays in (
@@ -79,8 +82,8 @@ def test_those_of_fans_and_cones_are_above_the_norms_of_dense_matrices(seed: int
 @pytest.mark.parametrize("beam", ["fan", "cone"])
 def test_fans_and_cones_have_the_same_number_from_fewer_views(beam: str, monkeypatch: pytest.MonkeyPatch) -> None:
     distances = {"source": 400.0, "detector": 400.0}
-    fan = CTModel(fan_beam(np.arange(40) * 2.4, 190, 2.0, **distances), Voxels((128, 128), 1.0))
-    cone = CTModel(cone_beam(np.arange(40) * 2.4, (60, 60), 2.0, **distances), Voxels((32, 40, 40), 1.0))
+    fan = CTModel(fan_beam(np.arange(40) * 2.4, 95, 2.0, **distances), Voxels((64, 64), 1.0))
+    cone = CTModel(cone_beam(np.arange(40) * 2.4, (30, 30), 2.0, **distances), Voxels((16, 20, 20), 1.0))
     model, asked, bounds = {"fan": fan, "cone": cone}[beam], list[torch.Tensor](), CTModel.squared_norm_bounds
     every = model.squared_norm_bounds(torch.arange(40))
     monkeypatch.setattr(CTModel, "squared_norm_bounds", lambda self, one: asked.append(one) or bounds(self, one))

@@ -14,20 +14,20 @@ from plugstream.models.ct_geometry import Voxels
 from plugstream.models.ct_slabs import SlabbedCT, find_rows, slices_at_once
 
 ANGLES = np.linspace(0, 2 * np.pi, 7, endpoint=False)
-VOXELS = Voxels((13, 16, 18), 1.0)
-CONE = cone_beam(ANGLES, (24, 30), 1.6, source=50, detector=40)
+VOXELS = Voxels((9, 8, 10), 1.0)
+CONE = cone_beam(ANGLES, (14, 18), 1.6, source=50, detector=40)
 BEAMS = {
     "cone": CONE,
     "rolled": CONE.roll_detector(0.05),
     "helix": CONE.translate(np.stack([0 * ANGLES, 0 * ANGLES, np.linspace(-4, 4, 7)], 1)),
-    "parallel": parallel_beam(ANGLES, (20, 26), 0.9),
+    "parallel": parallel_beam(ANGLES, (11, 15), 0.9),
     "curved": replace(CONE, curvature=90.0),
 }
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def slabbed(model: CTModel, slices: int, device: str = "cpu") -> SlabbedCT:
-    memory = slices * 5 * model.dtype.itemsize * 16 * 18 / 0.75 * 1.01
+    memory = slices * 5 * model.dtype.itemsize * 8 * 10 / 0.75 * 1.01
     assert slices_at_once(VOXELS.shape, model.dtype.itemsize, memory) == slices
     return SlabbedCT(model, torch.device(device), memory)
 
@@ -52,7 +52,7 @@ def test_products_are_those_of_the_whole_volume(name, device):
 
 
 def test_bounds_of_l_are_those_of_the_whole_volume_with_masked_pixels_too():
-    mask = torch.rand(7, 24, 30, generator=torch.Generator().manual_seed(1)).numpy() > 0.3
+    mask = torch.rand(7, 14, 18, generator=torch.Generator().manual_seed(1)).numpy() > 0.3
     model = CTModel(CONE, VOXELS, mask=mask, dtype=torch.float64)
     views = torch.arange(7)
     got = slabbed(model, 5).squared_norm_bounds(views)

@@ -65,8 +65,8 @@ def slow_field(volume, voxels, optics, pose, sizes):
 )
 def test_it_is_the_sum_over_voxels_and_its_adjoint_the_transpose(poses, spacing):
     rng = np.random.default_rng(1)
-    optics = Optics((7, 10), PIXEL, WAVE, MEDIUM, 1.1, distance=0.6e-6)
-    voxels = Voxels((5, 6, 7), spacing)
+    optics = Optics((5, 6), PIXEL, WAVE, MEDIUM, 1.1, distance=0.6e-6)
+    voxels = Voxels((3, 4, 5), spacing)
     volume = rng.standard_normal(voxels.shape)
     for absorbing in (False, True):
         model = ODTModel(poses, optics, voxels, absorbing=absorbing, eps=1e-9, dtype=F64)
@@ -142,7 +142,7 @@ def test_green_s_function_summed_over_voxels_is_what_it_makes_of_a_small_object(
 
 @pytest.mark.parametrize("poses", [poses_of_rotation([0.0, 0.8]), poses_of_light([[0.3, 0.1, 1]]), turned_poses(1)])
 def test_bounds_are_above_every_view_s_norm_and_near_it(poses):
-    optics, voxels = Optics((14, 14), PIXEL, WAVE, MEDIUM, 1.0), Voxels((9, 8, 10), PIXEL)
+    optics, voxels = Optics((10, 10), PIXEL, WAVE, MEDIUM, 1.0), Voxels((6, 5, 7), PIXEL)
     model = ODTModel(poses, optics, voxels, dtype=F64, eps=1e-3)
     bounds = model.squared_norm_bounds(torch.arange(len(poses)))
     for n, bound in enumerate(bounds.tolist()):

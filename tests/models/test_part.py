@@ -119,9 +119,10 @@ def test_nothing_that_steps_do_depends_on_the_data_that_judges(scan):
 
 
 @thorough
-@pytest.mark.parametrize("gradient", effort(["plain", "svrg"], ["plain", "saga", "svrg"]))
+@pytest.mark.parametrize("gradient", effort(["plain or svrg"], ["plain", "saga", "svrg"]))
 def test_steps_are_the_same_to_the_bit_whatever_the_judging_data_is(scan, gradient):
     model, data, loss = scan
+    gradient = {"plain or svrg": "svrg" if model.linear else "plain"}.get(gradient, gradient)
     if gradient != "plain" and not model.linear:
         pytest.skip("gradients that remember predictions are of linear models")
     images = []
@@ -133,7 +134,7 @@ def test_steps_are_the_same_to_the_bit_whatever_the_judging_data_is(scan, gradie
             left, lambda x, s: x, sigma=0.1, step_size=step, sampler=2, gradient=gradient, momentum="nesterov"
         )
         state = algorithm.init(make_image(model))
-        for _ in range(3):
+        for _ in range(2):
             state = algorithm.step(state)
         images.append(state.image)
     assert torch.equal(*images)

@@ -117,7 +117,7 @@ def test_cylinders_have_their_exact_field_at_second_order(cylinders, most, least
     """1 % at 11 pixels a wavelength inside, and four times less with twice the pixels; strong discs do less well."""
     errors = []
     inside = 0.05 / np.sqrt(max(c[3] for c in cylinders))
-    for pixels in (11, 22, 44):
+    for pixels in (11, 22, 33):
         d = inside / pixels
         n = 2 * int(np.ceil(1e-3 * max(np.abs(c[:2]).max() + c[2] for c in cylinders) / d)) + 2
         geometry = BornGeometry.rings(Grid((n, n), d), 0.05, views=3, receivers=60, radius=0.5)
@@ -126,7 +126,7 @@ def test_cylinders_have_their_exact_field_at_second_order(cylinders, most, least
         want = exact_field(geometry, cylinders, orders=24 if len(cylinders) == 1 else 14)
         errors.append(np.linalg.norm(got - want) / np.linalg.norm(want))
     assert errors[0] < most, errors
-    order = np.log2(errors[0] / errors[2]) / 2
+    order = np.log(errors[0] / errors[2]) / np.log(3)
     assert order > least_order, errors
 
 
@@ -150,8 +150,8 @@ def test_the_gradient_is_that_of_differences():
     assert abs(got - want) < 1e-6 * abs(want)
 
 
-@pytest.mark.parametrize("kind", ["transmitters", "plane_waves", "fields", "far_field"])
-@pytest.mark.parametrize("empty", [1, 3])  # a box that is as good as the grid, and one that is not
+# A box that is as good as the grid, and one that is not.
+@pytest.mark.parametrize(("kind", "empty"), [("transmitters", 1), ("plane_waves", 3), ("fields", 3), ("far_field", 1)])
 def test_the_derivative_and_its_adjoint(kind, empty):
     geometry = _geometry(kind, masked=True)
     model = ScatteringModel(geometry, dtype=F64, tolerance=1e-12)

@@ -60,7 +60,7 @@ EXAMPLES: list[Event] = [
     Machine("here", "Linux 6", "a processor", 2, None, "cpu", 2, 1),
     Space(ImageSpace((3, 4), spacing=(0.1, 0.2), origin=(0.0, 0.0)).content()),
     Forecast(10, 120, True),
-    Forecast(10, None, True),
+    Forecast(10, 0, True),
     Finishing(120),
     Note("text of a person, ü\n"),
     Views(3, 12, (4, 7), 1 / 3, False),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -286,18 +288,25 @@ def test_time_left_goes_by_where_the_run_will_end_and_says_so_where_that_is_a_li
 def test_a_run_says_where_it_will_end(scan: Path, tmp_path: Path) -> None:
     """With the steps of the check after it; of a search at most, and then what is left to do."""
 
-    def forecasts(name: str, *words: str) -> list[Event]:
+    def forecasts(name: str, *words: str) -> list[Any]:
         folder = tmp_path / name
-        few = ["--batch", "4", "--threads", "1", "--report", "none"]
+        few = ["--threads", "1", "--report", "none"]
         assert plugstream_main(["reconstruct", str(scan), "--out", str(folder), *few, *words]) == 0
         return [event for event in read_events(folder / "events.jsonl") if isinstance(event, Forecast | Trial | Stop)]
 
     steps = 40 + probe_length(40)
     *said, stop = forecasts("fixed", "--sigma", "0.02", "--iterations", "40")
-    assert said == [Forecast(0, 40, False), Forecast(0, steps, False)]
+    assert said == [Forecast(0, steps, False)]
     assert "best sigma" in stop.answers["was the strength chosen by the data?"]["text"]
     *said, _ = forecasts("arrives", "--sigma", "0.02", "--iterations", "40", "--arrive", "1e-6")
-    assert said[:2] == [Forecast(0, 40, True), Forecast(0, steps, True)]
+    assert said[0] == Forecast(0, steps, True)
+    *said, stop = forecasts("falls", "--fall", "4", "--denoiser", "tv", "--every", "5")
+    (ended,) = [event.step for event in said if isinstance(event, Trial) and event.ended]
+    assert said[0].end > stop.step
+    assert said[0].at_most
+    ahead = [event for event in said if isinstance(event, Forecast) and event.step < stop.step]
+    assert all(event.at_most == (event.step < ended) for event in ahead)
+    assert ahead[-1].end == max(5 * math.ceil(ended * 1.25 / 5), 5 * math.ceil((ended + 16) / 5))  # at the first look
     *said, stop = forecasts("search", "--sigma", "0.02", "--search", "20", "--iterations", "40", "--every", "5")
     assert said[0] == Forecast(0, 40, True)
     (ended,) = [event.step for event in said if isinstance(event, Trial) and event.ended]

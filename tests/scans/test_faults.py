@@ -42,7 +42,7 @@ def scan(tmp_path_factory) -> tuple[Path, MemoryScan]:
 
 @given(data=st.data())
 @thorough
-@settings(max_examples=effort(80, 250))
+@settings(max_examples=effort(40, 250))
 def test_files_that_are_cut_flipped_or_lost_give_clean_errors_only(scan, tmp_path_factory, data):
     source, made = scan
     path = tmp_path_factory.mktemp("fault") / "scan.zarr"

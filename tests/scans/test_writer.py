@@ -53,7 +53,7 @@ def test_thousands_of_reads_of_a_running_scan_are_all_right(tmp_path):
         rng = random.Random(0)
         scan, reads, counts = open_scan(path), 0, set()
         expected: dict[int, np.ndarray] = {}
-        while reads < effort(2_000, 10_000) or len(counts) <= 20:
+        while reads < effort(1_000, 10_000) or len(counts) <= 20:
             if reads % 20 == 0:
                 scan = open_scan(path) if reads % 40 == 0 else scan
                 scan.refresh()

@@ -44,7 +44,7 @@ def count_calls(words: list[str]) -> Counter[str]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("scan") / "scan.zarr"
-    assert main(["simulate", str(place), "--instrument", "ct", "--size", "16", "--views", "20"]) == 0
+    assert main(["simulate", str(place), "--instrument", "ct", "--size", "12", "--views", "8"]) == 0
     return place
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings as hypothesis_settings, strategies as st
 
+from effort import effort
 from plugstream import open_scan
 from plugstream.base.errors import InputError
 from plugstream.settings import Settings, SettingsFile, leaves, parse_assignment, parse_setting, resolve, to_toml
@@ -28,7 +29,7 @@ def test_later_ones_win(tmp_path):
 @given(
     batch=st.integers(1, 10**6),
     sigma=st.one_of(st.none(), st.floats(0, 1e6)),
-    picture=st.text(max_size=20),
+    picture=st.text(effort("a= é€😀", st.characters(exclude_categories=["Cs"])), max_size=20),
     step=st.one_of(st.floats(1e-300, 1e300), st.just("1/4L")),
     cost=st.booleans(),
 )

@@ -46,8 +46,8 @@ def fidelity(truth) -> LeastSquares:
 
 def test_a_threshold_that_falls_from_above_the_data_is_no_divergence(fidelity, truth):
     """The first images are exactly zero, then next to nothing, then what the data says."""
-    sigma = Geometric(10.0, 1e-3, 60)
-    result = solve(ProximalGradient(fidelity, SoftThreshold(), sigma=sigma), iterations=400)
+    sigma = Geometric(10.0, 1e-3, 30)
+    result = solve(ProximalGradient(fidelity, SoftThreshold(), sigma=sigma), iterations=120)
     assert result.reason is Stop.ITERATIONS
     assert torch.allclose(result.image, truth, atol=1e-3)
 
@@ -61,12 +61,12 @@ def test_a_box_that_holds_the_first_image_at_zero_is_no_divergence():
         calls.append(1)
         return z.clamp_min(0.0) if len(calls) <= 3 else z
 
-    result = solve(ProximalGradient(problem(truth), opening, sigma=0.0), iterations=600)
+    result = solve(ProximalGradient(problem(truth), opening, sigma=0.0), iterations=200)
     assert result.reason is Stop.ITERATIONS
     assert torch.allclose(result.image, truth, atol=1e-4)
 
 
-@pytest.mark.parametrize(("step", "iterations"), [(1e-6, 1500), (1e-3, 400)])
+@pytest.mark.parametrize(("step", "iterations"), [(1e-5, 600), (1e-3, 200)])
 def test_a_very_short_step_is_no_divergence(fidelity, step, iterations):
     """The image grows thousands or a million times beyond its first size, on its way to what the data says."""
     algorithm = ProximalGradient(fidelity, Identity(), sigma=0.0, step_size=f"{step}/L", momentum="nesterov")

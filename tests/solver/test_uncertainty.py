@@ -16,7 +16,7 @@ from plugstream.runs.replay import replay
 from plugstream.solver.uncertainty import coverage, error_sums, half_of_views
 from small_run import RUN, SMALL, main
 
-PIXELS, NOISE = 256, 0.7
+PIXELS, NOISE = 144, 0.7
 
 
 def shrink(image, sigma):
@@ -28,7 +28,7 @@ def make_mean(views, seed=0, sigma=0.5, **also):
     random = np.random.default_rng(seed)
     truth = random.standard_normal((1, PIXELS))
     data = truth + NOISE * random.standard_normal((views, PIXELS))
-    model = MatrixModel(np.broadcast_to(np.eye(PIXELS), (views, PIXELS, PIXELS)).copy(), (16, 16), dtype=torch.float64)
+    model = MatrixModel(np.broadcast_to(np.eye(PIXELS), (views, PIXELS, PIXELS)).copy(), (12, 12), dtype=torch.float64)
     fidelity = LeastSquares(model, torch.from_numpy(data))
     return ProximalGradient(fidelity, shrink, sigma=sigma, step_size=1.0, **also), data
 

@@ -23,7 +23,7 @@ _LACKS = (
 
 @cache
 def load() -> ModuleType | None:
-    """The extension module; None where it was not built, is switched off, or, with a warning, is for newer processors."""
+    """The extension; None where it was not built, is switched off or, with a warning, is for newer processors."""
     if os.environ.get("PLUGSTREAM_NATIVE", "1") == "0":
         return None
     try:

@@ -80,6 +80,7 @@ class Kind:
 
 
 _ALGORITHMS = "plugstream.algorithms.entries"
+_entry_points = cache(entry_points)  # of all kinds, since reading those of every package takes long
 OWN = "FILE.py:NAME"
 """The pattern of a name in a person's own file."""
 WEIGHTS = "FILE.pt"
@@ -351,11 +352,6 @@ def _load(kind: str) -> dict[str, str]:
             importlib.import_module(f"{package.__name__}.{module.name}")
     points = _entry_points().select(group=KINDS[kind].group)
     return {point.name: wrong for point in points if (wrong := _load_point(point))}
-
-
-@cache  # of all kinds: to read those of every package takes long
-def _entry_points() -> Any:
-    return entry_points()
 
 
 def _load_point(point: EntryPoint) -> str:

@@ -20,11 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     from plugstream.runs.pages.report import compare_reports, write_report
-    from plugstream.runs.report import FIGURES
 
     if len(parsed.folders) == 1:
         path = write_report(parsed.folders[0], parsed.out)
     else:
         path = compare_reports(parsed.folders, parsed.out or Path("comparison.html"))
-    say(f"wrote {path}" + ("" if path.suffix in FIGURES else ": open it in a browser"))
+    say(f"wrote {path}: open it in a browser")
     return 0

@@ -67,7 +67,9 @@ class RunControls(Callback):
             if population.follow and population.done(progress.state.k):
                 self.reason = Stop.ITERATIONS
                 return True
-        if decision.reason is not None or (search is not None and search.over(progress.state.k)):
+        if decision.reason is not None or (
+            search is not None and not search.running and progress.state.k >= search.last
+        ):
             self.reason = decision.reason or Stop.ITERATIONS
             return True
         if turns and population is None:
@@ -184,54 +186,36 @@ class RunControls(Callback):
 
 
 class Forecasts(Callback):
-    """Says in the log where the run will end, whenever something was measured and that has changed."""
+    """Says in the log where the run will end, when something was measured and that has changed by a twentieth.
+
+    The one place where that is decided: whoever shows the time left takes it from these events.
+    """
 
     def __init__(self, run: RunContext) -> None:
-        self.run = run
-        self._last: Forecast | None = None
+        self.run, self._last = run, Forecast(0, 0, False)
 
     def after_step(self, progress: Progress[State]) -> None:
-        if not progress.measured:
-            return
-        now, last, k = self._forecast(progress), self._last, progress.state.k
-        if last is None or now.at_most != last.at_most or _differs(now.end, last.end, k):
-            self._last = now
-            self.run.log.add(now)
+        k, last = progress.state.k, self._last
+        if progress.measured or k == 0:
+            now = Forecast(k, *self._forecast(progress))
+            if now.at_most != last.at_most or 20 * abs(now.end - last.end) > abs(last.end - k):
+                self._last = now
+                self.run.log.add(now)
 
-    def _forecast(self, progress: Progress[State]) -> Forecast:
-        settings, search, k = self.run.settings, self.run.search, progress.state.k
-        end, at_most = self._last_step(progress)
-        if end is not None and search is None and not settings.scan.follow:  # then held-out data are asked about sigma
+    def _forecast(self, progress: Progress[State]) -> tuple[int, bool]:
+        run, settings, trace = self.run, self.run.settings, progress.snapshot().trace
+        a, most, every = settings.algorithm, settings.algorithm.iterations, settings.monitor.every
+        if run.population is not None and run.population.follow:
+            return (0, True) if run.population.ended_at is None else (run.population.ended_at + most, True)
+        most, searching = (most, False) if run.search is None else (run.search.last, run.search.running)
+        # Before the last stage nobody asks whether the image has arrived; after a search six of six runs ended at once.
+        asks = a.arrive is not None and not searching and (run.stages is None or not run.stages.to_come)
+        end = forecast_end(trace, most, a.arrive or 0, every, near=a.fall is not None) if asks else None
+        early = any(rule is not None for rule in (a.settled, a.distance_limit, None if end else a.arrive))
+        end = end or most
+        if run.search is None:  # after the last step held-out data are asked about sigma
             end += probe_length(end, held_out=settings.monitor.hold_out is not None)
-        if end is not None and self.run.error_map is not None:
-            end += self.run.error_map.halves * self.run.error_map.steps
-        return Forecast(k, end, at_most)
-
-    def _last_step(self, progress: Progress[State]) -> tuple[int | None, bool]:
-        """At which step the run ends, None where that cannot be said, and whether that is but a limit."""
-        settings, population, search, stages = self.run.settings, self.run.population, self.run.search, self.run.stages
-        a, most = settings.algorithm, settings.algorithm.iterations
-        if population is not None and population.follow:
-            if population.ended_at is None:
-                return None, True
-            most += population.ended_at
-        if search is not None:
-            most = search.last
-            if search.running:
-                return most, True
-        others = a.settled is not None or a.distance_limit is not None
-        if a.arrive is None:
-            return most, others
-        later = stages is not None and stages.to_come  # before which nobody asks whether the image has arrived
-        near = a.fall is not None  # after the search: six of six such runs ended at their first look
-        trace, every = progress.snapshot().trace, settings.monitor.every
-        end = None if later else forecast_end(trace, most, a.arrive, every, near=near)
-        return (most, True) if end is None else (end, others)
-
-
-def _differs(end: int | None, before: int | None, step: int) -> bool:
-    """Whether the end of a run is another than was said, by more than a twentieth of the steps ahead."""
-    return end != before and (end is None or before is None or 20 * abs(end - before) > before - step)
+        return end + (0 if run.error_map is None else run.error_map.halves * run.error_map.steps), early or searching
 
 
 def reason_to_end(trace: Trace, limit: float) -> Stop | None:

@@ -38,18 +38,6 @@ def map_space(space: ImageSpace) -> ImageSpace:
     return replace(space, is_complex=False, quantity=f"error of {space.quantity}, from noise and views")
 
 
-def describe_errors(errors: Tensor, image: Tensor, truth: Tensor | None, space: ImageSpace) -> str:
-    """In words, how large the errors of a map are, and how often those of the image are within it."""
-    size = f"{float(errors.square().mean().sqrt()):.3g}"
-    text = f"noise and the choice of views move the image by {size} (root mean square)"
-    if truth is not None:
-        truth = truth.to(errors.device)
-        turned = align_phase(image, truth, space.ndim) if space.free_phase else image
-        part = coverage((turned - truth).to(errors.device), errors)
-        text += f"; the true error is within twice that at {100 * part:.0f} % of the pixels"
-    return text
-
-
 class ErrorMap:
     """The error map of a run in a folder, from so many halves of its views."""
 
@@ -76,8 +64,16 @@ class ErrorMap:
 
     def write(self, errors: Tensor, image: Tensor, truth: Tensor | None) -> str:
         """Write the map as PNG, TIFF and NPY; in words, how large errors are, and how often they are within it."""
-        save_image(errors.float(), self.folder / "uncertainty", map_space(self.space))
-        return describe_errors(errors, image, truth, self.space)
+        space = self.space
+        save_image(errors.float(), self.folder / "uncertainty", map_space(space))
+        size = f"{float(errors.square().mean().sqrt()):.3g}"
+        text = f"noise and the choice of views move the image by {size} (root mean square)"
+        if truth is not None:
+            truth = truth.to(errors.device)
+            turned = align_phase(image, truth, space.ndim) if space.free_phase else image
+            part = coverage((turned - truth).to(errors.device), errors)
+            text += f"; the true error is within twice that at {100 * part:.0f} % of the pixels"
+        return text
 
     def _begun(self, state: Any) -> ErrorSum | None:
         """What an earlier process came to, of the same image and halves."""

@@ -255,11 +255,11 @@ class Heartbeat(StepEvent):
 class Forecast(StepEvent):
     """Where the run will end, as far as can be said after this step, written where that has changed.
 
-    Arguments: end, the last step and as many more as the checks after it take, None where that cannot be said, as of
-    a scan that is followed; at_most, whether the run may end long before.
+    Arguments: end, the last step and as many more as the checks after it take, 0 where it is not known, as while a scan
+    is followed; at_most, whether the run may end long before.
     """
 
-    end: int | None
+    end: int
     at_most: bool
 
 

@@ -35,7 +35,7 @@ from plugstream.runs.parts import describe_step, goes_by_lipschitz
 from plugstream.runs.preview import Previews
 from plugstream.runs.refined import RefinementNotes
 from plugstream.runs.replay import replay
-from plugstream.runs.results import METHODS, Comparison, bound_notes, form_comparison, write_known, write_results
+from plugstream.runs.results import METHODS, Compared, bound_notes, form_comparison, write_known, write_results
 from plugstream.runs.search import last_step
 from plugstream.runs.stages import restrict_views
 from plugstream.runs.views import GrowingViews, open_in_memory
@@ -89,7 +89,7 @@ def execute(run: RunContext) -> Result[State]:
     return result
 
 
-def _write_results(run: RunContext, result: Result[State], compared: Comparison | None) -> None:
+def _write_results(run: RunContext, result: Result[State], compared: Compared) -> None:
     try:
         write_results(run.folder, run.scan, result, compared)
     except OSError as error:
@@ -178,7 +178,7 @@ def _settle_bounds(run: RunContext, fidelity: DataFidelity) -> None:
 
 def _iterate(
     run: RunContext, fidelity: DataFidelity, caught: list[warnings.WarningMessage]
-) -> tuple[Result[State], Comparison | None]:
+) -> tuple[Result[State], Compared]:
     """The result, and what to compare it with, where there is something."""
     settings, log, population = run.settings, run.log, run.population
     for text in filter(None, (fidelity.model.describe(), *run.plan.advice, *run.plan.notes)):
@@ -344,7 +344,7 @@ def _iterations(run: RunContext, begun: int) -> int:
     return max(0, run.settings.algorithm.iterations - begun)
 
 
-def _compare(run: RunContext, fidelity: DataFidelity) -> Comparison | None:
+def _compare(run: RunContext, fidelity: DataFidelity) -> Compared:
     if run.part:
         return None
     usable = fidelity.available
@@ -352,7 +352,7 @@ def _compare(run: RunContext, fidelity: DataFidelity) -> Comparison | None:
     views = usable if views is None and len(usable) < run.scan.n_views else views  # others are damaged, or too new
     compared = form_comparison(run.scan, fidelity, run.plan.parts, views)
     if views is not None and compared is not None:
-        run.log.add(Note(f"the {METHODS[compared.file]} is of {len(views)} views"))
+        run.log.add(Note(f"the {METHODS[compared[1]]} is of {len(views)} views"))
     return compared
 
 

@@ -14,7 +14,7 @@ from plugstream.base.registry import OWN, WEIGHTS, entries, pattern_of
 from plugstream.base.system import count_processors, find_memory
 from plugstream.base.version import __version__
 from plugstream.runs.event_log import EventLog
-from plugstream.runs.events import Forecast, Machine, Start
+from plugstream.runs.events import Machine, Start
 from plugstream.runs.liveness import this_process
 from plugstream.scans.scan import Scan, hashes
 from plugstream.settings import Settings, needed_monitors, open_end, used_sections
@@ -134,13 +134,6 @@ def log_start(log: EventLog, settings: Settings, processes: int, iterations: int
     content = (steps, used_sections(settings), files_read(settings))
     log.add(Start(*content, *versions, pid=me.pid, started=me.started, machine=me.machine))
     log.add(describe_machine(settings.compute.device, processes))
-    log.add(Forecast(0, None if settings.scan.follow else steps, ends_early(settings)))
-
-
-def ends_early(settings: Settings) -> bool:
-    """Whether a run may end before all its steps are done, by what it measures."""
-    a = settings.algorithm
-    return any(rule is not None for rule in (a.arrive, a.settled, a.distance_limit, a.search))
 
 
 def describe_machine(device: str, processes: int) -> Machine:

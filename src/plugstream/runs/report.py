@@ -33,7 +33,6 @@ from plugstream.images.drawing import (
 )
 from plugstream.images.planes import turn_images
 from plugstream.images.space import ImageSpace
-from plugstream.runs.error_maps import describe_errors
 from plugstream.runs.events import Stage
 from plugstream.runs.folder import check_plain
 from plugstream.runs.pages.pictures import picture_files
@@ -64,28 +63,23 @@ def draw_run(folder: Path, kind: str, settings: Settings | None) -> bytes:
         raise InputError(
             f"{folder} has no result to draw; 'plugstream report {shell_quote(folder)}' makes a page of what there is"
         )
-    damaged, total = (history.views[-1].damaged, history.views[-1].views) if history.views else ((), 0)
-    title = title_of(settings, f", {len(damaged)} damaged of {total} left out" if damaged else "")
     notes = [f"{question} {answer['word']}: {answer['text']}" for question, answer in (stop.answers or {}).items()]
+    notes.insert(0, f"{title_of(settings)}: {stop.step} steps in {stop.time:.1f} s")
     if (folder / "blocks.json").exists():  # of a volume that may be larger than memory
         planes, span = middle_planes(open_volume(files["result"]))
-        shades = Shades(*span, label_of(space))
-        panels = [
-            Panel(space.position(axis, space.shape[axis] // 2), plane.astype(np.float64), shades, space.section(axis))
-            for axis, plane in enumerate(planes)
-        ]
-        return draw_figure([panels], space, _lines(f"{title}, by blocks of slices", notes), history, kind)
+        shades, middle = (
+            Shades(*span, label_of(space)),
+            [space.position(axis, n // 2) for axis, n in enumerate(space.shape)],
+        )
+        rows = [[Panel(middle[axis], planes[axis].astype(float), shades, space.section(axis)) for axis in range(3)]]
+        return draw_figure(rows, space, _lines(notes), history, kind)
     shown = ("result", "truth", "uncertainty", *METHODS)
     try:
         images = {role: np.load(files[role], allow_pickle=False) for role in shown if role in files}
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read the images in {folder}: {error}") from error
-    tensors = {role: torch.from_numpy(image) for role, image in images.items()}
-    notes += bound_notes(tensors["result"], settings.denoiser)
-    if "uncertainty" in tensors:
-        notes.append(describe_errors(tensors["uncertainty"], tensors["result"], tensors.get("truth"), space))
     return draw_report(
-        title=_lines(f"{title}: {stop.step} steps in {stop.time:.1f} s", notes),
+        title=_lines([*notes, *bound_notes(torch.from_numpy(images["result"]), settings.denoiser)]),
         space=space,
         result=images["result"],
         compared=next(((METHODS[role], images[role]) for role in METHODS if role in images), None),
@@ -96,9 +90,9 @@ def draw_run(folder: Path, kind: str, settings: Settings | None) -> bytes:
     )
 
 
-def _lines(title: str, notes: Sequence[str]) -> str:
-    """A title with notes below it, in lines that it has room for."""
-    return "\n".join([title, *(line for text in notes for line in textwrap.wrap(text, _LINE))])
+def _lines(notes: Sequence[str]) -> str:
+    """Notes in lines that the title has room for."""
+    return "\n".join(line for text in notes for line in textwrap.wrap(text, _LINE))
 
 
 def draw_report(

@@ -10,9 +10,8 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -45,21 +44,13 @@ METHODS = {
     "cg-sense": "CG-SENSE",
 }
 """What images are called that a result is compared with, by the file that one is in, without its ending."""
+Compared: TypeAlias = tuple[torch.Tensor, str] | None
+"""An image that a result is compared with, and its file, without its ending; None where there is none."""
 _MOST_TIFF = 3 << 30  # bytes of ImageJ's TIFF, which has 32 bits for places
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """An image that a result is compared with, and the file that it is in, without its ending."""
-
-    image: torch.Tensor
-    file: str
-
-
-def form_comparison(
-    scan: Scan, fidelity: DataFidelity, parts: Parts, views: torch.Tensor | None = None
-) -> Comparison | None:
-    """The image by the instrument's usual method, or else the back-projection; None where there is neither.
+def form_comparison(scan: Scan, fidelity: DataFidelity, parts: Parts, views: torch.Tensor | None = None) -> Compared:
+    """The image by the instrument's usual method, or else the back-projection, and its file; None without either.
 
     Of several processes all call it, and the first alone has an image by the usual method.
     """
@@ -72,14 +63,14 @@ def form_comparison(
         report(f"forming the image by {METHODS[method]}")
         device = parts.device if parts.worker is None else parts.worker.device
         image = form_baseline(scan, method, views, device=device, dtype=parts.dtype).to(parts.device)
-        return Comparison(image, method)
+        return image, method
     if fidelity.model.intensities:  # whose waves have no phase to go back with
         return None
     report("forming the back-projection")
     image = fidelity.backprojection(views)
     if not fidelity.linear and not bool(image.any()):  # the derivative at zero is zero
         return None
-    return Comparison(image, "backprojection")
+    return image, "backprojection"
 
 
 def write_known(folder: Path, scan: Scan, start: torch.Tensor) -> None:
@@ -92,13 +83,13 @@ def write_known(folder: Path, scan: Scan, start: torch.Tensor) -> None:
         save_image(torch.from_numpy(scan.truth), folder / "truth", ImageSpace.of(scan))
 
 
-def write_results(folder: Path, scan: Scan, result: Result[State], compared: Comparison | None) -> None:
-    """Write result, what it is compared with, None for nothing, what was refined, and history.csv, each whole."""
+def write_results(folder: Path, scan: Scan, result: Result[State], compared: Compared) -> None:
+    """Write result, what it is compared with, what was refined, and history.csv, each whole or not at all."""
     report("writing the results")
     space = ImageSpace.of(scan)
     save_image(result.image, folder / "result", space)
     if compared is not None:
-        save_image(compared.image, folder / compared.file, space)
+        save_image(compared[0], folder / compared[1], space)
     if result.parameters:
         save_refined(folder, result.parameters)
     series = {name: zip(s.step, s.time, s.value, strict=True) for name, s in result.history.items()}
@@ -135,14 +126,14 @@ def write_history(folder: Path, rows: Iterable[tuple[str, int, float, float]]) -
     write_text(folder / "history.csv", file.getvalue())
 
 
-def title_of(settings: Settings, left_out: str = "") -> str:
-    """What a run does: algorithm, denoiser, and how many views a step, with what is left out of them."""
+def title_of(settings: Settings) -> str:
+    """What a run does: algorithm, denoiser, and how many views a step."""
     s, a = settings.sampler, settings.algorithm
     title = a.entry.facts.get("title", Path(a.name).name)
     name = title(settings) if callable(title) else title
     draws_all = s.entry.facts.get("draws") == "all"
     views = "all views" if draws_all else f"{s.views or 'some'} views a step ({Path(s.name).name})"
-    return f"{name}, {Path(settings.denoiser.name).name}, {views}{left_out}"
+    return f"{name}, {Path(settings.denoiser.name).name}, {views}"
 
 
 def title_of_folder(folder: Path) -> str:

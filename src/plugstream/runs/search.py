@@ -331,17 +331,12 @@ class Search:
         a = self.settings.algorithm
         return a.iterations if self._end is None else self._end + a.iterations - (a.search or 0)
 
-    def over(self, step: int) -> bool:
-        """Whether the run has taken the steps that were to come after the search."""
-        return self._end is not None and step >= self.last
-
     def repeat(self, settings: Settings) -> Settings:
         """The settings with what was found and as many steps, to repeat the run with or go on, without a search."""
         assert self.sigma is not None
-        most = self.last
         if self.denoiser is not None:
             settings = settings.model_copy(update={"denoiser": settings.denoiser.chosen(self.denoiser)})
-        return with_strength(settings, self.sigma, self.step, most)
+        return with_strength(settings, self.sigma, self.step, self.last)
 
     def _tell_choice(self, race: FallingHeat, state: Any) -> None:
         """Which denoiser is expected to come to the least misfit."""

@@ -13,22 +13,10 @@ from plugstream.base.display.steps import Steps
 from plugstream.base.errors import InputError
 from plugstream.base.quantities import HELD_OUT, read_quantity
 from plugstream.images.space import ImageSpace
+from plugstream.runs import events
 from plugstream.runs.callbacks import Callback, Watcher
 from plugstream.runs.event_log import EventLog, Listener
-from plugstream.runs.events import (
-    Event,
-    Forecast,
-    Heartbeat,
-    Measurement,
-    Note,
-    Quantities,
-    Resume,
-    Start,
-    Steering,
-    Stop,
-    Trial,
-    Views,
-)
+from plugstream.runs.events import Event, Heartbeat, Measurement, Note, Quantities, Resume, Start, Steering, Stop, Views
 
 if TYPE_CHECKING:
     from plugstream.algorithms import State
@@ -78,9 +66,9 @@ class Terminal(Watcher):
                 if HELD_OUT not in event.values:  # as after a search, whose last was perhaps of another denoiser
                     self.steps.forget(HELD_OUT)
                 self._tell_measurement(time.monotonic())
-            case Forecast():
+            case events.Forecast():
                 self.steps.end, self.steps.at_most = event.end, event.at_most
-            case Trial() if event.ended:
+            case events.Trial() if event.ended:
                 self.steps.clock.forget()  # steps of another denoiser, or of all views, take another time
             case Heartbeat():
                 self.tick(event.step, max(event.seconds, self.steps.seconds), event.at)
@@ -108,8 +96,7 @@ class Terminal(Watcher):
     def _count_views(self, event: Views) -> None:
         now = time.monotonic()
         self.steps.views = event.views
-        lines = self.display.mode != "json" and not self.past
-        if lines and (event.ended or now - self._counted > 1):
+        if not self.past and self.display.mode != "json" and (event.ended or now - self._counted > 1):
             self._counted = now
             more = ", and no more to come" if event.ended else ""
             self.display.line(f"step {event.step}: {event.views} views{more}")

@@ -33,6 +33,7 @@ from plugstream.runs.event_log import EventLog, SilentLog
 from plugstream.runs.events import (
     Event,
     Finishing,
+    Forecast,
     Heartbeat,
     Measurement,
     Note,
@@ -154,6 +155,7 @@ class _VolumeRun:
     def run(self) -> VolumeResult:
         """The result, after all of it was written."""
         log_start(self.log, self.plan.settings, self.group.size, self.total)
+        self.log.add(Forecast(0, self.total, self.plan.settings.algorithm.arrive is not None))
         space = ImageSpace.of(self.scan)
         if space != self.past.space:
             self.log.add(Space(space.content()))

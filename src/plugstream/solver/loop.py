@@ -26,7 +26,7 @@ from plugstream.fidelity.least_squares import as_fidelity, data_scale
 from plugstream.images.planes import thumbnail
 from plugstream.solver.monitors import Judge, Measure, Monitor, quantities_of, with_stop
 from plugstream.solver.result import Callback, Progress, Result, Row, Snapshot, Stop, Turn
-from plugstream.solver.verdict import Trace, Verdict, estimate_arrival, forecast_end, judge
+from plugstream.solver.verdict import Trace, Verdict, estimate_arrival, judge
 
 S = TypeVar("S", bound=State)
 
@@ -85,8 +85,8 @@ def solve(
         raise InputError(f"the run was measured by {len(resume.measured_at)} monitors, not by {len(monitors)}")
     with contextlib.ExitStack() as stack:
         if progress is True:
-            early = (arrive, distance_limit)
-            note, finish = stack.enter_context(_screen(monitors, iterations, time_limit, every, *early))
+            early = arrive is not None or distance_limit is not None
+            note, finish = stack.enter_context(_screen(monitors, iterations, time_limit, early))
             callbacks = [note, *callbacks]
         else:
             stack.enter_context(listening(progress or None))
@@ -135,12 +135,7 @@ def solve(
 
 @contextlib.contextmanager
 def _screen(
-    monitors: Sequence[Monitor],
-    iterations: int,
-    time_limit: float | None,
-    every: int,
-    arrive: float | None,
-    distance_limit: float | None,
+    monitors: Sequence[Monitor], iterations: int, time_limit: float | None, early: bool
 ) -> Iterator[tuple[Callable[[Progress[Any]], None], Callable[[Result[Any]], None]]]:
     """Show a person how far a run is: a callback for each step, and a function to call with the result."""
     from plugstream.base.display.frame import Clock
@@ -149,16 +144,13 @@ def _screen(
 
     steps = Steps(clock=Clock(time_limit, monotonic()))
     steps.declare([*quantities_of(monitors), TO_GO])
+    steps.at_most = early  # it may arrive
 
     def note(progress: Progress[Any]) -> None:
         axes = len(progress.algorithm.fidelity.image_shape)
         steps.picture = partial(thumbnail, progress.state.image, axes)
         if steps.total == 0 and iterations < sys.maxsize:
             steps.total = progress.state.k + iterations
-            steps.at_most = arrive is not None or distance_limit is not None
-        if arrive is not None and steps.total and progress.measured:
-            steps.end = forecast_end(progress.snapshot().trace, steps.total, arrive, every)
-            steps.at_most = steps.end is None or distance_limit is not None
         steps.tick(progress.state.k, progress.time, monotonic())
         steps.measure({name: float(value.mean()) for name, value in progress.measured.items()})
 

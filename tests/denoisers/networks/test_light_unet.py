@@ -24,7 +24,7 @@ def image(*shape: int) -> Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("shape", [(16, 24), (17, 31), (9, 8)])
+@pytest.mark.parametrize("shape", [(16, 8), (9, 13)])
 def test_the_gradient_is_that_of_the_potential(shape):
     net = network("safe")
     x, sigma = image(2, 1, *shape).requires_grad_(), torch.tensor([0.1, 0.02], dtype=torch.float64)

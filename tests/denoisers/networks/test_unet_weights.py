@@ -34,7 +34,7 @@ def test_on_bsd68_they_do_what_their_card_says(profile, shared_data):
         assert card[noise_level] >= least
     gains, network = [], UNet(profile)
     for file in files:
-        clean = load_picture(file)[:112, :112]
+        clean = load_picture(file)[:80, :80]
         for level in (15 / 255, 50 / 255):
             z = clean + level * torch.randn(clean.shape, generator=noise)
             errors = [(denoiser(z, level) - clean).square().mean() for denoiser in (network, ps.BM3D())]
@@ -46,11 +46,10 @@ def test_on_bsd68_they_do_what_their_card_says(profile, shared_data):
 def test_a_constant_picture_and_a_black_one_hardly_change():
     for profile in PROFILES:
         network = UNet(profile)
-        for value in (0.0, 0.5, 1.0):
-            z = torch.full((24, 32), value)
-            out = network(z, 0.05)
-            assert float((out - z).abs().max()) < 0.02
-            assert float((out - z).square().mean().sqrt()) < 0.005
+        z = torch.tensor([0.0, 0.5, 1.0])[:, None, None].expand(3, 16, 24)
+        out = network(z, 0.05)
+        assert float((out - z).abs().max()) < 0.02
+        assert float((out - z).square().mean((1, 2)).sqrt().max()) < 0.005
 
 
 @pytest.mark.gpu

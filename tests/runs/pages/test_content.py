@@ -133,7 +133,7 @@ def test_a_run_is_known_by_what_it_did_last(tmp_path):
     log = EventLog(folder / "events.jsonl")
     log.add(Heartbeat(25, 50, 10.0, 2.5, pid=me.pid, started=me.started, machine=me.machine))
     content = run_content(folder)
-    assert (content["state"], content["speed"], content["left"]) == ("running", 2.5, None)  # nobody has said
+    assert (content["state"], content["speed"], content["left"]) == ("running", 2.5, 0.0)
     for end, at_most, left in ((75, True, 10.0), (60, False, 4.0), (50, False, 0.0)):
         log.add(Forecast(50, end, at_most))
         content = run_content(folder)

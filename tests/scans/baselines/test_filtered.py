@@ -24,20 +24,21 @@ from plugstream.scans.baselines.filtered import (
 
 FLAT = Voxels((52, 48), VOXEL)
 TURN = 2 * np.pi / 180
+WIDE = 2 * TURN
 FAN: dict[str, Any] = {"source": 0.2, "detector": 0.1}
-SHORT = np.deg2rad(np.arange(0, 228, 2.0))  # half a turn, the fan's angle and a little more
+SHORT = np.deg2rad(np.arange(0, 228, 4.0))  # half a turn, the fan's angle and a little more
 CASES = {
-    "parallel": parallel_beam(np.arange(90) * TURN, 67, VOXEL),
+    "parallel": parallel_beam(np.arange(45) * WIDE, 67, VOXEL),
     "off the middle": parallel_beam(np.arange(90) * TURN, 67, VOXEL, center=29.3),
-    "a whole turn": parallel_beam(np.arange(180) * TURN, 67, VOXEL, center=31.0),
-    "its end again": parallel_beam(np.arange(91) * TURN, 67, VOXEL),
-    "backwards, from elsewhere": parallel_beam(1.0 - np.arange(90) * TURN, 67, VOXEL),
+    "a whole turn": parallel_beam(np.arange(90) * WIDE, 67, VOXEL, center=31.0),
+    "its end again": parallel_beam(np.arange(46) * WIDE, 67, VOXEL),
+    "backwards, from elsewhere": parallel_beam(1.0 - np.arange(45) * WIDE, 67, VOXEL),
     "golden angles": parallel_beam(np.arange(90) * np.pi * (3 - 5**0.5), 67, VOXEL),
     "fine pixels": parallel_beam(np.arange(90) * TURN, 131, VOXEL / 2),
-    "fan": fan_beam(np.arange(180) * TURN, 79, 1.5 * VOXEL, center=37.0, **FAN),
+    "fan": fan_beam(np.arange(90) * WIDE, 79, 1.5 * VOXEL, center=37.0, **FAN),
     "short fan": fan_beam(SHORT, 79, 1.5 * VOXEL, **FAN),
-    "short fan backwards": fan_beam(-SHORT, 79, 1.5 * VOXEL, center=40.5, **FAN),
-    "curved fan": fan_beam(np.arange(180) * TURN, 79, 1.5 * VOXEL, curved=True, **FAN),
+    "short fan backwards": fan_beam(-np.arange(114) * TURN, 79, 1.5 * VOXEL, center=40.5, **FAN),
+    "curved fan": fan_beam(np.arange(90) * WIDE, 79, 1.5 * VOXEL, curved=True, **FAN),
     "short curved fan": fan_beam(0.7 + SHORT, 79, 1.5 * VOXEL, curved=True, center=38.0, **FAN),
 }
 
@@ -56,9 +57,9 @@ def test_discs_come_back(name: str) -> None:
 @pytest.mark.parametrize(
     "rays",
     [
-        parallel_beam(np.arange(90) * TURN, (13, 67), VOXEL, center=31.5),
-        cone_beam(np.arange(120) * TURN * 1.5, (25, 79), 1.5 * VOXEL, source=0.4, detector=0.2, middle=11.5),
-        cone_beam(np.arange(120) * TURN * 1.5, (25, 79), 1.5 * VOXEL, source=0.4, detector=0.2, curved=True),
+        parallel_beam(np.arange(45) * WIDE, (13, 67), VOXEL, center=31.5),
+        cone_beam(np.arange(60) * WIDE * 1.5, (25, 79), 1.5 * VOXEL, source=0.4, detector=0.2, middle=11.5),
+        cone_beam(np.arange(60) * WIDE * 1.5, (25, 79), 1.5 * VOXEL, source=0.4, detector=0.2, curved=True),
     ],
     ids=["parallel", "cone", "curved cone"],
 )
@@ -73,9 +74,9 @@ def test_balls_come_back_near_the_plane_of_the_source(rays: Rays) -> None:
 
 
 def test_slices_of_a_parallel_volume_are_images_of_their_own() -> None:
-    angles = np.arange(40) * np.pi / 40
+    angles = np.arange(8) * np.pi / 8
     rays, flat = parallel_beam(angles, (5, 40), VOXEL), parallel_beam(angles, 40, VOXEL)
-    data = torch.rand(40, 5, 40, dtype=torch.float64)
+    data = torch.rand(8, 5, 40, dtype=torch.float64)
     volume = filtered_back_projection(data, rays, Voxels((5, 20, 21), VOXEL), dtype=torch.float64)
     for row in range(5):
         image = filtered_back_projection(data[:, row], flat, Voxels((20, 21), VOXEL), dtype=torch.float64)
@@ -83,7 +84,7 @@ def test_slices_of_a_parallel_volume_are_images_of_their_own() -> None:
 
 
 def test_it_is_linear_reads_by_views_and_keeps_leading_axes() -> None:
-    rays = CASES["short fan"]
+    rays = fan_beam(SHORT[::4], 79, 1.5 * VOXEL, **FAN)
     data = torch.rand(2, *chords(rays).shape, dtype=torch.float64)
     both = filtered_back_projection(data, rays, FLAT, dtype=torch.float64)
     for row, image in zip(data, both, strict=True):
@@ -94,7 +95,7 @@ def test_it_is_linear_reads_by_views_and_keeps_leading_axes() -> None:
 
 
 def test_filters_damp_noise_in_their_order_and_keep_the_mean() -> None:
-    rays = CASES["parallel"]
+    rays = parallel_beam(np.arange(20) * np.pi / 20, 67, VOXEL)
     noise = torch.randn(chords(rays).shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     sizes = [
         float(filtered_back_projection(noise, rays, FLAT, filter=f, dtype=torch.float64).std())

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import hankel1
 
+from effort import cases
 from plugstream import InputError, PlugstreamWarning, open_scan
 from plugstream.cli import main
 from plugstream.instruments.born import born_geometry
@@ -66,9 +67,10 @@ def close(got, want, within=1e-5):
     assert np.linalg.norm(got - want) <= within * np.linalg.norm(want)
 
 
-@pytest.mark.parametrize("kind", ["transmitters", "plane_waves"])
-@pytest.mark.parametrize("name", ["f.h5", "f.npz"])
-@pytest.mark.parametrize("axis", [0, 1, 2])
+KINDS = ["transmitters", "plane_waves"]
+
+
+@pytest.mark.parametrize(("axis", "kind", "name"), cases([0, 1, 2], KINDS, ["f.h5", "f.npz"]))
 def test_total_and_incident_fields_at_any_of_the_frequencies(tmp_path, name, axis, kind):
     """What comes out is the scattered field of unit sources, whatever the instrument's strength and phase."""
     arrays = content(kind)

@@ -30,7 +30,7 @@ def _sinogram(angles: np.ndarray, columns: int, center: float) -> np.ndarray:
 
 
 @settings(max_examples=10)
-@given(st.floats(38, 62), st.sampled_from([90, 121]), st.booleans())
+@given(st.floats(38, 62), st.sampled_from([60, 81]), st.booleans())
 def test_found_from_half_a_turn(center: float, views: int, backwards: bool) -> None:
     angles = np.arange(views) * np.pi / views * (-1 if backwards else 1)
     noise = np.random.default_rng(0).normal(size=(views, 100))
@@ -89,8 +89,8 @@ def _fan(angles: np.ndarray, center: float) -> np.ndarray:
 
 @pytest.mark.parametrize(("center", "way"), [(59.5, 1), (55.3, 1), (64.8, -1)])
 def test_found_from_a_fans_whole_turn(center: float, way: int) -> None:
-    angles = 0.3 + way * np.arange(180) * 2 * np.pi / 180
-    rows = _fan(angles, center) + 0.3 * np.random.default_rng(0).normal(size=(180, 120))
+    angles = 0.3 + way * np.arange(90) * 2 * np.pi / 90
+    rows = _fan(angles, center) + 0.3 * np.random.default_rng(0).normal(size=(90, 120))
     found, how = find_fan_center(rows, angles, 1.5 / 225)
     assert abs(found - center) < 0.1
     assert "two rays" in how
@@ -101,7 +101,7 @@ def test_found_from_a_fans_whole_turn(center: float, way: int) -> None:
         < 1.0
         < fan_mismatch(clean, angles[order], center + 1, 1.5 / 225)
     )
-    assert find_fan_center(rows[:90], angles[:90], 1.5 / 225) == (59.5, "the middle of the detector")
+    assert find_fan_center(rows[:45], angles[:45], 1.5 / 225) == (59.5, "the middle of the detector")
 
 
 @pytest.mark.parametrize(("degrees", "center", "way"), [(200, 57.2, 1), (240, 62.3, -1), (361, 55.3, 1), (430, 58, 1)])

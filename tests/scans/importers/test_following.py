@@ -19,6 +19,7 @@ import pytest
 import growing_files
 import plugstream.instruments.ct_counts  # before anybody waits for it
 import plugstream.scans.importers.ct  # noqa: F401
+import warm
 from growing_files import COLUMNS, angle, clear_flags
 from live_import import CT, LIMIT, Live, assert_imported
 from plugstream.base.errors import DamagedError, InputError, StorageError
@@ -44,17 +45,13 @@ class Detector:
     """The writer in its own process."""
 
     def __init__(self):
-        self.process = subprocess.Popen(
-            [sys.executable, growing_files.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
+        words = [sys.executable, growing_files.__file__]
+        self.process = warm.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __call__(self, *commands):
         for command in commands:
             self.process.stdin.write(f"{command}\n")
+            self.process.stdin.flush()
             assert self.process.stdout.readline(), f"the writer failed at {command}"
 
     def until(self, live, views, first=0):

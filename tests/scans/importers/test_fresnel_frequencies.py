@@ -23,15 +23,15 @@ def image() -> np.ndarray:
 
 @pytest.mark.parametrize(("year", "sources"), effort([(2001, 36), (2005, 8)], [(2001, 36), (2005, 8), (2005, 18)]))
 def test_every_frequency_is_the_field_that_was_scattered_times_its_gain(tmp_path, image, year, sources):
-    fields = write_fresnel(tmp_path / "aTM.exp", image, year=year, sources=sources, frequencies=[2.0, 3.0, 6.5])
+    fields = write_fresnel(tmp_path / "aTM.exp", image, year=year, sources=sources, frequencies=[2.0, 6.5])
     scan = import_fresnel(tmp_path / "aTM.exp", size=16)
-    assert scan.n_views == 3 * sources
-    assert scan.provenance["horns"] == [[1.0, 0.0]] * 3  # these are line sources, and need no correction
+    assert scan.n_views == 2 * sources
+    assert scan.provenance["horns"] == [[1.0, 0.0]] * 2  # these are line sources, and need no correction
     waves, gains, mask = (scan.columns[name] for name in ("wavelengths", "gains", "mask"))
     assert np.allclose(waves, np.repeat([LIGHT / (f * 1e9) for f in fields], sources))
     want = np.concatenate(list(fields.values())) * gains[:, None]
     assert np.abs(scan.data.numpy() - np.where(mask, want, 0)).max() < 1e-5 * np.abs(want).max()
-    energy = (np.abs(scan.data.numpy()) ** 2).sum(1).reshape(3, sources).mean(1)
+    energy = (np.abs(scan.data.numpy()) ** 2).sum(1).reshape(2, sources).mean(1)
     assert np.allclose(energy, 1, rtol=1e-5)
     model = scan.instrument.build_model(scan.columns, scan.n_views, device=torch.device("cpu"), dtype=torch.float64)
     left = model.restrict(model.forward(torch.from_numpy(image)) - scan.data)

@@ -18,7 +18,7 @@ import plugstream.instruments.ct_counts  # before anybody waits for it
 import plugstream.scans.importers.ct  # noqa: F401
 from eiger import Eiger, image, start, typed
 from growing_files import COLUMNS, ROWS, frame
-from live_import import CT, Live
+from live_import import CT, Live, assert_imported
 from plugstream.base.errors import InputError
 from plugstream.cli import main
 from plugstream.scans.importers import import_file
@@ -33,17 +33,9 @@ def detector():
         yield one
 
 
-def assert_same(live, written, tmp_path, **more):
-    """The scan equals the importer's, to the bit; arguments: more options of the importer."""
-    scan = open_scan(live.out)
-    import_file("ct", written, tmp_path / "again.zarr", {**scan.provenance["options"], "pixel": 1e-4, **more})
-    again = open_scan(tmp_path / "again.zarr")
-    assert scan.complete
-    assert scan.read().numpy().tobytes() == again.read().numpy().tobytes()
-    assert set(scan.columns) == set(again.columns)
-    for name in scan.columns:
-        assert scan.columns[name][:].tobytes() == again.columns[name][:].tobytes()
-    assert not scan.instrument.difference(again.instrument)
+def assert_same(live, written, **more):
+    """The scan equals that of the file of the same frames; arguments: more options of the importer."""
+    assert_imported(live, {"pixel": 1e-4, **more}, path=written)
 
 
 @pytest.mark.parametrize("algorithm", ["bslz4", pytest.param("lz4", marks=pytest.mark.slow), None])
@@ -54,7 +46,7 @@ def test_a_scan_equals_that_of_a_file(detector, written, tmp_path, algorithm):
     detector.views(range(20), algorithm=algorithm)
     detector.send(eiger.end())
     assert live.end().views == 20
-    assert_same(live, written, tmp_path)
+    assert_same(live, written)
 
 
 def test_lost_repeated_late_and_reordered(detector, written, tmp_path):
@@ -73,7 +65,7 @@ def test_lost_repeated_late_and_reordered(detector, written, tmp_path):
     assert result.views == 16
     assert "4 views are left out: 4,7,8,9" in result.remarks
     assert "not used of the stream: 1 impossible, 1 late, 1 lost, 2 repeated" in result.remarks
-    assert_same(live, written, tmp_path, omit="4,7,8,9")
+    assert_same(live, written, omit="4,7,8,9")
 
 
 def test_nothing_that_is_sent_ends_it(detector, written, tmp_path):
@@ -100,7 +92,7 @@ def test_nothing_that_is_sent_ends_it(detector, written, tmp_path):
     assert "series 9 has begun before this program could listen; waiting for a start" in live.said
     (line,) = [text for text in result.remarks if text.startswith("not used")]
     assert "3006 unreadable" in line
-    assert_same(live, written, tmp_path, omit="0,5")
+    assert_same(live, written, omit="0,5")
 
 
 def test_gaps_between_modules_do_not_count(detector, tmp_path):
@@ -138,7 +130,7 @@ def test_a_threshold_and_an_axis_by_name(detector, written, tmp_path):
         detector.send(image(n, {"threshold_1": typed(frame(n) + 1), "threshold_2": typed(frame(n))}))
     detector.send(eiger.end())
     live.end()
-    assert_same(live, written, tmp_path, map=())
+    assert_same(live, written, map=())
 
 
 def test_a_series_for_each_view(detector, written, tmp_path):
@@ -149,7 +141,7 @@ def test_a_series_for_each_view(detector, written, tmp_path):
         detector.send(start(n + 10, 1, user_data={"angle": eiger.angle(n)}, goniometer={}))
         detector.send(image(0, typed(frame(n)), n + 10), eiger.end(n + 10))
     live.end()
-    assert_same(live, written, tmp_path)
+    assert_same(live, written)
 
 
 def test_a_series_that_is_ended_early(detector, written, tmp_path):
@@ -164,7 +156,7 @@ def test_a_series_that_is_ended_early(detector, written, tmp_path):
     result = live.end()
     assert result.views == 12
     assert "series 1 ended after 12 of 20 images" in result.remarks
-    assert_same(live, written, tmp_path, angles=None, select="0:12")
+    assert_same(live, written, angles=None, select="0:12")
 
 
 class Stopped(Live):
@@ -193,7 +185,7 @@ def test_an_import_goes_on_after_it_was_ended(detector, written, tmp_path):
     detector.send(eiger.end())
     live.end()
     assert live.said == ["going on after 8 views"]
-    assert_same(live, written, tmp_path)
+    assert_same(live, written)
 
 
 def test_a_detector_that_begins_another_series(detector, tmp_path):
@@ -219,7 +211,7 @@ def test_a_detector_that_dies_and_comes_back(written, tmp_path):
         second.views(range(10, 20))
         second.send(eiger.end())
         assert live.end().views == 18
-    assert_same(live, written, tmp_path, omit="8,9")
+    assert_same(live, written, omit="8,9")
 
 
 def test_memory_is_limited_while_flat_fields_are_missing(detector, tmp_path, monkeypatch):
@@ -240,7 +232,7 @@ def test_the_fields_of_another_file(detector, written, tmp_path):
     detector.views(range(20))
     detector.send(eiger.end())
     live.end()
-    assert_same(live, written, tmp_path)
+    assert_same(live, written)
 
 
 def test_backpressure_loses_no_view(detector, written, tmp_path, monkeypatch):
@@ -252,7 +244,7 @@ def test_backpressure_loses_no_view(detector, written, tmp_path, monkeypatch):
     detector.views(range(20))
     detector.send(eiger.end())
     assert live.end().views == 20
-    assert_same(live, written, tmp_path)
+    assert_same(live, written)
 
 
 def test_an_angle_that_is_nowhere(detector, tmp_path):

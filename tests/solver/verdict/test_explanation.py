@@ -20,12 +20,12 @@ from plugstream.solver.verdict.explanation import Explanation
 from plugstream.solver.verdict.trials import refit
 
 TINY: dict[str, dict[str, Any]] = {
-    "ct": {"size": 32, "views": 40, "photons": 1e5},
+    "ct": {"size": 24, "views": 30, "photons": 1e5},
     "born-2d": {"size": 24, "wavelength": 0.03, "views": 16, "receivers": 60, "snr": 40.0},
     "scattering-2d": {"size": 16, "views": 9, "receivers": 24, "wavelength": 0.1},
-    "ptychography": {"frame": 32, "across": 6, "photons": 2e5},
+    "ptychography": {"frame": 24, "across": 5, "photons": 2e5},
     "fpm": {"size": 48, "camera": 16, "leds": 5, "photons": 1e6},
-    "mri": {"size": 32, "coils": 4, "acceleration": 1.5},
+    "mri": {"size": 24, "coils": 4, "acceleration": 1.5},
     "odt-3d": {"size": 16, "views": 16},
 }
 
@@ -66,7 +66,7 @@ def _explain(scan: MemoryScan, *, fitted: bool = True, **bounds: float) -> Expla
 def _fit(model: Any, data: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
     """A few gradient steps by all views from the truth: what a run would come to."""
     x = image
-    for _ in range(20):
+    for _ in range(12):
         prediction, pullback = model.linearize(x, None)
         slope = Amplitude().for_model(model).derivative(prediction, data) if model.intensities else prediction - data
         direction = pullback(model.restrict(slope))

@@ -28,9 +28,9 @@ def problem(request) -> LeastSquares:
 
 def probe(problem, lam):
     algorithm = ProximalGradient(problem, TV(), lam=lam, momentum="nesterov")
-    result = solve(algorithm, iterations=140)
+    result = solve(algorithm, iterations=100)
     before = result.state.image.clone()
-    answer = probe_strength(algorithm, result.state, steps=140)
+    answer = probe_strength(algorithm, result.state, steps=100)
     assert torch.equal(result.state.image, before)
     return answer
 

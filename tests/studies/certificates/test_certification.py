@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from effort import cases, effort
 from plugstream import BM3D, NLM, TV, Box, Damping, FromFunction, FromModule, InputError, SoftThreshold
 from plugstream.algorithms.pairs import Pair, bisect, damping_for, measure
 from plugstream.studies.certificates import certify
@@ -94,8 +95,7 @@ def attained(matrix: torch.Tensor, *, gradients: bool, products: int = 36) -> tu
     return tuple(max(getattr(pair, goal) for pair in pairs) for goal in ("lipschitz", "residual", "theta"))
 
 
-@pytest.mark.parametrize("gradients", [True, False])
-@pytest.mark.parametrize("name", CLOSED)
+@pytest.mark.parametrize(("name", "gradients"), cases(CLOSED, [True, False]))
 def test_the_constants_of_closed_forms_are_found_to_one_percent(name, gradients):
     matrix, *wanted = CLOSED[name]
     found = attained(matrix, gradients=gradients)
@@ -104,7 +104,7 @@ def test_the_constants_of_closed_forms_are_found_to_one_percent(name, gradients)
         assert value <= exact * (1 + 1e-6)  # a lower bound, never more
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(effort(1, 3)))
 def test_a_map_that_is_not_normal_needs_the_adjoint(seed):
     rng = torch.Generator().manual_seed(seed)
     matrix = torch.randn(N, N, generator=rng, dtype=F64) / (2 * math.sqrt(N)) - 0.2 * torch.eye(N, dtype=F64)
@@ -232,7 +232,7 @@ def test_bm3d_is_measured_and_reported_as_it_is():
 
 def test_every_number_comes_with_the_images_that_attain_it():
     denoiser = linear(CLOSED["shrinking rotation"][0])
-    found = certify(denoiser, 0.1, {"one": image(1), "two": image(2)}, steps=3)
+    found = certify(denoiser, 0.1, {"one": image(1), "two": image(2)}, products=12, steps=2)
     arrays = found.witnesses()
     told = json.loads(json.dumps(found.as_json(), allow_nan=False))
     for goal, name in (("lipschitz", "lipschitz"), ("residual", "residual_lipschitz"), ("theta", "theta")):

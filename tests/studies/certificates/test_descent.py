@@ -25,7 +25,7 @@ class Quadratic(ps.Denoiser):
 
 
 def images() -> dict[str, Tensor]:
-    return {"random": torch.rand(16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)}
+    return {"random": torch.rand(8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)}
 
 
 def certificate(denoiser):

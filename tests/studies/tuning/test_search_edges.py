@@ -78,7 +78,7 @@ def test_tune_goes_beyond_its_range(scan, tmp_path, by, ends):
 
 @pytest.mark.parametrize("by", ["snr", "discrepancy"])
 def test_what_is_still_at_the_end_is_said(scan, tmp_path, by):
-    plan = Search(by=by, noise=20.0, low=1e-4, high=1e-3, widenings=1, evaluations=6)
+    plan = Search(by=by, noise=20.0, low=1e-4, high=1e-3, widenings=1, evaluations=5)
     with pytest.warns(PlugstreamWarning, match="the largest that was tried") as caught:
         tuned, _ = tune_scan(scan, settings(), plan, tmp_path / "j.jsonl")
     assert tuned.algorithm.sigma == pytest.approx(1e-3 * 10**0.25)
@@ -100,7 +100,7 @@ def test_noise_that_no_sigma_reaches_is_said(scan, tmp_path):
 def test_the_command_says_it_in_the_terminal_and_in_the_settings(scan, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     save_scan(scan, tmp_path / "scan.zarr")
-    arguments = ["tune", "scan.zarr", "--iterations", "20", "--batch", "4", "--evaluations", "5", "--sigma-low", "1e-4"]
+    arguments = ["tune", "scan.zarr", "--iterations", "8", "--batch", "4", "--evaluations", "5", "--sigma-low", "1e-4"]
     assert main([*arguments, "--sigma-high", "1e-3", "--widenings", "1"]) == 0
     shown = capsys.readouterr()
     text = shown.out + shown.err

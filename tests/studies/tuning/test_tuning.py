@@ -157,7 +157,7 @@ def test_tune_finds_the_sigma_that_a_fine_scan_finds(small_scan, tmp_path):
         monitor = SNR(torch.from_numpy(small_scan.truth))
         return float(solve(algorithm, iterations=12, monitors=[monitor], every=12).history["snr"].value[-1])
 
-    fine = max(final(sigma) for sigma in np.geomspace(1e-3, 0.4, effort(20, 60)))
+    fine = max(final(sigma) for sigma in np.geomspace(1e-3, 0.4, effort(12, 60)))
     assert score == pytest.approx(final(best.algorithm.sigma), abs=1e-6)
     assert score > fine - 0.05
     assert final(1e-3) < fine - 0.5  # it was worth searching

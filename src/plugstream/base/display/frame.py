@@ -165,8 +165,10 @@ class Clock:
     def left(self, step: int, total: int) -> float | None:
         """Seconds until the end, None after too few steps or without a known end."""
         rate, now = self._judge()
-        limit = None if self._limit is None else self._limit - (now - self._begun)
-        return None if rate is None or not step < total else seconds_left(step, total, rate, limit)
+        if rate is None or not step < total:
+            return None
+        seconds = (total - step) / rate
+        return seconds if self._limit is None else max(0.0, min(seconds, self._limit - (now - self._begun)))
 
     def _judge(self) -> tuple[float | None, float]:
         """Steps a second and the time of the last; from one copy, since another thread may tick meanwhile."""
@@ -177,14 +179,8 @@ class Clock:
         return (after - before) / (last - first) if after > before and last - first >= 0.5 else None, last
 
 
-def seconds_left(step: int, end: int, rate: float, limit: float | None = None) -> float:
-    """Seconds until the last step, at this many a second, or until a limit of time, if one comes before."""
-    seconds = max(0, end - step) / rate
-    return seconds if limit is None else max(0.0, min(seconds, limit))
-
-
-def left_text(seconds: float | None, *, at_most: bool = False) -> str:
-    """In words; empty where it is not known. Arguments: at_most, whether the work may be over long before."""
+def left_text(seconds: float | None, at_most: bool = False) -> str:
+    """The time left in words, empty where it is not known."""
     return "" if seconds is None else f"{'at most ' if at_most else ''}{duration(seconds)} left"
 
 

@@ -247,8 +247,7 @@ class Display:
 
     def _show_plain(self, now: float) -> None:
         around = "".join(f"{_count(work)}, " for work in self._around)
-        view = self._view if self._takes_steps() else None  # which knows when its steps will end
-        left = view.left() if isinstance(view, Steps) else left_text(self._clock.left(*self._work[1:]))
+        left = left_text(*self._left())
         more = f", {left}" if left else ""
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(f"{around}{_count(self._work)}, {now - self._begun:.0f} s{more}\n")
@@ -261,13 +260,15 @@ class Display:
         names = ("what", "done", "total")
         content: dict[str, Any] = {"event": "progress", "at": round(time.time(), 3)}
         content |= dict(zip(names, self._work, strict=True)) | {"seconds": round(now - self._begun, 1)}
-        view = self._view if self._takes_steps() else None
-        steps = view if isinstance(view, Steps) else None
-        rate = self._clock.rate
-        left = self._clock.left(*self._work[1:]) if steps is None else steps.seconds_left()
+        rate, (left, at_most) = self._clock.rate, self._left()
         content |= {"rate": None if rate is None else round(rate, 4), "left": None if left is None else round(left, 1)}
-        content["at_most"] = steps is not None and steps.at_most
+        content["at_most"] = at_most
         self.event({**content, "within": [dict(zip(names, work, strict=True)) for work in self._around]})
+
+    def _left(self) -> tuple[float | None, bool]:
+        """Seconds until the work is done, and whether at most; of the steps of a run as far as they know."""
+        steps = self._view if self._takes_steps() else None
+        return steps.left() if isinstance(steps, Steps) else (self._clock.left(*self._work[1:]), False)
 
     def _frame(self, now: float) -> Frame:
         """The work, and above it the work that it is a part of."""

@@ -48,13 +48,9 @@ class Steps:
         """Show no value of a quantity that is not measured any more: its last is of an image of long ago."""
         self.values = {other: value for other, value in self.values.items() if other != name}
 
-    def left(self) -> str:
-        """The time left, in words, empty where it is not known."""
-        return left_text(self.seconds_left(), at_most=self.at_most)
-
-    def seconds_left(self) -> float | None:
-        """Seconds until the last step is expected, None where that is not known."""
-        return self.clock.left(self.step, self.total if self.end is None else self.end)
+    def left(self) -> tuple[float | None, bool]:
+        """Seconds until the end, None where that is not known, and whether at most."""
+        return self.clock.left(self.step, self.total if self.end is None else self.end), self.at_most
 
     def frame(self) -> Frame:
         """Progress, and below it the measurements."""
@@ -65,7 +61,7 @@ class Steps:
         """All of it as one line, with the time left unless it has `ended`."""
         total = f"/{self.total}" if self.total else ""
         views = [f"{self.views} views"] if self.views and not self.total else []
-        left = "" if ended else self.left()
+        left = "" if ended else left_text(*self.left())
         spent = f"{self.seconds:6.1f} s" + (f", {left}" if left else "")
         words = [f"step {self.step:>{len(str(self.total))}}{total}", *views, spent]
         return "   ".join([*words, *(part.long for part in self._measured())])
@@ -78,7 +74,7 @@ class Steps:
             parts.append(Part(f"{self.views} views"))
         if self.paused:
             parts.append(Part("paused", style="warning"))
-        elif left := self.left():
+        elif left := left_text(*self.left()):
             parts.append(Part(left, style="cyan"))
         if not self.paused and (rate := self.clock.rate) is not None:
             digits = f"{rate:.3g}" if rate < 1000 else f"{rate:.0f}"

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from plugstream.base.display.frame import seconds_left
 from plugstream.base.errors import InputError
 from plugstream.base.quantities import sort_quantities
 from plugstream.base.text import printable
@@ -76,6 +75,7 @@ def run_content(
     step = _step(history, moment, running=state in ("running", "paused"))
     measured = history.measured if step >= history.step else [e for e in history.measured if e.step <= step]
     speed = _speed(history, running=state == "running")
+    end = total if history.forecast is None else history.forecast.end
     theory, command = theory_of(history), ""
     with contextlib.suppress(InputError):
         command = open_run(folder).command
@@ -90,7 +90,7 @@ def run_content(
         "iterations": total,
         "seconds": _seconds(history, measured, step),
         "speed": speed,
-        "left": None if not speed or state != "running" else _seconds_left(history, step, speed),
+        "left": None if not end or not speed or state != "running" else max(0, end - step) / speed,
         "at_most": history.forecast is not None and history.forecast.at_most,
         "began": None if start is None else start.at,
         "heard": history.last_at,
@@ -191,14 +191,6 @@ def _speed(history: History, *, running: bool) -> float | None:
         return history.heartbeat.rate
     last = history.stop or (history.measured[-1] if history.measured else None)
     return last.step / last.time if last is not None and last.time > 0 and last.step > 0 else None
-
-
-def _seconds_left(history: History, step: int, speed: float) -> float | None:
-    forecast, start = history.forecast, history.start
-    if forecast is None or forecast.end is None or start is None or history.last_at is None:
-        return None
-    limit = start.settings.get("algorithm", {}).get("time_limit")
-    return seconds_left(step, forecast.end, speed, None if limit is None else limit - (history.last_at - start.at))
 
 
 def _seconds(history: History, measured: Sequence[Measurement], step: int) -> float | None:

@@ -86,21 +86,10 @@ class RunFeed:
     def summary(self) -> dict[str, Any]:
         """What a list of runs says of it."""
         content = self.content()
-        names = (
-            "state",
-            "doing",
-            "step",
-            "iterations",
-            "seconds",
-            "speed",
-            "left",
-            "at_most",
-            "title",
-            "began",
-            "stop",
-        )
+        names = ("state", "doing", "step", "iterations", "seconds", "speed", "left", "title", "began", "stop")
         thumbnail = next((content["stamps"][role] for role in content["roles"]), None)
-        return {name: content[name] for name in names} | {"values": _last_values(content), "thumbnail": thumbnail}
+        more = {"at_most": content["at_most"], "values": _last_values(content), "thumbnail": thumbnail}
+        return {name: content[name] for name in names} | more
 
     def picture(self, role: str, stamp: str | None = None) -> bytes:
         """An image of the run as JSON; `stamp` may name one of the last previews. InputError where there is none."""

@@ -15,6 +15,8 @@ from plugstream.images.grid import Points
 from plugstream.models.born_geometry import ring
 
 _REMARKS = ("#", "%", "!", ";", "//")
+# Columns may be separated by commas, and Fortran writes the exponent of a double with the letter D.
+_PLAIN = str.maketrans(",Dd", " EE")
 
 
 @dataclass(frozen=True)
@@ -71,15 +73,15 @@ def read_fresnel(path: Path) -> tuple[NDArray[np.float64], Setup]:
     rows = []
     try:
         text = path.read_text(encoding="latin-1").removeprefix("\u00ef\u00bb\u00bf")  # what Windows may put in front
-        lines = text.splitlines()
+        # There may be commas between columns, and Fortran writes the exponent of a double with the letter D.
+        lines = text.replace(",", " ").replace("D", "E").replace("d", "e").splitlines()
         if len(lines) > 1 and not text.endswith("\n") and len(lines[-1].rstrip()) < len(lines[-2].rstrip()):
             raise InputError(f"{path} is cut short in its last line, number {len(lines)}; get the whole file")
         for number, line in enumerate(lines, start=1):
-            words = line.replace(",", " ").split()
-            remark = line.lstrip().startswith(_REMARKS)
-            if remark and "polari" in line.lower() and "TM" not in line:
-                raise InputError(f"{path} is not of TM polarisation; this model is scalar, so use the TM file")
-            if words and not remark:
+            if line.lstrip().startswith(_REMARKS):
+                if "polari" in line.lower() and "TM" not in line:
+                    raise InputError(f"{path} is not of TM polarisation; this model is scalar, so use the TM file")
+            elif words := line.split():
                 rows.append(_row(path, number, words))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
@@ -120,11 +122,11 @@ def _setup(path: Path, table: NDArray[np.float64]) -> Setup:
 
 
 def _row(path: Path, number: int, words: list[str]) -> list[float]:
-    try:  # Fortran writes the exponent of a double with the letter D
-        row = [float(word.replace("D", "E").replace("d", "e")) for word in words]
+    try:
+        row = list(map(float, words))
     except ValueError:
         row = []
-    if not (len(row) == 7 and all(map(math.isfinite, row)) and all(n >= 1 and n == int(n) for n in row[:2])):
+    if not (len(row) == 7 and all(map(math.isfinite, row)) and min(row[:2]) >= 1 and row[0] % 1 == row[1] % 1 == 0):
         raise InputError(
             f"line {number} of {path} is not the seven numbers of a Fresnel file: view, receiver, GHz, total, incident"
         )

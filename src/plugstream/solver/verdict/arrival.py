@@ -98,12 +98,8 @@ def estimate_arrival(trace: Trace) -> list[Arrival]:
 
     Arguments: trace, of images (..., *image_shape). Returns a list with an entry for each image.
     """
-    return [] if trace.phase is None or not trace.steps or trace.steps[-1] < _first_look(trace) else _estimates(trace)
-
-
-def _first_look(trace: Trace) -> float:
-    """After how many steps of a problem something can be said."""
-    return max(FEWEST, _AGE * trace.first)
+    first_look = max(FEWEST, _AGE * trace.first)
+    return [] if trace.phase is None or not trace.steps or trace.steps[-1] < first_look else _estimates(trace)
 
 
 def forecast_end(trace: Trace, most: int, limit: float, every: int, *, near: bool = False) -> int | None:
@@ -119,20 +115,19 @@ def forecast_end(trace: Trace, most: int, limit: float, every: int, *, near: boo
     steps may change in the end; every, steps between two looks at that; near, whether the problem began close to its
     end, so that the first look is expected to be the last.
     """
-    if near and not estimate_arrival(trace):
-        return min(most, math.ceil((trace.first + _first_look(trace)) / every) * every)
-    half = trace.until(trace.steps[-1] // 2) if estimate_arrival(trace) else Trace()
-    if not half.steps or half.steps[-1] < FEWEST:
+    k, judged = trace.steps[-1], bool(estimate_arrival(trace))
+    half = sum(step <= k // 2 for step in trace.steps)
+    if near and not judged:
+        return min(most, math.ceil((trace.first + max(FEWEST, _AGE * trace.first)) / every) * every)
+    if not judged or trace.steps[half - 1] < FEWEST:
         return None
-    now, before = (max(one.excess(limit) for one in _estimates(part)) for part in (trace, half))
+    parts = (trace, Trace(trace.first, trace.steps[:half], trace.sums[:half], trace.phase))
+    now, before = (max(one.excess(limit) for one in _estimates(part)) for part in parts)
     if not 0 < now < before < math.inf:
         return None
-    power = math.log(before / now) / math.log(trace.steps[-1] / half.steps[-1])
-    last = trace.first + trace.steps[-1]
-    if math.log(max(1.0, now)) > power * math.log(1 + most):  # which also keeps the power of a large number finite
-        return most
-    end = trace.first + trace.steps[-1] * math.exp(math.log(now) / power)
-    return min(most, max(last + every, math.ceil(end / every) * every))
+    power = math.log(before / now) / math.log(k / trace.steps[half - 1])
+    times = math.exp(min(math.log(now) / power, math.log(1 + most)))  # not infinite either
+    return min(most, max(trace.first + k + every, math.ceil((trace.first + k * times) / every) * every))
 
 
 def _estimates(trace: Trace) -> list[Arrival]:

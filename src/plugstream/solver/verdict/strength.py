@@ -126,7 +126,7 @@ def probe_strength(algorithm: Any, state: Any, *, steps: int, seed: int = 0, hel
     _, sigma = algorithm.parameters(state.k + 1, state)
     if not sigma > 0:
         return Answer("not asked", None, "there is no denoising whose strength could be chosen")
-    m, first = _count(steps), 0 if held_out is not None else _count(steps) // 2
+    m = max(_LEAST, min(steps // _SHORT, max(_USUAL, steps // _PART)))
     reduced, judge, judges = _split(algorithm, seed, held_out)
     if len(judges) == 0:
         return Answer("not asked", None, "there is too little data to hold any out")
@@ -144,7 +144,7 @@ def probe_strength(algorithm: Any, state: Any, *, steps: int, seed: int = 0, hel
             report("checking sigma on held-out data", next(counter), total)
         return start
 
-    trunk = advance(1.0, reduced.renew(state), first)
+    trunk = advance(1.0, reduced.renew(state), 0 if held_out is not None else m // 2)
     misfits = []
     for factor in (1.0, 1 / _FACTOR, _FACTOR):
         values = judge.values(advance(factor, trunk, m).image, judges).double()
@@ -158,13 +158,8 @@ def probe_strength(algorithm: Any, state: Any, *, steps: int, seed: int = 0, hel
 
 def probe_length(steps: int, *, held_out: bool = False) -> int:
     """How many steps `probe_strength` takes after a run of so many; held_out, whether views were held out from it."""
-    m = _count(steps)
+    m = max(_LEAST, min(steps // _SHORT, max(_USUAL, steps // _PART)))
     return 3 * m + (0 if held_out else m // 2)
-
-
-def _count(steps: int) -> int:
-    """m of `probe_strength`."""
-    return max(_LEAST, min(steps // _SHORT, max(_USUAL, steps // _PART)))
 
 
 def _split(algorithm: Any, seed: int, held_out: Tensor | None) -> tuple[Any, Any, Tensor]:

@@ -66,11 +66,6 @@ class Trace:
         # No call between the two: Ctrl-C comes before both of them or after.
         self.steps, self.sums = [*self.steps, since], [*self.sums, sums]
 
-    def until(self, step: int) -> Trace:
-        """The trace as it was after so many steps from its first."""
-        count = sum(one <= step for one in self.steps)
-        return Trace(self.first, self.steps[:count], self.sums[:count], self.phase)
-
     def copy(self) -> Trace:
         """The trace as it is now."""
         return Trace(self.first, list(self.steps), list(self.sums), self.phase)
