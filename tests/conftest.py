@@ -58,10 +58,8 @@ def pytest_configure() -> None:
 
 def pytest_collection() -> None:
     """In a clean clone one process compiles all tests, and the others wait for what it made."""
-    until = time.monotonic() + 120
-    while _WORKER not in ("", "gw0") and not sys.dont_write_bytecode and not _COMPILED.exists():
-        if time.monotonic() > until:
-            break
+    until = time.monotonic() + 120 * (_WORKER not in ("", "gw0") and not sys.dont_write_bytecode)
+    while time.monotonic() < until and not _COMPILED.exists():
         time.sleep(0.1)
 
 
