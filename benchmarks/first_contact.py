@@ -1,10 +1,10 @@
-"""What the first contact costs from a clean clone, in CPU seconds: `make demo`, the C++ build in it, `make test`, a run.
+"""What a first contact costs in CPU seconds, from a clean clone: `make demo`, its C++ build, `make test`, a small run.
 
     python benchmarks/first_contact.py [--revision HEAD] [--parts demo,test,run] [--folder FOLDER]
 
 CPU seconds are those of all processes that a command started and waited for; a launcher around the compiler takes its
-part. The run is a CT scan of 128 x 128 with nothing set, in one thread: what it takes beside its steps and the import of
-torch, and how many of its lines were right about the time left. Commits from before `--report` have no such run.
+part. The run is a CT scan of 128 x 128 with nothing set, in one thread: what it takes beside its steps and the import
+of torch, and how many of its lines were right about the time left. Commits from before `--report` have no such run.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def run(clone: Path) -> None:
     torch = measure([python, "-c", "import torch"], folder, **one)[1]
     stop = json.loads((folder / "first-contact-2" / "events.jsonl").read_text().splitlines()[-1])
     print(
-        f"a small run    {total - stop['time'] - torch:7.1f} s of CPU beside {stop['time']:.1f} s of {stop['step']} steps "
-        f"and {torch:.1f} s of importing torch"
+        f"a small run    {total - stop['time'] - torch:7.1f} s of CPU beside {stop['time']:.1f} s of {stop['step']} "
+        f"steps and {torch:.1f} s of importing torch"
     )
     right, estimates, true, limits = score(lines, whole)
     print(
@@ -97,7 +97,7 @@ def run(clone: Path) -> None:
 
 
 def told(words: list[str], folder: Path, **extra: str) -> tuple[list[tuple[float, float, bool]], float]:
-    """When a run told of the time left, what, and whether at most; and how long its steps took. In seconds from them."""
+    """When a run told of the time left, what, and whether at most; and how long its steps took, all in seconds."""
     process = subprocess.Popen(words, cwd=folder, env=_ENVIRONMENT | extra, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     lines, first, last = list[tuple[float, float, bool]](), None, 0.0

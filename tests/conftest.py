@@ -63,6 +63,15 @@ def pytest_collection() -> None:
         time.sleep(0.1)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is listed in long.txt, before tests are chosen by their marks."""
+    listed = set((Path(__file__).parent / "long.txt").read_text().split())
+    for item in items:
+        if item.nodeid.partition("[")[0] in listed:
+            item.add_marker("long")
+
+
 def pytest_collection_finish() -> None:
     """Thousands of tests and modules stay to the end: they need not be looked through for garbage again and again."""
     gc.collect()
