@@ -3,8 +3,8 @@
     python benchmarks/first_contact.py [--revision HEAD] [--parts demo,test,run] [--folder FOLDER]
 
 CPU seconds are those of all processes that a command started and waited for; a launcher around the compiler takes its
-part. The run is a CT scan of 128 x 128 with nothing set, in one thread: what it takes beside its steps and the import
-of torch, and how many of its lines were right about the time left. Commits from before `--report` have no such run.
+part. The runs are of a CT scan of 128 x 128, in one thread: what one with a typed sigma takes beside its steps and the
+import of torch (the median of five), and how many lines of one with nothing set were right about the time left. Commits from before `--report` have no such run.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -78,16 +79,18 @@ def run(clone: Path) -> None:
     python, folder, one = str(clone / ".venv/bin/python"), clone.parent, {"OMP_NUM_THREADS": "1"}
     command = [python, "-m", "plugstream"]
     words = ["reconstruct", "first-contact.zarr", "--out"]
+    counts = []
     scan = ["simulate", "first-contact.zarr", "--instrument", "ct", "--size", "128", "--views", "60"]
     measure([*command, *scan], folder)
     lines, whole = told([*command, *words, "first-contact-1", "--progress", "plain"], folder, **one)
-    total = measure([python, "-c", _COUNTED, *words, "first-contact-2"], folder, **one)[1]
-    torch = measure([python, "-c", "import torch"], folder, **one)[1]
-    stop = json.loads((folder / "first-contact-2" / "events.jsonl").read_text().splitlines()[-1])
-    print(
-        f"a small run    {total - stop['time'] - torch:7.1f} s of CPU beside {stop['time']:.1f} s of {stop['step']} "
-        f"steps and {torch:.1f} s of importing torch"
-    )
+    for number in range(5):
+        out = folder / f"first-contact-few-{number}"
+        total = measure([python, "-c", _COUNTED, *words, str(out), "--sigma", "1%"], folder, **one)[1]
+        torch = measure([python, "-c", "import torch"], folder, **one)[1]
+        stop = json.loads((out / "events.jsonl").read_text().splitlines()[-1])
+        counts.append((total - stop["time"] - torch, stop["time"], torch))
+    beside, steps, torch = (statistics.median(values) for values in zip(*counts, strict=True))
+    print(f"a small run    {beside:7.1f} s of CPU beside {steps:.1f} s of steps and {torch:.1f} s of importing torch")
     right, estimates, true, limits = score(lines, whole)
     print(
         f"time left      {right} of {estimates} lines within a factor of 2 from a third of {whole:.0f} s on, "

@@ -27,7 +27,8 @@ def test_that_comes_after_it():
 
 def test_ctrl_c_ends_the_suite_and_not_one_test(tmp_path: Path) -> None:
     here = Path(__file__).parent
-    shutil.copy(here / "conftest.py", tmp_path)
+    for name in ("conftest.py", "long.txt"):
+        shutil.copy(here / name, tmp_path)
     (tmp_path / "test_two.py").write_text(TESTS)
     words = [sys.executable, "-m", "pytest", "-p", "no:zarr", "-p", "no:cacheprovider", "-o"]
     words += [f"pythonpath={here / 'helpers'}"]
