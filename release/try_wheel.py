@@ -92,9 +92,9 @@ def check(python: str, wheel: Path, *, whole: bool) -> None:
         shutil.copytree(ROOT / "tests", suite / "tests", ignore=shutil.ignore_patterns("__pycache__"))
         (suite / "pytest.ini").write_text(
             "[pytest]\npythonpath = tests/helpers\n"
-            "addopts = -m 'not (slow or emulated or browser)' --import-mode=importlib\n"
-            "markers =\n    slow: minutes\n    thorough: more\n    emulated: kernels\n    browser: pages\n"
-            "    gpu: needs CUDA\n"
+            "addopts = -m 'not (slow or long or emulated or browser)' --import-mode=importlib\n"
+            "markers =\n    slow: minutes\n    long: seconds\n    thorough: more\n    emulated: kernels\n"
+            "    browser: pages\n    gpu: needs CUDA\n"
         )
         done = run(inside, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SUITE, env=bare, cwd=suite)
         print("  " + done.strip().splitlines()[-1], flush=True)

@@ -58,11 +58,18 @@ def pytest_configure() -> None:
 
 def pytest_collection() -> None:
     """In a clean clone one process compiles all tests, and the others wait for what it made."""
-    until = time.monotonic() + 120
-    while _WORKER not in ("", "gw0") and not sys.dont_write_bytecode and not _COMPILED.exists():
-        if time.monotonic() > until:
-            break
+    until = time.monotonic() + 120 * (_WORKER not in ("", "gw0") and not sys.dont_write_bytecode)
+    while time.monotonic() < until and not _COMPILED.exists():
         time.sleep(0.1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is listed in long.txt, before tests are chosen by their marks."""
+    listed = set((Path(__file__).parent / "long.txt").read_text().split())
+    for item in items:
+        if item.nodeid.partition("[")[0] in listed:
+            item.add_marker("long")
 
 
 def pytest_collection_finish() -> None:

@@ -71,10 +71,7 @@ def test_help_imports_neither_torch_nor_pydantic():
 
 
 def test_the_library_needs_none_of_the_command_lines_packages():
-    """As on our GPU machine: no Zarr, pydantic, Matplotlib, scikit-image, Pillow or native kernels.
-
-    On the CPU no denoiser needs Triton.
-    """
+    """As on our GPU machine: no Zarr, pydantic, Matplotlib, Pillow or native kernels; on the CPU nor Triton."""
     code = """
 import sys
 import tomllib

@@ -243,6 +243,13 @@ def test_abilities_are_declared_not_looked_for(tmp_path: Path) -> None:
     assert len(list(_find_probes(tmp_path / "file.py"))) == 2
 
 
+def test_long_tests_are_tests() -> None:
+    top = Path(__file__).parents[1]
+    for line in (top / "tests" / "long.txt").read_text().split():
+        path, _, name = line.partition("::")
+        assert f"def {name.rpartition('::')[2]}(" in _text(top / path), line
+
+
 def measure() -> dict[str, int]:
     """What the house is counted by."""
     modules, lines = _modules(), _count_lines()

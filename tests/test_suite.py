@@ -27,14 +27,13 @@ def test_that_comes_after_it():
 
 def test_ctrl_c_ends_the_suite_and_not_one_test(tmp_path: Path) -> None:
     here = Path(__file__).parent
-    shutil.copy(here / "conftest.py", tmp_path)
+    for name in ("conftest.py", "long.txt"):
+        shutil.copy(here / name, tmp_path)
     (tmp_path / "test_two.py").write_text(TESTS)
     words = [sys.executable, "-m", "pytest", "-p", "no:zarr", "-p", "no:cacheprovider", "-o"]
     words += [f"pythonpath={here / 'helpers'}"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    with warm.Popen(
-        words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as suite:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    with warm.Popen(words, cwd=tmp_path, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as suite:
         while suite.poll() is None:
             if (tmp_path / "run" / "events.jsonl").exists() and replay(tmp_path / "run" / "events.jsonl").measured:
                 suite.send_signal(signal.SIGINT)

@@ -84,10 +84,10 @@ def test_blocks_have_no_floor_and_ipa_has_one(exact):
         state = run(algorithm, steps)
         return np.abs(state.image.numpy().ravel() - want).max(), float(algorithm.residual(state))
 
-    blocks, distance = error(BlockADMM, 100)
+    blocks, distance = error(BlockADMM, 85)
     assert blocks < 1e-4
     assert distance < 1e-7
-    assert error(IncrementalADMM, 30)[0] > 1e-2
+    assert error(IncrementalADMM, 15)[0] > 1e-2
 
 
 def test_with_all_views_they_are_admm(exact):

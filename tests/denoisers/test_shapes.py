@@ -167,7 +167,7 @@ def test_warm_starts_are_handed_on(inner):
         if isinstance(inner, TV)
         else ConvexRidge(inner.ridges, tol=1.1e-5, max_iterations=1)
     )
-    z = 0.5 + 0.1 * noise(2, 3, 5, 6)
+    z = 0.5 + 0.1 * noise(2, 4, 5, 6)
     for around in (
         lambda d: Slices(d, 1),
         SliceMean,

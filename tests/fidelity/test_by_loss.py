@@ -293,7 +293,7 @@ def test_a_nonlinear_model_of_a_complex_volume_needs_no_step(loss: Loss) -> None
     fidelity = make_fidelity(model, data, loss)
     start = truth + 0.3 * torch.randn(shape, generator=generator, dtype=torch.complex128)
     algorithm = ProximalGradient(fidelity, Identity(), sigma=0.0, sampler=Uniform(3))
-    result = solve(algorithm, start, iterations=100)
+    result = solve(algorithm, start, iterations=150)
     assert result.reason is Stop.ITERATIONS
     assert float(fidelity.value(result.image)) < 0.25 * float(fidelity.value(start))
 

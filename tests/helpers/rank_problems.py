@@ -16,7 +16,7 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from effort import effort
+from effort import cases, effort
 from plugstream import (
     ADMM,
     SVRG,
@@ -185,12 +185,11 @@ def images(group: Group, shards: int | None, samplers: Sequence[str]) -> Iterato
             step: Any = "1/2L" if (name, label) == ("uniform", "plain") else 0.2
             solver = ProximalGradient(nonlinear, soft, sigma=0.05, sampler=sampler, gradient=gradient, step_size=step)
             yield f"curved {label} {name}", solve(solver, start, iterations=3).image
-    for name, make in (("waves", waves), ("counts", counts), ("outliers", outliers)):
+    for gradient, make in cases(("plain", "saga", "svrg"), (waves, counts, outliers)):
         fidelity = share(make())
-        for gradient in ("plain", "saga", "svrg"):
-            solver = ProximalGradient(fidelity, soft, sigma=0.01, sampler=Uniform(3), gradient=gradient)
-            start = torch.ones(fidelity.image_shape, dtype=fidelity.dtype)
-            yield f"{name} {gradient}", solve(solver, start, iterations=4).image
+        solver = ProximalGradient(fidelity, soft, sigma=0.01, sampler=Uniform(3), gradient=gradient)
+        start = torch.ones(fidelity.image_shape, dtype=fidelity.dtype)
+        yield f"{make.__name__} {gradient}", solve(solver, start, iterations=4).image
     noisy = torch.rand((2, 30, 26), generator=torch.Generator().manual_seed(10))
     for tile in (9, 40):  # many tiles, and one, which all but rank 0 have no part in
         tiled = Tiles(TV(tol=1e-2), tile, 4, group=group)
@@ -209,15 +208,8 @@ def images(group: Group, shards: int | None, samplers: Sequence[str]) -> Iterato
 
 def numbers(group: Group, shards: int | None) -> Iterator[tuple[str, Tensor]]:
     """What fidelities say of themselves: values, L in all its forms, predictions and what they pull back."""
-    for name, make in (
-        ("born", born),
-        ("curved", curved),
-        ("waves", waves),
-        ("counts", counts),
-        ("intensities", intensities),
-        ("outliers", outliers),
-    ):
-        whole = make()
+    for make in (born, curved, waves, counts, intensities, outliers):
+        name, whole = make.__name__, make()
         fidelity = whole if group.size == 1 and shards is None else Sharded(whole, group, shards=shards)
         x = torch.randn(fidelity.image_shape, dtype=fidelity.dtype, generator=torch.Generator().manual_seed(9))
         x = x.abs() if name == "counts" else x

@@ -254,7 +254,7 @@ def test_any_image_can_be_drawn(solved, image, titles):
     np.testing.assert_allclose(np.ma.filled(panels[0].get_images()[0].get_array(), np.nan), first, rtol=1e-6)
     drawn = io.BytesIO()
     figure.set_layout_engine("none")  # which takes most of the time
-    figure.savefig(drawn, dpi=20)
+    figure.savefig(drawn, dpi=40)
     with Image.open(drawn) as picture:
         assert min(picture.size) > 50
     if image.is_complex():

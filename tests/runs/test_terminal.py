@@ -9,6 +9,7 @@ import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from plugstream.runs.events import Event, Forecast, Measurement, Quantities, Sta
 from plugstream.runs.terminal import Terminal
 from plugstream.solver.monitors import PSNR, SNR, SSIM, Cost, Distance
 from plugstream.solver.verdict import probe_length
-from small_run import main
+from small_run import main, plugstream_main
 from streaming import wait_until
 from terminals import Screen, run_in_terminal
 
@@ -287,9 +288,10 @@ def test_time_left_goes_by_where_the_run_will_end_and_says_so_where_that_is_a_li
 def test_a_run_says_where_it_will_end(scan: Path, tmp_path: Path) -> None:
     """With the steps of the check after it; of a search at most, and then what is left to do."""
 
-    def forecasts(name: str, *words: str) -> list[Event]:
+    def forecasts(name: str, *words: str) -> list[Any]:
         folder = tmp_path / name
-        assert main(["reconstruct", str(scan), "--out", str(folder), "--threads", "1", *words]) == 0
+        few = ["--threads", "1", "--report", "none"]
+        assert plugstream_main(["reconstruct", str(scan), "--out", str(folder), *few, *words]) == 0
         return [event for event in read_events(folder / "events.jsonl") if isinstance(event, Forecast | Trial | Stop)]
 
     steps = 40 + probe_length(40)

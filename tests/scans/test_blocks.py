@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from effort import cases
 from plugstream.base.errors import DamagedError
 from plugstream.instruments.base import Block
 from plugstream.instruments.ct import CT
@@ -60,8 +61,7 @@ def block_of(scan: StoredScan, first: int, last: int) -> Block:
     return block
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("beam", list(RAYS))
+@pytest.mark.parametrize(("beam", "masked"), cases(list(RAYS), [False, True]))
 def test_a_block_is_the_model_and_the_data_of_its_slices(beam: str, masked: bool, tmp_path: Path) -> None:
     scan = stored(tmp_path / "scan.zarr", RAYS[beam], masked=masked)
     kind = {"device": torch.device("cpu"), "dtype": torch.float64}

@@ -473,6 +473,9 @@ def test_the_commit_record_is_what_its_documentation_says(scan, tmp_path):
     for change in ({"views": 7.0}, {"views": -1}, {"complete": 1}, {"arrays": "data receivers"}, {"arrays": [1]}):
         with pytest.raises(InputError, match="must tell views, complete and arrays"):
             opened({**whole, **change})
+    path.write_text(json.dumps({**whole, "crc32c": checksum({**whole, "views": 6})}))
+    with pytest.raises(InputError, match="checksum"):
+        open_scan(tmp_path / "s.zarr")
     with pytest.raises(InputError, match="must tell views, complete and arrays"):
         opened({name: whole[name] for name in ("views", "complete")})
     path.write_text("[7]")

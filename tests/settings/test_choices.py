@@ -171,10 +171,7 @@ def test_a_denoiser_that_does_not_use_sigma_needs_none(scan, tmp_path, capsys):
 
 def test_nobody_searches_for_a_sigma_that_is_not_used(scan, tmp_path):
     out = tmp_path / "run"
-    assert (
-        main(["reconstruct", str(scan), "--out", str(out), "--denoiser", "box", "--threads", "1", "--iterations", "9"])
-        == 0
-    )
+    assert main(["reconstruct", str(scan), "--out", str(out), "--denoiser", "box", *RUN[2:]]) == 0  # without --sigma
     assert "search for sigma" not in (out / "events.jsonl").read_text()
 
 

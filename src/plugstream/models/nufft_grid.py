@@ -191,6 +191,7 @@ class Kernel:
         return np.asarray(self.width * np.where(square >= 0, above, np.exp(-self.beta) * np.sin(root) / root))
 
     @property
+    @cache  # noqa: B019 - a hundred kernels there are, of which every model asks again
     def error(self) -> float:
         """The relative error of the worst pixel, in the mean square over the frequencies.
 

@@ -31,12 +31,13 @@ from plugstream.scans.importers.hdf5_storage import open_shared
 from plugstream.scans.journal import Quota
 from plugstream.scans.store import open_scan
 from plugstream.scans.stream import RefusedError
+from streaming import wait_until
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(following, "_LOOK", 0.02)
-    monkeypatch.setattr(following, "_LONGEST_LOOK", 0.02)
+    monkeypatch.setattr(following, "_LOOK", 0.05)
+    monkeypatch.setattr(following, "_LONGEST_LOOK", 0.05)
     monkeypatch.setattr(following, "_DONE", 0.2)
     monkeypatch.setattr(picture_stack, "_SETTLED", 0.1)
 
@@ -335,9 +336,7 @@ def test_flat_fields_at_the_end_are_waited_for(write, tmp_path):
     """Or taken from another file, which needs no waiting."""
     write(f"open {tmp_path / 'scan.h5'} nexus", "burst 0 4")
     live = Live(tmp_path / "scan.h5", tmp_path / "live.zarr")
-    until = time.monotonic() + LIMIT
-    while not live.said and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_until(lambda: live.said)
     assert "it has no flat fields" in live.said[0]
     assert live.views == 0
     write("burst 4 20", "flats", "darks", "close")
@@ -368,9 +367,7 @@ def test_a_writer_that_does_not_share_its_file(tmp_path):
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout.readline()
         live = Live(tmp_path / "scan.h5", tmp_path / "live.zarr")
-        until = time.monotonic() + LIMIT
-        while not live.said and time.monotonic() < until:
-            time.sleep(0.02)
+        wait_until(lambda: live.said)
         assert "does not share it (SWMR mode)" in live.said[0]
         writer.communicate("\n")
     live.end()

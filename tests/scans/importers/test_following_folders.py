@@ -20,8 +20,8 @@ from plugstream.scans.store import open_scan
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(following, "_LOOK", 0.02)
-    monkeypatch.setattr(following, "_LONGEST_LOOK", 0.02)
+    monkeypatch.setattr(following, "_LOOK", 0.05)
+    monkeypatch.setattr(following, "_LONGEST_LOOK", 0.05)
     monkeypatch.setattr(picture_stack, "_SETTLED", 0.1)
     monkeypatch.setattr(picture_stack, "_OVERTAKEN", 0.4)
 

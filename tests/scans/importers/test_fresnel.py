@@ -37,8 +37,8 @@ read_once = functools.cache(read_fresnel)
 def fresnel(shared_data, monkeypatch) -> Path:
     """The folder of the real files, of which each is read once for all tests."""
     folder = shared_data / "fresnel"
-    read = lambda path: (read_once if path.parent == folder else read_fresnel)(path)  # noqa: E731
-    monkeypatch.setattr("plugstream.scans.importers.fresnel.read_fresnel", read)
+    read = "plugstream.scans.importers.fresnel.read_fresnel"
+    monkeypatch.setattr(read, lambda path: (read_once if path.parent == folder else read_fresnel)(path))
     return folder
 
 
@@ -185,7 +185,8 @@ def test_the_command_names_the_scan_itself(fresnel, tmp_path, capsys, monkeypatc
 
 @pytest.mark.parametrize("change", ["none", "\r\n", "\r", "\ufeff"])
 def test_line_ends_and_marks_of_other_systems_do_not_matter(fresnel, tmp_path, change):
-    text = (fresnel / "dielTM_dec8f.exp").read_text()
+    lines = (fresnel / "dielTM_dec8f.exp").read_text().splitlines(keepends=True)
+    text = "".join(line for line in lines if line.startswith("#") or line.split()[2] == "3")
     text = change + text if change == "\ufeff" else text if change == "none" else text.replace("\n", change)
     (tmp_path / "f.exp").write_bytes(text.encode())
     assert torch.equal(import_fresnel(tmp_path / "f.exp", 3).data, import_fresnel(fresnel / "dielTM_dec8f.exp", 3).data)
@@ -226,8 +227,8 @@ def example():
 
 def thin(file, out, step):
     """Every so many views of a file, whose sources are then farther apart."""
-    rows = [line.split() for line in file.read_text().splitlines() if line.strip() and not line.startswith("#")]
-    rows = [[str((int(view) - 1) // step + 1), *rest] for view, *rest in rows if (int(view) - 1) % step == 0]
+    rows = [line.split() for line in file.read_text().splitlines() if line.startswith(" ")]
+    rows = [[str((int(view) - 1) // step + 1), *rest] for view, *rest in rows if int(view) % step == 1 % step]
     out.write_text("".join(" ".join(row) + "\n" for row in rows))
     return out
 
@@ -235,7 +236,7 @@ def thin(file, out, step):
 @thorough
 @pytest.mark.usefixtures("one_thread")
 def test_one_cylinder_is_found(fresnel, tmp_path, example):
-    step, frequencies, iterations = effort((4, (1.0, 3.0), 30), (1, (1.0, 2.0, 3.0), 100))
+    step, frequencies, iterations = effort((6, (1.0, 3.0), 12), (1, (1.0, 2.0, 3.0), 100))
     file = thin(fresnel / "dielTM_dec8f.exp", tmp_path / "dielTM.exp", step)
     image, grid, _ = example.reconstruct(file, frequencies, iterations=iterations)
     (found,) = blobs(image.numpy(), grid)

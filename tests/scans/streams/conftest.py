@@ -12,8 +12,8 @@ from plugstream.scans.importers import following
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "_LOOK", 0.01)
-    monkeypatch.setattr(following, "_LONGEST_LOOK", 0.01)
+    monkeypatch.setattr(following, "_LOOK", 0.03)
+    monkeypatch.setattr(following, "_LONGEST_LOOK", 0.03)
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from plugstream.base.errors import InputError
 from plugstream.scans.importers.following import follow_file
 from plugstream.scans.streams import pva
 from plugstream.scans.streams.ntndarray import read_attributes, read_picture
+from streaming import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +34,8 @@ class Connected(Live):
     def __init__(self, detector, out, values=None, *, stop_at=None, **limits):
         self.stop_at = stop_at
         super().__init__(detector.address, out, values, **({"expect": 20} | limits))
-        until = time.monotonic() + LIMIT
-        while f"{detector.address} is connected" not in self.said and time.monotonic() < until:
-            assert self.error is None, self.error
-            time.sleep(0.01)
+        wait_until(lambda: self.error or f"{detector.address} is connected" in self.said)
+        assert self.error is None, self.error
         detector.number = 100
 
     def note(self, views):
@@ -146,9 +145,7 @@ def test_a_server_that_dies_and_comes_back(written, tmp_path):
         live.wait_for(8)
         conf = first.conf
     with AreaDetector(first.prefix, conf) as second:
-        until = time.monotonic() + LIMIT
-        while live.said.count(f"{first.address} is connected") < 2 and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: live.said.count(f"{first.address} is connected") == 2)
         second.views(range(8, 20), first=-7)
         live.end()
     assert f"{first.address} is gone; waiting for it" in live.said
