@@ -4,7 +4,7 @@
 
 CPU seconds are those of all processes that a command started and waited for; a launcher around the compiler takes its
 part. The runs are of a CT scan of 128 x 128, in one thread: what one with a typed sigma takes beside its steps and the
-import of torch (the median of five), and how many lines of one with nothing set were right about the time left. Commits from before `--report` have no such run.
+import of torch (the median of five), and how many lines of one with nothing set were right about the time left.
 """
 
 from __future__ import annotations
