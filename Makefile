@@ -35,7 +35,7 @@ demo: $(STAMP)
 test: .venv/.dev
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-# Those of tests/long.txt, which take most of a second or more each: CI runs them too.
+# Those of tests/long.txt, which take half a second or more each: CI runs them too.
 test-long: .venv/.dev
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "long and not (slow or emulated or browser)"
 

@@ -1,7 +1,5 @@
 """The same mathematics on a GPU: models, fidelity, denoisers and a whole run against the CPU's double precision."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The paper's experiment on one of its images: online and batch agree, and both beat back-projection by far."""
 
-from __future__ import annotations
-
 import pytest
 
 from plugstream import (

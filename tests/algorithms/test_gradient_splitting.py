@@ -1,7 +1,5 @@
 """Splitting by gradients against its formula in NumPy, the fixed point of its map, and itself after a stop."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The heat of denoisers in a race for sigma: against a few lines of its own, where it is clear who wins, to the bit."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import fields, replace
 

@@ -1,7 +1,5 @@
 """IPA and block ADMM against their formulas in NumPy, the solution of a dense problem, and themselves after a stop."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

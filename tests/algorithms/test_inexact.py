@@ -1,7 +1,5 @@
 """ADMM whose prox is hardly begun: against its formula in NumPy, against ADMM, and itself after a stop."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Momentum of few views a step: as quick as Nesterov's at first, and it stays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

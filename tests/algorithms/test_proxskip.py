@@ -1,7 +1,5 @@
 """ProxSkip against its formula in NumPy, the lasso's solution, and itself after a stop."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """SAGA, SVRG, restarts and half-quadratic splitting from the command line, stopped and resumed to the bit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Inexact ADMM and falling sigmas for intensities of waves: against SciPy, differences of gradients, and the truth."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A space that many right-hand sides share: against direct solutions, with rows that are alike, and asked twice."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

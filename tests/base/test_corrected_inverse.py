@@ -1,7 +1,5 @@
 """Guesses of an inverse that are corrected: against direct solutions, with guesses that are poor or no numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """A function replayed from a CUDA graph is the function."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import threading

@@ -1,7 +1,5 @@
 """The space whose steps need no host, its kernel run on the CPU: against direct solutions and `KrylovSpace`."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import shutil

@@ -1,7 +1,5 @@
 """Errors are of three kinds: what was asked is wrong, the disk or the network failed, data is damaged."""
 
-from __future__ import annotations
-
 import pytest
 
 from plugstream import DamagedError, InputError, StorageError

@@ -1,7 +1,5 @@
 """The examples of docs/extending.md work as they stand, as files of a person's own and as files of the house."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

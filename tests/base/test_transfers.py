@@ -1,7 +1,5 @@
 """Parts of volumes to a GPU and back."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

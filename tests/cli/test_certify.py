@@ -1,7 +1,5 @@
 """`plugstream certify` as a person uses it."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

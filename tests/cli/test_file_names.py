@@ -1,7 +1,5 @@
 """Names of any bytes that a file system takes: they work, to the end, or are refused before anything is written."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`plugstream import --follow` and `plugstream follow`, as a person at an instrument types them."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

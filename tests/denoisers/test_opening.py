@@ -1,7 +1,5 @@
 """A denoiser that another one precedes: which steps call which, and with what warm start."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

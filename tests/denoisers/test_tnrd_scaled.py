@@ -1,7 +1,5 @@
 """TNRD files whose bumps are scaled, as the authors' for noise of 50: against the definition written out."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A denoiser of a convex prior that does not see constants: D(z + c) = D(z) + c, whatever c is."""
 
-from __future__ import annotations
-
 import math
 import warnings
 

@@ -1,7 +1,5 @@
 """The fused TV iteration against the torch form: in Triton's interpreter here, on a GPU where there is one."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

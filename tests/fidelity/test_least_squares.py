@@ -1,7 +1,5 @@
 """Fidelities and the linear algebra below them, against dense matrices, autograd and closed forms."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

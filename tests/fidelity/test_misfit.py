@@ -1,7 +1,5 @@
 """The part of the data that an image leaves unexplained, and the verdict on images that explain nothing."""
 
-from __future__ import annotations
-
 import csv
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Round cylinders: their exact scattered field, all multiple scattering included, and their average over pixels."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.special import h1vp, hankel1, jv, jvp
 

@@ -1,7 +1,5 @@
 """`follow_file` in a thread, for tests of files and folders that grow."""
 
-from __future__ import annotations
-
 import threading
 import time
 

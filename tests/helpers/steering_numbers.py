@@ -1,7 +1,5 @@
 """Commands whose numbers no run can take, as JSON: too large, too small, not finite, or no numbers at all."""
 
-from __future__ import annotations
-
 NINES = "9" * 400
 HUGE = [
     f'{{"action": "change", "{name}": {value}}}'

@@ -1,7 +1,5 @@
 """Scans that are sent and received on loopback, for the tests of streams: real sockets and processes."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

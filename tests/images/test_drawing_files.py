@@ -1,7 +1,5 @@
 """A figure that is laid out and drawn once is what matplotlib makes of it by drawing it twice."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

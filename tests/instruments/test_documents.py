@@ -1,7 +1,5 @@
 """The instrument of docs/instruments.md works as it stands, with every command below it."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fourier ptychography by command: simulated, described, reconstructed, resumed; what cannot be is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """MRI by command: simulated, described, reconstructed, resumed; what cannot be is refused."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 

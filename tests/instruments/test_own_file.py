@@ -1,7 +1,5 @@
 """Mistakes in an instrument of one's own are told in one line, before anything is written; scans cannot name code."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

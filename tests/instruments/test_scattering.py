@@ -1,7 +1,5 @@
 """The instrument scattering-2d: scans are simulated, described, reconstructed and resumed by commands."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

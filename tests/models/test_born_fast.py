@@ -1,7 +1,5 @@
 """The fast Born method against the dense one and SciPy's direct sum, its adjoint, and where it is refused."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Coil maps from the middle of k-space: those of known coils come back, up to a phase that coils share."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

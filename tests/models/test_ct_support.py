@@ -1,7 +1,5 @@
 """Where the object is, by the rays that touch it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Fields of an object by guesses from coarser grids: the same as without, with fewer products of the fine grid."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Fourier ptychography against a direct sum in double precision, autograd, and a dense matrix."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What is refined of a microscope: by derivatives that autograd and differences confirm, and back to what it was."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

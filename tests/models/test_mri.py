@@ -1,7 +1,5 @@
 """Multi-coil MRI against the sum that defines it: any trajectory, stacks, masks, density, places of the image."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

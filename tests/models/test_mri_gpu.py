@@ -1,7 +1,5 @@
 """Multi-coil MRI on a GPU: the model of every kind of path, its NUFFT in Triton, and whole reconstructions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

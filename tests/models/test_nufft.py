@@ -1,7 +1,5 @@
 """Non-uniform FFTs against the sum that defines them, their adjoints, and the Triton kernels in the interpreter."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

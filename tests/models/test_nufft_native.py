@@ -1,7 +1,5 @@
 """The native kernels of the non-uniform FFT are their torch form, with the same bits however they are run."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The non-uniform FFT without tables, in two and three dimensions, against the sum that defines it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

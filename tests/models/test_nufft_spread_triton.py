@@ -1,7 +1,5 @@
 """The Triton kernels of the non-uniform FFT without tables: in the interpreter, and on a GPU where there is one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Diffraction tomography against sums in double precision that share no code with it, and the field of a ball."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

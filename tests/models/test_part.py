@@ -1,7 +1,5 @@
 """A part of each view's data judges: no step sees it, and both parts make the whole, whatever the model and loss."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

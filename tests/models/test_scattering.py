@@ -1,7 +1,5 @@
 """Multiple scattering against exact series of cylinders, a dense solution, differences, and its own adjoint."""
 
-from __future__ import annotations
-
 import copy
 import gc
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Sums of plane waves, and with them: against direct sums, in boxes, by matrices and by a non-uniform FFT."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

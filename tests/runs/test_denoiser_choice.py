@@ -1,7 +1,5 @@
 """`reconstruct` without a denoiser: the search chooses one by held-out views, says so, and goes on to the bit."""
 
-from __future__ import annotations
-
 import tomllib
 from types import SimpleNamespace
 

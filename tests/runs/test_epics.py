@@ -1,7 +1,5 @@
 """A run as PVs: what a client of EPICS sees while it goes on, and what it may do."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """`reconstruct --fall`: it finds a step by held-out views, goes on to the bit, can be repeated, and is a default."""
 
-from __future__ import annotations
-
 import shutil
 import tomllib
 

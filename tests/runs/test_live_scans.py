@@ -1,7 +1,5 @@
 """A live scan: sent from Python as it is measured, waited for until there is a batch, and marked in the report."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 import time

@@ -1,7 +1,5 @@
 """The distance to a fixed point of a scan that is read as it goes: on a few views, and the right ones."""
 
-from __future__ import annotations
-
 import csv
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`reconstruct scan.zarr` says why it has the batch, momentum and denoiser that nobody chose."""
 
-from __future__ import annotations
-
 import pytest
 
 from plugstream import open_scan

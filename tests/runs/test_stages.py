@@ -1,7 +1,5 @@
 """Stages of a run: which views each has, what begins anew, and that a run with stages goes on to the bit."""
 
-from __future__ import annotations
-
 import tomllib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """BM4D as the prior of volumes: tried by itself, kept where held-out views ask for it, and by name everywhere."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Bytes of a scan, past the page cache and through it, one view at a time and many at once: always the same ones."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """No message, and no crowd, ends a receiver: each is answered, and the instrument's scan arrives whole afterwards."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource

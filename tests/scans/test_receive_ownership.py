@@ -1,7 +1,5 @@
 """A scan belongs to its sender, and acknowledged means that this view is on the disk."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

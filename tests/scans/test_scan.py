@@ -1,7 +1,5 @@
 """Scans in memory: which data they take, and what is refused in one line."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

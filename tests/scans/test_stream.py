@@ -1,7 +1,5 @@
 """Scans over ZeroMQ: real sockets on loopback, and whatever a sender may do wrong."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

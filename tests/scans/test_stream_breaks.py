@@ -1,7 +1,5 @@
 """Scans over ZeroMQ when something breaks: connections, processes, disks, and people who wait for an answer."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

@@ -1,7 +1,5 @@
 """The library and the command call the same thing by the same name."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

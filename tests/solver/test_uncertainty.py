@@ -1,7 +1,5 @@
 """Error maps: the standard deviation where it is known, halves that are halves, and runs that go on with theirs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The U-Nets that ship: size, card, what they make of pictures nobody trained on, and their form for GPUs."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

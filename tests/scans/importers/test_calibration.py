@@ -1,7 +1,5 @@
 """One's own data with a measured incident field and several frequencies, from HDF5 and NPZ."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The hardening of a beam: taken out where rays in one material show it, and left where they do not."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from disc_scans import HOLED, beam, integrals

@@ -1,7 +1,5 @@
 """The importer of docs/importing.md works as it stands."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

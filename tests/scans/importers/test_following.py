@@ -1,7 +1,5 @@
 """Files and folders that grow: what is taken live is what the importer makes of the finished file, to the bit."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

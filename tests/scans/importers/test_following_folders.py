@@ -1,7 +1,5 @@
 """Folders that fill with pictures: half-written, renamed into place, of wrong sizes, doubled and missing."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 

@@ -1,7 +1,5 @@
 """The one reader of recordings: a file is known by its first bytes, a format by the names in it."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest

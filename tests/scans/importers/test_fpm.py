@@ -1,7 +1,5 @@
 """Recordings of microscopes under one LED after another become scans: files that are made here, and the blood smear."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.io import savemat

@@ -1,7 +1,5 @@
 """Institut Fresnel files with any number of sources: the geometry is read from the file."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

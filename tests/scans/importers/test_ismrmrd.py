@@ -1,7 +1,5 @@
 """ISMRMRD files as scanners write them: every sample that is taken lies where it was measured."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Recordings of fields become scans: qpimage series and NPZ files that are made here, and the HL60 cell where it is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """CBOR and compressions of detectors: as the reference packages have them, and one line for what is wrong."""
 
-from __future__ import annotations
-
 import contextlib
 
 import cbor2

@@ -1,7 +1,5 @@
 """A detector of DECTRIS on this machine: what is taken live is what the importer makes of a file of the same frames."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Frames in the order of their numbers, each once: whatever happens on their way, what counts only ever grows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """areaDetector's NTNDArray from a real p4p server on this machine: what is taken is what a file of the frames gives."""
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -1,7 +1,5 @@
 """Diffraction patterns of a stream: the scan is what the importer makes of a CXI file of the same frames."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 

@@ -1,7 +1,5 @@
 """A journal keeps the lines that it has, whatever happens to the next."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

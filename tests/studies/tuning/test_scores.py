@@ -1,7 +1,5 @@
 """The discrepancy principle finds sigma where the residual passes the noise for the last time, not at any peak."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """A search whose best is at the end of its range goes on beyond it, and says so; what is still at an end is said."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Searches on functions whose maximum is known, scores on problems whose noise is known, and the command."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 
