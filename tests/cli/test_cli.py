@@ -269,7 +269,7 @@ def test_a_gpu_gives_the_cpus_image(scan, tmp_path):
 
 
 def test_pictures_of_many_kinds(tmp_path):
-    from plugstream import load_picture
+    from plugstream import PlugstreamWarning, load_picture
     from plugstream.base.errors import InputError
 
     ramp = np.linspace(0, 1, 48).reshape(6, 8)
@@ -283,7 +283,8 @@ def test_pictures_of_many_kinds(tmp_path):
     assert np.allclose(load_picture(tmp_path / "32.tif").numpy(), ramp * 7 - 3, atol=1e-5)
     assert np.allclose(load_picture(tmp_path / "a.npy").numpy(), ramp, atol=1e-6)
     assert np.allclose(load_picture(tmp_path / "rgb.png").numpy(), ramp, atol=1 / 255)
-    assert load_picture(tmp_path / "8.png", 4).shape == (4, 4)
+    with pytest.warns(PlugstreamWarning, match="its middle 6 x 6"):
+        assert load_picture(tmp_path / "8.png", 4).shape == (4, 4)
     (tmp_path / "bad.png").write_text("not a picture")
     with pytest.raises(InputError, match="cannot read the picture"):
         load_picture(tmp_path / "bad.png")

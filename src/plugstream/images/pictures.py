@@ -60,7 +60,7 @@ def load_picture(source: str | Path, size: int | None = None) -> Tensor:
         raise InputError(f"{source} holds NaN or infinity")
     if size is not None:
         side = min(pixels.shape)
-        if side < max(pixels.shape):
+        if side < max(pixels.shape) and path.exists():
             rows, columns = pixels.shape
             text = (
                 f"{source} has {rows} rows and {columns} columns: its middle {side} x {side} is used; crop it yourself"

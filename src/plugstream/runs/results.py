@@ -32,8 +32,7 @@ from plugstream.runs.refined import save_refined
 from plugstream.runs.replay import replay
 from plugstream.scans.scan import Scan
 from plugstream.settings import DenoiserSettings, Settings, resolve
-from plugstream.solver.result import Result
-from plugstream.solver.saved import write_record
+from plugstream.solver.result import Result, write_record
 
 # An image is said to sit on a bound where at least this part of it does.
 _SUBSTANTIAL = 0.2

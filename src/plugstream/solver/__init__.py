@@ -14,8 +14,12 @@ if TYPE_CHECKING:
         Distance as Distance,
         snr as snr,
     )
-    from plugstream.solver.result import Progress as Progress, Result as Result, Stop as Stop
-    from plugstream.solver.saved import load_result as load_result
+    from plugstream.solver.result import (
+        Progress as Progress,
+        Result as Result,
+        Stop as Stop,
+        load_result as load_result,
+    )
     from plugstream.solver.uncertainty import error_map as error_map
     from plugstream.solver.verdict import Outcome as Outcome, Verdict as Verdict
 
