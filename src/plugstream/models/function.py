@@ -60,7 +60,7 @@ class FunctionModel(ModelBase):
         """(..., *image_shape) to (..., B, *data_shape)."""
         check_shape("image", image, self.image_shape)
         index = all_views(views, self.n_views)
-        # Of which torch needs no more than its dtype and device.
+        # The dtype and device that arrays get.
         like = torch.empty(0, dtype=self.data_dtype, device=image.device)
         out: Tensor = call_function(self.function, "the model's prediction", like, image, index)
         want = (*image.shape[: image.ndim - len(self.image_shape)], len(index), *self.data_shape)
