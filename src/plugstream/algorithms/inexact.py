@@ -45,8 +45,8 @@ class InexactADMM(ADMM):
 
     For least squares, and for losses of waves. Where d is not quadratic, a step is one of Gauss and Newton, A_B the
     mean of J_i^H loss'' J_i at z^{k-1} with the expected loss'', and there is no preconditioner. A nonlinear model is
-    linearised where z was when it had last moved by a fifth, which the state has. C is that of the views at the start,
-    so a scan that grows is refused.
+    linearised where z was when it had last moved by a fifth, which the state has. C is computed anew of the views of
+    a scan that has grown, at one more product with all of them.
 
     Arguments: those of `ADMM`, and
         products: n >= 1, products with the views of a step at most, beyond the one of the gradient.

@@ -60,8 +60,9 @@ def run(parsed: argparse.Namespace) -> int:
         raise InputError("--parts is for complex images, and pictures are real; leave it out")
     import numpy as np
 
-    from plugstream.runs.checks import check_precision, prepare_device
+    from plugstream.runs.checks import prepare_device
     from plugstream.runs.folder import free_folder, whole_folder
+    from plugstream.settings.checks import check_precision
     from plugstream.studies.certificates import certify
     from plugstream.studies.certificates.drawing import draw_certificate
 

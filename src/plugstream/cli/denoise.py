@@ -159,7 +159,7 @@ def _for_counts(parsed: argparse.Namespace, denoiser: Denoiser) -> Denoiser:
 def _check(parsed: argparse.Namespace, settings: Settings, sigma: float, values: Any, stored: Any) -> None:
     """Refuse a sigma on another scale than the values, or doubt it."""
     from plugstream.denoisers.pictures import check_sigma
-    from plugstream.runs.checks import check_precision
+    from plugstream.settings.checks import check_precision
 
     doubt = None if parsed.large_sigma or parsed.counts else check_sigma(sigma, values, stored, parsed.sigma)
     if doubt is not None:

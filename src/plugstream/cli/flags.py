@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from plugstream.settings import SettingsFile
 
 _ON_OFF = "true|false"
+_LIKE_HELP = "reconstruct as this earlier run did, with the strength and the prior that its data chose"
 
 
 def add_settings(
@@ -32,22 +33,24 @@ def add_settings(
     arguments: Sequence[str],
     presets: Iterable[tuple[str, str, Any]] = (),
 ) -> None:
-    """Give a command the flags of these sections, --settings and --set.
+    """Give a command the flags of these sections, --settings and --set, and --like where it makes the image of a scan.
 
     Arguments: arguments, of the command line, in which the chosen entries are looked up; presets, of the command.
     """
     if not sections:
         return
-    from plugstream.settings import SettingsFile, all_leaves, leaves, section_of
+    from plugstream.settings import EarlierRun, SettingsFile, all_leaves, leaves, section_of
     from plugstream.settings.choices import Choice
 
-    settings_file = cache(SettingsFile)  # read once, for the names here and by the parser
-    parser.add_argument(
-        "--settings",
-        type=lambda text: settings_file(read_path(text)),
-        metavar="FILE.toml",
-        help="read settings from this file",
-    )
+    # Read once, for the names here and by the parser.
+    sources: dict[str, Callable[[Path], SettingsFile]] = {"--settings": cache(SettingsFile)}
+    either = parser.add_mutually_exclusive_group()
+    told: dict[str, Any] = {"metavar": "FILE.toml", "help": "read settings from this file"}
+    either.add_argument("--settings", type=lambda text: sources["--settings"](read_path(text)), **told)
+    if "scan" in sections:
+        sources["--like"] = cache(EarlierRun)
+        told = {"metavar": "RUN", "dest": "settings", "help": _LIKE_HELP}
+        either.add_argument("--like", type=lambda text: sources["--like"](read_path(text)), **told)
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change one setting, by its full name"
     )
@@ -56,8 +59,8 @@ def add_settings(
     else:  # a file can name nothing that is run
         parser.set_defaults(trust=True)
     instrument = None if "simulate" in sections else _peek(arguments)
-    typed = values_of(arguments, "--settings")
-    names = _chosen_names(sections, arguments, settings_file(Path(typed[-1])) if typed else None, presets, instrument)
+    typed = [source(Path(value)) for flag, source in sources.items() for value in values_of(arguments, flag)]
+    names = _chosen_names(sections, arguments, typed[-1] if typed else None, presets, instrument)
     parser.set_defaults(names=names, instrument=instrument, sections=tuple(sections))
     groups = {section: parser.add_argument_group(f"[{section}]") for section in sections}
     visible, brought = set(), []

@@ -41,18 +41,22 @@ def add_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> No
 
 
 def run(parsed: argparse.Namespace) -> int:
-    from plugstream.scans.importers.following import plan_following
-    from plugstream.scans.peek import peek_instrument
+    from plugstream.settings.checks import check_settings
 
-    _, _, _, target = plan_following(parsed.kind, parsed.file, parsed.scan, importer_values(parsed), parsed.expect)
     if parsed.out is not None and parsed.out.exists():
         raise InputError(f"the output {parsed.out} exists already; choose another with --out, or remove it")
-    command = _import_command(parsed, target)
+    _take_axis(parsed)
+    command = _import_command(parsed)
+    values = importer_values(parsed)
     for place in [place for place in vars(parsed) if place.startswith("importer.")]:
         delattr(parsed, place)  # the rest are settings of the run
     setattr(parsed, "scan.follow", "true")
-    draft_of(parsed)  # refuses what cannot be before anything is awaited
-    with _Producer(command) as producer:
+    check_settings(draft_of(parsed).settings)  # before anything is awaited
+    with _Producer(command) as producer:  # both processes import what they need, which takes seconds, at once
+        from plugstream.scans.importers.following import plan_following
+        from plugstream.scans.peek import peek_instrument
+
+        _, _, _, target = plan_following(parsed.kind, parsed.file, parsed.scan, values, parsed.expect)
         producer.wait_for(target)
         parsed.scan = target
         parsed.instrument = peek_instrument(str(target))
@@ -63,9 +67,31 @@ def run(parsed: argparse.Namespace) -> int:
     return status
 
 
-def _import_command(parsed: argparse.Namespace, target: Path) -> list[str]:
+def _take_axis(parsed: argparse.Namespace) -> None:
+    """Take the rotation axis, too, from the run of --like, whose import found it, unless one is typed."""
+    from plugstream.settings import EarlierRun
+
+    place = "importer.center"
+    if not isinstance(parsed.settings, EarlierRun) or "center" not in parsed.fields or hasattr(parsed, place):
+        return
+    from plugstream.runs.folder import open_run
+    from plugstream.scans.peek import peek_attributes
+
+    folder = parsed.settings.folder
+    provenance = (peek_attributes(str(open_run(folder).source)) or {}).get("provenance", {})
+    if provenance.get("made_by") != f"plugstream import {parsed.kind}":
+        return
+    typed, found = provenance.get("options", {}).get("center"), None
+    for step in provenance.get("steps", ()):
+        found = step["column"] if step.get("step") == "rotation axis" else found
+    if (axis := found or typed) is not None:
+        setattr(parsed, place, str(axis))
+        say(f"--center {axis}, as in the scan of {folder}")
+
+
+def _import_command(parsed: argparse.Namespace) -> list[str]:
     """The command that makes the scan."""
-    words = ["import", parsed.kind, str(parsed.file), str(target), "--follow"]
+    words = ["import", parsed.kind, str(parsed.file), *([] if parsed.scan is None else [str(parsed.scan)]), "--follow"]
     words += ["--trust"] * bool(parsed.trust)
     patience = getattr(parsed, "scan.patience", None)
     words += [] if patience is None else ["--patience", str(patience)]

@@ -26,9 +26,10 @@ from plugstream.fidelity.losses import Loss
 from plugstream.fidelity.sharded import Sharded
 from plugstream.models.base import Model
 from plugstream.models.views import Views
-from plugstream.runs.checks import check_settings, prepare_device
+from plugstream.runs.checks import prepare_device
 from plugstream.runs.footprint import Worker
 from plugstream.settings import AlgorithmSettings, ComputeSettings, DenoiserSettings, Settings, parse_changes
+from plugstream.settings.checks import check_settings
 
 # Into how many parts a step is cut with --deterministic, whatever the number of processes.
 _SHARDS = 8

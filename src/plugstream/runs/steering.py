@@ -12,13 +12,13 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from plugstream.base.errors import InputError
-from plugstream.runs.checks import check_precision
 from plugstream.runs.commands import Command
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note, Steering
 from plugstream.runs.parts import goes_by_lipschitz
 from plugstream.settings import Settings
 from plugstream.settings.changes import Change
+from plugstream.settings.checks import check_precision
 from plugstream.solver.result import Progress
 
 

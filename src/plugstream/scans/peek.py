@@ -1,4 +1,4 @@
-"""Which instrument a scan is of, without opening it: for help and flags, which come before anything slow."""
+"""What a scan says of itself, without opening it: for help and flags, which come before anything slow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ _MOST = 16 << 20  # bytes of what a scan says of itself
 
 
 def peek_instrument(place: str) -> str | None:
-    """The name of the instrument that a folder or zip file says it is a scan of.
+    """The name of the instrument that a folder or zip file says it is a scan of, None as of `peek_attributes`."""
+    attributes = peek_attributes(place) or {}
+    name = attributes.get("instrument", VERSION_3_INSTRUMENT if attributes.get("version") == 3 else None)
+    return name if isinstance(name, str) and ":" not in name else None  # FILE.py:NAME is for a person to type
+
+
+def peek_attributes(place: str) -> dict[str, Any] | None:
+    """What a folder or zip file says of itself as a scan.
 
     None for what is no such scan, is not there yet, cannot be read, or lies elsewhere; opening it says why.
     """
@@ -33,7 +40,6 @@ def peek_instrument(place: str) -> str | None:
         else:
             return None
         attributes = content["attributes"]
-        name = attributes.get("instrument", VERSION_3_INSTRUMENT if attributes.get("version") == 3 else None)
+        return attributes if isinstance(attributes, dict) else None
     except Exception:  # a damaged file, in one of many ways
         return None
-    return name if isinstance(name, str) and ":" not in name else None  # FILE.py:NAME is for a person to type

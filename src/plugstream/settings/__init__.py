@@ -18,7 +18,7 @@ from plugstream.settings.sections import (
     with_bounds,
 )
 from plugstream.settings.stages import Stage, StagePlan, hop_steps, open_end, parse_stages, plan_stages
-from plugstream.settings.toml import SettingsFile, to_toml
+from plugstream.settings.toml import EarlierRun, SettingsFile, to_toml
 from plugstream.settings.values import (
     all_leaves,
     is_weight,
@@ -37,6 +37,7 @@ __all__ = [
     "ComputeSettings",
     "DenoiserSettings",
     "Draft",
+    "EarlierRun",
     "GradientSettings",
     "MomentumSettings",
     "SamplerSettings",

@@ -12,9 +12,13 @@ from typing import Any
 
 from plugstream.base.errors import InputError
 from plugstream.base.files import read_small
+from plugstream.base.text import shell_quote
 from plugstream.settings.choices import is_marked
 from plugstream.settings.sections import Settings, used_sections
 from plugstream.settings.values import check_name, leaves
+
+# The sections of a run that say what its image is; the others are about one scan, and what is measured and kept.
+_OF_THE_IMAGE = ("instrument", "algorithm", "momentum", "gradient", "sampler", "denoiser", "loss")
 
 
 class SettingsFile:
@@ -38,6 +42,30 @@ class SettingsFile:
             return _read(self.path)
         except InputError as error:  # what is left of a pipe that has too much may look like settings
             return error
+
+
+class EarlierRun(SettingsFile):
+    """What makes the image in the settings of an earlier run, such as the strength that its data chose, for like scans.
+
+    Arguments: path of the run's folder.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.folder = Path(path)
+        super().__init__(self.folder / "settings.toml")
+
+    @cached_property
+    def _outcome(self) -> dict[str, dict[str, Any]] | InputError:
+        if not self.path.exists():
+            return InputError(f"{self.folder} is no run to be like: there is no {self.path}; name the folder of one")
+        try:
+            content = _read(self.path)
+        except InputError as error:
+            return error
+        if content.get("algorithm", {}).get("search", "none") != "none":
+            again = f"plugstream resume {shell_quote(self.folder)}"
+            return InputError(f"{self.folder} has not found its strength yet; let it end with: {again}")
+        return {section: table for section, table in content.items() if section in _OF_THE_IMAGE}
 
 
 def _read(file: Path) -> dict[str, dict[str, Any]]:

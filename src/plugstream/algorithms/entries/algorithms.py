@@ -152,10 +152,10 @@ _declare(
     "InexactADMM",
     options=InexactOptions,
     arguments={"prox_products": "products", "prox_tolerance": "tol"},
-    prox=True,
     bends=True,
     title="PnP-ADMM, inexact",
     falls=True,
+    **_BY_PROX,
 )
 _declare(
     "block-admm",

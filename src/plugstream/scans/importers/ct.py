@@ -28,6 +28,7 @@ from plugstream.scans.importers.ct_hdf5 import (
     read_stream,
 )
 from plugstream.scans.importers.ct_projections import Projections
+from plugstream.scans.importers.ct_rotation_axis import NOT_FOUND, covers_half_turn
 from plugstream.scans.importers.ct_steps import Preparation, StepOptions
 from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.fpm import is_frames
@@ -48,9 +49,11 @@ from plugstream.scans.streams.frames import Names
 
 _LONG = 1e6
 _AXIS = (
-    "the rotation axis cannot be found before all projections are there; give --center, such as the column that "
-    "'plugstream import ct' found in an earlier scan, or middle"
+    "frames of a stream come once, so its rotation axis cannot be looked for; give --center, the column that "
+    "'plugstream import ct' found in an earlier scan, --like RUN, which takes it from a run of one, or --center middle"
 )
+_WAITING = "half a turn of projections, in which to find the rotation axis (--center COLUMN to begin at once)"
+_MOVED = 0.25  # columns by which the axis of all projections may differ from that of the first half turn unsaid
 
 
 class CTImport(StepOptions):
@@ -171,8 +174,8 @@ def open_reading(options: CTImport, file: Path | Address, growth: Growth | None 
     """How a file is read as a scan, while it is open.
 
     Arguments: options; file; growth, of a recording that may still be written. Then nothing may depend on all of its
-    projections: the rotation axis must be known, air is subtracted only if columns are given, and neither stripes nor
-    the hardening of the beam are taken out.
+    projections: the rotation axis is found in the first half turn, air is subtracted only if columns are given, and
+    neither stripes nor the hardening of the beam are taken out.
     """
     from plugstream.instruments.ct import CT
     from plugstream.instruments.ct_counts import CTCounts
@@ -218,8 +221,10 @@ def fix_options(options: CTImport, file: Path | Address, growth: Growth) -> CTIm
         _stream_names(options)
     if options.stripes:
         raise InputError("--stripes needs all projections, and this recording still grows; leave it out")
-    if options.center == "auto" and file.suffix.lower() != ".toml":
+    if options.center == "auto" and isinstance(file, Address):
         raise InputError(_AXIS)
+    if growth.settings.get("center") == options.center:  # typed, and not found in the recording
+        growth.settings.pop("center")
     choose_views(options, 0, growing=True)
     if options.arc is not None and growth.expected is None:
         raise InputError("--arc is divided among all projections; say how many to --expect, or give --angles FILE")
@@ -295,14 +300,43 @@ def _prepare(
     """The steps to line integrals, which are found once for a recording that grows."""
     if growth is None:
         return Preparation(projections, options, angles, fan)
-    if options.center == "auto" and projections.center is None:
-        raise InputError(_AXIS)
     if "prepared" not in growth.memory:
-        growth.memory["prepared"] = Preparation(projections, options, angles, fan, growing=True)
+        growth.memory["prepared"] = _prepare_first(projections, options, angles, fan, growth)
     prepared: Preparation = growth.memory["prepared"]
     prepared.grow_to(projections)
     if len(prepared.views) == 0:
         growth.wait("none of the chosen projections is there yet")
+    return prepared
+
+
+def _prepare_first(
+    projections: Projections, options: CTImport, angles: NDArray[np.float64], fan: float | None, growth: Growth
+) -> Preparation:
+    """The steps to line integrals by the first projections; the rotation axis by half a turn of them.
+
+    Where nothing more will come, the axis that was found so is compared with that of all projections.
+    """
+    over = growth.final or (growth.expected is not None and len(angles) >= growth.expected)
+    settled, searched = growth.settings.get("center"), options.center == "auto" and projections.center is None
+    if (early := searched and not over) and not covers_half_turn(angles):
+        growth.wait(_WAITING)
+    try:
+        prepared = Preparation(projections, options, angles, fan, growing=True)
+    except InputError as error:
+        if early:
+            growth.wait(f"{_WAITING}; {error}")
+        raise
+    if early and prepared.steps[-1]["found"] == NOT_FOUND:
+        growth.wait(f"{_WAITING}, and of a fan some more")
+    if searched:
+        growth.settings["center"] = prepared.center
+    elif settled is not None and growth.final:
+        again = Preparation(projections, options.model_copy(update={"center": "auto"}), angles, fan, growing=True)
+        if abs(moved := again.center - prepared.center) > _MOVED:
+            growth.remarks.append(
+                f"all projections put the rotation axis {moved:+.2f} columns from where the first half turn did, at "
+                f"{again.center:.2f}; import the file again with --center {again.center:.2f}"
+            )
     return prepared
 
 

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from plugstream.models.ct_geometry import Rays
 from plugstream.models.ct_support import chords, find_tangents, fit_disc, fits
@@ -104,6 +103,8 @@ def _off(length: Numbers, values: Numbers, a: float, b: float, c: float) -> Numb
 
 def _fit(length: Numbers, values: Numbers) -> tuple[float, float, float]:
     """a - b l - c l^2 with b, c >= 0 by least squares."""
+    from scipy.optimize import nnls  # which takes a second
+
     scale = float(length.max())
     table = np.stack([np.ones_like(length), -length / scale, -((length / scale) ** 2)], 1)
     (a, b, c), _ = nnls(table, values)

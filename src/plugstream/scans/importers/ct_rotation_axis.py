@@ -17,6 +17,11 @@ _LEAST_ARC = np.pi / 3
 _MASS_SPREAD = 0.05
 # Of a short fan's data, the least part that must be measured twice to tell its axis.
 _PAIRS = 0.1
+NOT_FOUND = "the middle of the detector"
+"""How the axis of a fan was found where it could not be."""
+
+# The fewest views in which an axis is looked for while more come.
+_LEAST_VIEWS = 16
 # Columns to which a sinogram is binned for the coarse part of the search.
 _COARSE = 256
 
@@ -99,6 +104,18 @@ def find_center(sinogram: ArrayLike, angles: ArrayLike) -> tuple[float, str]:
     return center, "by half a turn and its mirror image"
 
 
+def covers_half_turn(angles: ArrayLike) -> bool:
+    """Whether views that are there so far make up half a turn, with which the axis can be looked for.
+
+    Arguments: angles (views,), radians, in any order and not evenly spaced where need be.
+    """
+    turn = np.sort(np.asarray(angles, dtype=np.float64))
+    if len(turn) < _LEAST_VIEWS:
+        return False
+    step = float(np.median(np.diff(turn)))
+    return bool(turn[-1] - turn[0] + 1.2 * step >= np.pi)
+
+
 def fan_mismatch(sinogram: ArrayLike, angles: ArrayLike, center: float, pixel: float) -> float:
     """How much the two rays along each line of a fan differ: the root of their mean squared difference.
 
@@ -150,7 +167,7 @@ def find_fan_center(sinogram: ArrayLike, angles: ArrayLike, pixel: float) -> tup
     reach = values.shape[1] / 10
     ends = (middle - reach, middle, middle + reach)
     if _even_step(turn) is None or any(np.isnan(fan_mismatch(values, turn, c, pixel)) for c in ends):
-        return middle, "the middle of the detector"
+        return middle, NOT_FOUND
     center = _search(lambda c: fan_mismatch(values, turn, c, pixel) ** 2, middle, reach, count=17, last=2.0)
     return center, "by the two rays along each line"
 

@@ -23,7 +23,7 @@ from plugstream.models.ct_line_integrals import (
 )
 from plugstream.scans.importers.ct_hardening import Hardening, find_hardening
 from plugstream.scans.importers.ct_projections import Projections
-from plugstream.scans.importers.ct_rotation_axis import find_center, find_fan_center
+from plugstream.scans.importers.ct_rotation_axis import NOT_FOUND, find_center, find_fan_center
 from plugstream.scans.importers.reading import Indices, ViewOptions, choose_views, pick_rows, read_blocks
 
 # Of the detector's columns at each side that are looked at for air, the part, and the least number.
@@ -274,7 +274,7 @@ class Preparation:
         if isinstance(center_option, float):
             center, how = center_option, "by hand"
         elif center_option == "middle":
-            center, how = (columns - 1) / 2, "the middle of the detector"
+            center, how = (columns - 1) / 2, NOT_FOUND
         elif self._source.center is not None:
             center, how = self._source.center, "by the file"
         elif self.fan is None:

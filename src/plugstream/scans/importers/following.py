@@ -382,6 +382,7 @@ class _Follower:
         self.growth.memory |= known
         with self._open(self.growth) as reading:
             self._take(reading, lambda views: None)
+        remarks.extend(self.growth.remarks)
         if self._confirmed < len(self._sums):
             raise self._conflict()
         if late := {view: "" for view in left_out if view not in self._left_out}:

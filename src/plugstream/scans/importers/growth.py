@@ -23,6 +23,7 @@ class Growth:
         seen: views that are there, of which some may be unusable, and some more than are expected.
         settings: options that the recording itself has settled, such as which flat fields came before the views.
         memory: what readers keep between two looks, by name.
+        remarks: what a person is told of the finished recording.
     """
 
     expected: int | None = None
@@ -32,6 +33,7 @@ class Growth:
     seen: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
 
     def wait(self, what: str) -> NoReturn:
         """Wait for something, unless nothing more is awaited: then it is missing."""
