@@ -47,17 +47,18 @@ def wait_for(scan, views, process):
     ("words", "said"),
     [
         (["import", "ct", sys.executable, "--expect", "3"], "--expect is for files that grow; add --follow"),
-        (["import", "ct", "x.h5", "--follow"], "give --center"),
+        (["import", "ct", "dectris://127.0.0.1", "--follow"], "give --center"),
         (["import", "ct", "x.h5", "--follow", "--center", "3", "--patience", "-1"], "patience must be"),
         (["import", "fresnel", "x.exp", "--follow"], "cannot be followed while it grows"),
-        (["follow", "ct", "x.h5"], "give --center"),
+        (["follow", "ct", "x.h5"], "use --like RUN"),
+        (["follow", "ct", "x.h5", "--like", "x"], "x is no run to be like"),
         (["follow", "ct", "x.h5", "--center", "3", "--sigma", "-1"], "sigma"),
         pytest.param(
             ["follow", "ct", "x.h5", "--center", "3", "--patience", "0.2", "--sigma", "0.1"],
             "there is no file x.h5",
             marks=pytest.mark.slow,
         ),
-        (["follow", "ct", ".", "--center", "3"], "is a folder"),
+        (["follow", "ct", ".", "--center", "3", "--sigma", "1"], "is a folder"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, monkeypatch, capfd, words, said):

@@ -71,7 +71,7 @@ def test_info_describes_a_run_from_its_begin_to_its_end(scan, tmp_path, capsys):
     assert "SNR" in rows["measured"]
     assert "tv" in rows["algorithm"]
     assert "4 views a step" in rows["algorithm"]
-    assert "sigma 0.02" in rows["strength"]
+    assert "--sigma 0.02" in rows["settings"]
     assert "result.npy" in rows["images"]
     assert rows["report"] == "report.png"
     assert rows["go on with"] == f"plugstream resume {out} --iterations 40"

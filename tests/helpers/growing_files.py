@@ -27,9 +27,9 @@ def angle(n: int, views: int = 20) -> float:
 
 
 def frame(n: int) -> np.ndarray[Any, Any]:
-    """Counts of a disc beside the axis, at the n-th of 20 angles."""
+    """Counts of a disc beside the axis, at the n-th of 20 angles; later, of another half turn, the axis has moved."""
     t = np.deg2rad(angle(n))
-    columns = np.arange(COLUMNS) - (COLUMNS - 1) / 2 - 3 * np.cos(t)
+    columns = np.arange(COLUMNS) - (COLUMNS - 1) / 2 - 3 * np.cos(t) - (0.5 if n >= 20 else 0)
     path = 0.2 * np.sqrt(np.maximum(0, 36 - columns**2))
     noise = np.random.default_rng(n).integers(0, 9, (ROWS, COLUMNS))
     return np.asarray(DARK + (FLAT - DARK) * np.exp(-path)[None] + noise).astype(np.uint16)

@@ -405,6 +405,29 @@ def test_a_scan_that_is_spoilt_while_it_is_followed_ends_the_run_in_one_line(sca
     assert said.endswith(f"fix that, and go on with 'plugstream resume {out}'")
 
 
+def test_a_followed_run_is_like_an_earlier_one(scan, tmp_path, capsys):
+    """With its algorithm, prior, strength and step, and the same image when all views are there."""
+    earlier, live, out = tmp_path / "earlier", tmp_path / "live.zarr", tmp_path / "out"
+    strong = ["--algorithm", "inexact-admm", "--sampler", "all", "--step", "20/L", "--sigma", "0.03", "--denoiser", "tv"]
+    few = ["--iterations", "40", "--report", "none", "--threads", "1"]
+    assert main(["reconstruct", str(scan), "--out", str(earlier), *strong, *few, "--hold-out", "6"]) == 0
+    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "full"), "--like", str(earlier), *few]) == 0
+    player = play(scan, live, 0.02)
+    assert main(["reconstruct", str(live), "--follow", "--out", str(out), "--like", str(earlier), *few]) == 0
+    assert player.wait() == 0
+    assert records(out)[0].views < 24 == records(out)[-1].views
+    settings = [resolve(folder / "settings.toml") for folder in (earlier, out)]
+    for section in ("algorithm", "sampler", "denoiser", "loss", "instrument"):
+        assert getattr(settings[0], section) == getattr(settings[1], section)
+    assert settings[1].monitor.hold_out is None  # which is about one scan
+    image, full = (np.load(folder / "result.npy") for folder in (out, tmp_path / "full"))
+    assert np.linalg.norm(image - full) < 1e-2 * np.linalg.norm(full)
+    begun = earlier / "settings.toml"
+    begun.write_text(begun.read_text().replace('search = "none"', "search = 40"))
+    assert main(["reconstruct", str(scan), "--like", str(earlier)]) == 2
+    assert "has not found its strength yet" in capsys.readouterr().err
+
+
 def test_what_cannot_be_followed_is_refused(scan, tmp_path, capsys):
     for sampler in ("fixed", "importance"):
         assert reconstruct(scan, tmp_path / "run", "--follow", "--sampler", sampler) == 2

@@ -78,6 +78,7 @@ def _take_axis(parsed: argparse.Namespace) -> None:
     from plugstream.scans.peek import peek_attributes
 
     folder = parsed.settings.folder
+    parsed.settings.sections()  # which says what is wrong with it
     provenance = (peek_attributes(str(open_run(folder).source)) or {}).get("provenance", {})
     if provenance.get("made_by") != f"plugstream import {parsed.kind}":
         return

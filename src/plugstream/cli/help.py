@@ -30,7 +30,7 @@ EXAMPLES = {
     "denoise": "plugstream denoise noisy.png clean.png --sigma 15/255",
     "simulate": "plugstream simulate scan.zarr --picture photo.png --input-snr 35",
     "import": "plugstream import ct tooth.h5 tooth.zarr",
-    "follow": "plugstream follow ct scan.h5 --center 511.5 --serve",
+    "follow": "plugstream follow ct scan.h5 --like run --serve",
     "acquire": "plugstream acquire scan.zarr --listen tcp://127.0.0.1:5577",
     "keys": "plugstream keys keys --client beamline",
     "info": "plugstream info scan.zarr",
@@ -52,7 +52,7 @@ EXAMPLES = {
 _RUN = ("sigma", "denoiser", "batch", "iterations", "time-limit", "device", "settings")
 FIRST: dict[str, tuple[str, ...]] = {
     "reconstruct": ("out", *_RUN, "follow", "serve"),
-    "follow": ("out", "expect", *_RUN[:2], "batch", "iterations", "window", "device", "serve"),
+    "follow": ("out", "expect", "like", *_RUN[:2], "batch", "iterations", "window", "device", "serve"),
     "demo": ("out", "picture", "instrument", "input-snr", *_RUN[:4], "device", "serve"),
     "simulate": ("picture", "instrument", "size", "views", "receivers", "input-snr", "noise-seed", "stream", "device"),
     "train": ("form", "steps", "start", "judge", "time-limit", "seed", "device"),

@@ -15,7 +15,7 @@ from plugstream.runs.liveness import is_running
 from plugstream.runs.partition import read_partition
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of
-from plugstream.settings import Settings, resolve
+from plugstream.settings import resolve, to_flags
 from plugstream.settings.consent import needs_trust
 
 
@@ -63,7 +63,7 @@ def describe_run(folder: Path) -> dict[str, str]:
     rows |= {
         "scan": f"{record.source}{' (not there; resume --scan says where it is)' if missing else ''}",
         "algorithm": title_of(settings),
-        "strength": _strength(settings),
+        "settings": to_flags(settings),
         "images": ", ".join(sorted(path.name for path in folder.glob("result*"))) or "none yet",
         "report": ", ".join(sorted(path.name for path in folder.glob("report.*"))) or "none yet",
     }
@@ -114,11 +114,3 @@ def _ago(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{max(0.0, seconds):.0f} s"
-
-
-def _strength(settings: Settings) -> str:
-    a, bounds = settings.algorithm, settings.denoiser
-    number = f"sigma {a.sigma:g}" if a.sigma is not None else f"lam {a.lam}"
-    falling = f" to {a.sigma_end:g}" if a.sigma_end is not None else ""
-    ends = [f"{name} {value}" for name, value in (("low", bounds.low), ("high", bounds.upper)) if value is not None]
-    return ", ".join([f"{number}{falling}", f"step {a.step_size}", *(ends or ["no bounds"])])

@@ -20,7 +20,7 @@ from plugstream.runs.terminal import Terminal
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan, open_scan
 from plugstream.scans.writer import save_scan
-from plugstream.settings import Draft, Settings, SettingsFile, leaves, parse_setting
+from plugstream.settings import Draft, EarlierRun, Settings, SettingsFile, leaves, parse_setting
 from plugstream.settings.fields import marks_of
 from plugstream.solver.result import Result
 
@@ -36,6 +36,7 @@ def reconstruct(
     out: str | Path | None = None,
     *,
     file: str | Path | None = None,
+    like: str | Path | None = None,
     trust: bool = False,
     progress: bool = False,
     **settings: Any,
@@ -45,7 +46,8 @@ def reconstruct(
     Scans of any instrument whose views are all there; for one that goes on use `plugstream follow`.
 
     Arguments: scan, or where it lies; out, the folder to make for what the command leaves there, None to leave nothing;
-    file of settings, to which nothing is added, and trust in what it names; progress, whether to show it; settings, by
+    file of settings, or like, the folder of an earlier run, to whose settings nothing is added, and trust in what they
+    name; progress, whether to show it; settings, by
     the names of the command's flags: `sigma=0.02, denoiser="bm3d", iterations=200, hold_out=10`. Returns the result,
     which `Result.save` writes.
 
@@ -61,7 +63,9 @@ def reconstruct(
         raise InputError(f"the output {folder} exists already; choose another, or remove it")
     typed = _typed(settings, opened.instrument.name)
     presets = [("run", "report", "none")] if folder is None and "report" not in settings else []
-    source = None if file is None else SettingsFile(file)
+    if file is not None and like is not None:
+        raise InputError("file and like are both given; leave one out")
+    source = EarlierRun(like) if like is not None else None if file is None else SettingsFile(file)
     origin: Mapping[str, Any] = {"instrument": opened.instrument.name, "trust": trust, "used": _SECTIONS}
     draft = Draft.of(source, [*typed, *presets], **origin)
     if draft.settings.scan.follow:

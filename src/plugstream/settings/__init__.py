@@ -18,7 +18,7 @@ from plugstream.settings.sections import (
     with_bounds,
 )
 from plugstream.settings.stages import Stage, StagePlan, hop_steps, open_end, parse_stages, plan_stages
-from plugstream.settings.toml import EarlierRun, SettingsFile, to_toml
+from plugstream.settings.toml import EarlierRun, SettingsFile, to_flags, to_toml
 from plugstream.settings.values import (
     all_leaves,
     is_weight,
@@ -64,6 +64,7 @@ __all__ = [
     "resolve",
     "section_of",
     "share_of_range",
+    "to_flags",
     "to_toml",
     "used_sections",
     "with_bounds",

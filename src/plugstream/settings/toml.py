@@ -14,11 +14,15 @@ from plugstream.base.errors import InputError
 from plugstream.base.files import read_small
 from plugstream.base.text import shell_quote
 from plugstream.settings.choices import is_marked
+from plugstream.settings.fields import marks_of
 from plugstream.settings.sections import Settings, used_sections
 from plugstream.settings.values import check_name, leaves
 
 # The sections of a run that say what its image is; the others are about one scan, and what is measured and kept.
 _OF_THE_IMAGE = ("instrument", "algorithm", "momentum", "gradient", "sampler", "denoiser", "loss")
+
+# Settings of how long a run goes on, and of a search that is over when its settings are found.
+_LENGTHS = ("iterations", "arrive", "time_limit", "distance_limit", "settled", "search", "fall", "rivals")
 
 
 class SettingsFile:
@@ -100,6 +104,27 @@ def to_toml(settings: Settings, header: str = "") -> str:
         fields = [(key, info) for _, key, info in leaves([section], names) if key in table]
         lines += [f"{key} = {_toml_value(table[key])}" for key, info in fields if not is_marked(info, "consent")]
     return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def to_flags(settings: Settings) -> str:
+    """What makes the image, as flags of `plugstream reconstruct` with which any scan gets the same, however long.
+
+    Entries are named although they are the defaults, since a scan's instrument may advise others.
+    """
+    content, words, taken = used_sections(settings), list[str](), set[str]()
+    names = {section: table[key] for section, table in content.items() for key in ("name", "names") if key in table}
+    for section, key, info in leaves(_OF_THE_IMAGE, names):
+        flag = str(marks_of(info).get("flag", key))
+        flag = f"{section}-{key}" if flag in taken else flag
+        taken.add(flag)
+        value = content.get(section, {}).get(key)
+        by_scan = section == "instrument" or key in _LENGTHS or is_marked(info, "consent") or section not in content
+        if by_scan or (value == info.default and key != "name"):
+            continue
+        text = "none" if value is None else f"{value:.8g}" if isinstance(value, float) else str(value)
+        switched = value is True and marks_of(info).get("switch")
+        words.append(f"--{flag.replace('_', '-')}" + ("" if switched else f" {shell_quote(text)}"))
+    return " ".join(words)
 
 
 def _toml_value(value: Any) -> str:

@@ -150,6 +150,22 @@ def test_a_file_that_is_cut_while_it_is_read_is_an_error_within_seconds(tmp_path
         assert time.monotonic() - begun < 10
 
 
+def test_the_rotation_axis_is_found_in_the_first_half_turn_and_again_at_the_end(write, tmp_path):
+    write(f"open {tmp_path / 'scan.h5'} exchange", "darks", "flats", "burst 0 18")
+    live = Live(tmp_path / "scan.h5", tmp_path / "live.zarr", {"rows": "1"})
+    live.look()
+    assert not live.out.exists()
+    write("burst 18 22")
+    live.wait_for(22)
+    center = open_scan(live.out).provenance["options"]["center"]
+    assert abs(center - (COLUMNS - 1) / 2) < 0.1
+    write("burst 22 40", "close")
+    remarks = live.end().remarks
+    assert_imported(live)
+    last = float(next(remark for remark in remarks if "the last half turn" in remark).split()[-1])
+    assert abs(last - center - 0.5) < 0.1
+
+
 def test_a_file_that_is_begun_anew_is_refused(write, tmp_path):
     """What was taken stays, and nothing of another scan is added to it."""
     write(f"open {tmp_path / 'scan.h5'} nexus", "darks", "flats")
@@ -454,7 +470,6 @@ def test_a_column_that_stays_too_short_is_told(write, tmp_path):
 def test_what_needs_all_projections_is_refused_at_once(tmp_path):
     """Before the file exists."""
     for values, words in (
-        ({"rows": "1"}, "give --center"),
         ({**CT, "stripes": 9}, "--stripes needs all"),
         ({**CT, "count": 9}, "--count"),
         ({**CT, "omit": "-1"}, "from the end"),
@@ -462,6 +477,8 @@ def test_what_needs_all_projections_is_refused_at_once(tmp_path):
     ):
         with pytest.raises(InputError, match=words):
             follow_file("ct", tmp_path / "none.h5", tmp_path / "live.zarr", values)
+    with pytest.raises(InputError, match="give --center"):
+        follow_file("ct", "dectris://127.0.0.1", tmp_path / "live.zarr", {"rows": "1"})
     with pytest.raises(InputError, match="cannot be followed"):
         follow_file("npz", tmp_path / "none.npz", tmp_path / "live.zarr")
     with pytest.raises(InputError, match="patience"):

@@ -53,7 +53,7 @@ _AXIS = (
     "'plugstream import ct' found in an earlier scan, --like RUN, which takes it from a run of one, or --center middle"
 )
 _WAITING = "half a turn of projections, in which to find the rotation axis (--center COLUMN to begin at once)"
-_MOVED = 0.25  # columns by which the axis of all projections may differ from that of the first half turn unsaid
+_MOVED = 0.25  # columns by which the axis of the last half turn may differ from that of the first unsaid
 
 
 class CTImport(StepOptions):
@@ -314,7 +314,7 @@ def _prepare_first(
 ) -> Preparation:
     """The steps to line integrals by the first projections; the rotation axis by half a turn of them.
 
-    Where nothing more will come, the axis that was found so is compared with that of all projections.
+    Where nothing more will come, the axis that was found so is compared with that of the last ones.
     """
     over = growth.final or (growth.expected is not None and len(angles) >= growth.expected)
     settled, searched = growth.settings.get("center"), options.center == "auto" and projections.center is None
@@ -331,11 +331,12 @@ def _prepare_first(
     if searched:
         growth.settings["center"] = prepared.center
     elif settled is not None and growth.final:
-        again = Preparation(projections, options.model_copy(update={"center": "auto"}), angles, fan, growing=True)
+        # Angles the other way around: half a turn is then that of the last projections.
+        again = Preparation(projections, options.model_copy(update={"center": "auto"}), -angles, fan, growing=True)
         if abs(moved := again.center - prepared.center) > _MOVED:
             growth.remarks.append(
-                f"all projections put the rotation axis {moved:+.2f} columns from where the first half turn did, at "
-                f"{again.center:.2f}; import the file again with --center {again.center:.2f}"
+                f"the last half turn puts the rotation axis at column {again.center:.2f}, {moved:+.2f} from where the "
+                f"first did; if it did not move, import the file again with --center {again.center:.2f}"
             )
     return prepared
 

@@ -172,7 +172,7 @@ class _Follower:
         failures = list[float]()  # when each in a row was
         while True:
             progress(self.committed)
-            waiting, before = "", self.committed
+            waiting, before = "", (self.committed, growth.seen)
             try:
                 self._look()
                 with self._open(growth) as reading:
@@ -187,7 +187,7 @@ class _Follower:
                     raise
                 waiting = str(error)
             now = time.monotonic()
-            if self.committed > before:
+            if (self.committed, growth.seen) > before:  # while the rotation axis is awaited no view is taken
                 news = now
             if growth.final or (growth.expected is not None and growth.seen >= growth.expected and not waiting):
                 break

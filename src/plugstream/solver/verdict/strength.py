@@ -103,6 +103,7 @@ def found_strength(sigma: float, rounds: int, ratio: float, misfit: float | None
     what = f"sigma {sigma:.3g}" if step is None else f"the step {step:.3g} that goes with sigma {sigma:.3g}"
     text = f"{what} was found in {rounds} rounds, to a factor of {ratio:.2f}"
     text += "" if misfit is None else f", held-out misfit {misfit:.4g}"
+    text += "; --like this run takes them to another scan"
     return Answer("chosen by the data", True, text, misfit)
 
 
