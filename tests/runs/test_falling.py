@@ -1,5 +1,6 @@
 """`reconstruct --fall`: it finds a step by held-out views, goes on to the bit, can be repeated, and is a default."""
 
+import shlex
 import shutil
 import tomllib
 
@@ -53,6 +54,23 @@ def test_a_run_finds_its_step_and_the_settings_have_it(whole):
     assert (algorithm["name"], algorithm["search"]) == ("inexact-admm", "none")
     assert history.stop is not None
     assert "the step" in str(history.stop.answers)
+
+
+@pytest.mark.parametrize("found", ["fall", "search"])
+def test_what_a_run_prints_gives_its_image_when_it_is_typed_or_loaded(scan, tmp_path, found):
+    """A sigma that was found along with its step is another strength without it."""
+    usual, few = ["--denoiser", "tv", "--tol", "1e-4", *RUN[6:]], ["--iterations", "150"]
+    words = {
+        "fall": ["--fall", "6", "--iterations", "150"],
+        "search": ["--search", "60", "--fall", "none", "--sampler", "all", *few],
+    }[found]
+    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "found"), *usual, *words]) == 0
+    printed = shlex.split(describe_run(tmp_path / "found")["settings"])
+    for name, how in (("typed", printed), ("loaded", ["--like", str(tmp_path / "found")])):
+        assert main(["reconstruct", str(scan), "--out", str(tmp_path / name), *RUN[6:], *few, *how]) == 0
+    images = {name: np.load(tmp_path / name / "result.npy") for name in ("found", "typed", "loaded")}
+    np.testing.assert_allclose(images["typed"], images["loaded"], rtol=0, atol=1e-5 * images["loaded"].max())
+    assert np.linalg.norm(images["typed"] - images["found"]) < 0.01 * np.linalg.norm(images["found"])
 
 
 @pytest.mark.parametrize("stored", [False, True])

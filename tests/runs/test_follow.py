@@ -408,7 +408,18 @@ def test_a_scan_that_is_spoilt_while_it_is_followed_ends_the_run_in_one_line(sca
 def test_a_followed_run_is_like_an_earlier_one(scan, tmp_path, capsys):
     """With its algorithm, prior, strength and step, and the same image when all views are there."""
     earlier, live, out = tmp_path / "earlier", tmp_path / "live.zarr", tmp_path / "out"
-    strong = ["--algorithm", "inexact-admm", "--sampler", "all", "--step", "20/L", "--sigma", "0.03", "--denoiser", "tv"]
+    strong = [
+        "--algorithm",
+        "inexact-admm",
+        "--sampler",
+        "all",
+        "--step",
+        "20/L",
+        "--sigma",
+        "0.03",
+        "--denoiser",
+        "tv",
+    ]
     few = ["--iterations", "40", "--report", "none", "--threads", "1"]
     assert main(["reconstruct", str(scan), "--out", str(earlier), *strong, *few, "--hold-out", "6"]) == 0
     assert main(["reconstruct", str(scan), "--out", str(tmp_path / "full"), "--like", str(earlier), *few]) == 0
