@@ -48,8 +48,8 @@ def answer_explanation(
     if explanation is None:
         answer = Answer("not asked", None, "there are several images")
     else:
-        word = "explained" if explanation.explained else "not explained"
-        answer = Answer(word, explanation.explained, explanation.text, 100 * explanation.misfit)
+        good = None if explanation.beyond else explanation.explained
+        answer = Answer(explanation.word, good, explanation.text, 100 * explanation.misfit)
     return replace(result, verdict=verdict.with_explanation(answer, nothing=nothing))
 
 

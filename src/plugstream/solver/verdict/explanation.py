@@ -16,7 +16,7 @@ from plugstream.models.base import Model
 from plugstream.models.suspects import Suspect
 from plugstream.models.views import spread_views
 from plugstream.solver.verdict.change import change_evidence
-from plugstream.solver.verdict.noise import Noise, band_noise, difference_noise, photon_noise
+from plugstream.solver.verdict.noise import Noise, band_noise, difference_noise, photon_noise, steady_noise
 from plugstream.solver.verdict.trials import left_over, refit, try_suspects
 
 # Views whose residual is measured, or as many as these bytes hold, and views on which suspects are tried.
@@ -66,6 +66,18 @@ class Explanation:
         return None if self.noise is None or not self.noise.fraction > 0 else self.misfit / self.noise.fraction
 
     @property
+    def beyond(self) -> bool:
+        """Whether more is left than the noise can be, and nobody knows why."""
+        return self.explained and self.factor is not None and self.factor > _FACTOR
+
+    @property
+    def word(self) -> str:
+        """In short."""
+        if self.beyond:
+            return f"explained but for {self.factor:.2g} x the noise"
+        return "explained" if self.explained else "not explained"
+
+    @property
     def text(self) -> str:
         """One sentence for people."""
         misfit = f"{self.misfit:.2%}" if self.misfit >= 1e-3 else f"{self.misfit:.1e}"
@@ -74,6 +86,8 @@ class Explanation:
             most = "at most " if self.noise.at_most else ""
             noise = f"noise is {most}{self.noise.fraction:.1e}, by {self.noise.way}"
         summary = f"the image leaves {misfit} of the data unexplained ({noise})"
+        if self.beyond:
+            return f"{summary}; no cause found: compare what the scan says with the experiment, and its views in time"
         if self.explained:
             return summary
         if not self.causes:
@@ -114,8 +128,8 @@ def explain(
 
     A run is flagged if a cause is clear (a factor of 1.6, or of 1.2 down to the noise; 6 for the prior, 2.5 for a
     bound), if the sample changed while it was scanned (`change_evidence`, whatever the misfit), or if 30 % or more of
-    the data are unexplained. Model errors of good measurements, which no suspect
-    explains, are not flagged below that.
+    the data are unexplained. A smaller misfit that no suspect explains is `beyond` the noise,
+    and not called explained.
 
     Arguments: fidelity, at the parameters that a run refined; image (*image_shape); suspects, a function that gives
     views to try and the suspects, called if needed; low, high, the bounds of the image; early, whether the image has
@@ -189,7 +203,9 @@ def _residual(fidelity: Any, image: Tensor, views: Tensor) -> tuple[Tensor, Tens
 def _estimate(model: Model, data: Tensor, compared: Tensor) -> Noise | None:
     if model.intensities:
         return photon_noise(data) or difference_noise(compared)
-    differences, band = difference_noise(data), band_noise(data)
+    differences, band, steady = difference_noise(data), band_noise(data), steady_noise(data)
+    if differences is not None and steady is not None and steady.fraction < differences.fraction:
+        differences = steady
     if differences is not None and band is not None:
         return band if _FILTERED * differences.fraction < band.fraction < differences.fraction else differences
     return differences

@@ -12,6 +12,7 @@ from torch import Tensor
 _ORDERS = {2: 6.0, 3: 20.0, 4: 70.0}
 _FEWEST = 8  # values along an axis for differences to say something
 _RINGS = 8  # of frequencies
+_VALUES = 64  # of a sample, whose variance is taken
 # The median of |e|^2 over its mean, of real and of complex white noise.
 _REAL, _COMPLEX = 0.45494, math.log(2)
 # Up to this many expected photons the variance of roots is summed; beyond, two terms of its expansion are enough.
@@ -83,6 +84,30 @@ def band_noise(data: Tensor) -> Noise | None:
     mean = torch.bincount(ring, power.flatten(), minlength=_RINGS) / count.clamp_min(1)
     least = float(mean[count >= min(_FEWEST, int(count.max()))].min())
     return Noise(least * data.numel() / energy, "the quietest band of the data's spectrum", at_most=True)
+
+
+def steady_noise(data: Tensor) -> Noise | None:
+    r"""White noise from the samples that differ least from view to view, such as the middle of k-space.
+
+    The variance over views of each sample, and of what lies half-way between samples by interpolation of order 2 and 4
+    with weights of norm 1, the mean over all coils or rows. White noise has the same in each, and what changes from
+    view to view adds to it, so the least is an upper bound. Spokes and spirals all pass through k = 0, where nothing
+    but noise changes.
+
+    Holds for complex data with the same noise in every view.
+
+    Arguments: data (views, ..., samples), complex. None for real data, or with fewer than 64 values a sample.
+    """
+    energy = float(data.abs().double().square().sum())
+    if not data.is_complex() or data.ndim < 2 or data[..., 0].numel() < _VALUES or data.shape[-1] < 4 or not energy > 0:
+        return None
+    values = data.reshape(len(data), -1, data.shape[-1]).to(torch.complex128)
+    variances = []
+    for weights in ((1.0,), (1.0, 1.0), (-1.0, 9.0, 9.0, -1.0)):
+        w = torch.tensor(weights, dtype=values.dtype, device=values.device)
+        between = values.unfold(-1, len(w), 1) @ (w / torch.linalg.vector_norm(w))
+        variances.append(float(between.var(0).mean(0).min()))
+    return Noise(min(variances) * data.numel() / energy, "the steadiest samples", at_most=True)
 
 
 def photon_noise(counts: Tensor) -> Noise | None:
