@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ _EVIDENCE, _UNEXPLAINED = 1.6, 0.3
 _RESOLVED = 1.2  # instead of _EVIDENCE, if only noise is left without the cause
 _CLEAR = 3.0  # instead of _EVIDENCE, for data explained to a thousandth: real data are no better with a good model
 _FILTERED = 0.03  # of the noise by differences; a band of the spectrum below it was filtered away
+_STILL = 1e-4  # of the noise before; samples that differ less from view to view were not measured
 # A prior is too strong if a few steps without it leave this many times less; the second number is for a bound.
 _STRONG, _HIDDEN = 6.0, 2.5
 _FOREIGN = 0.1  # of the data: what no suspect brings below this is not of the model's kind
@@ -142,7 +143,7 @@ def explain(
     if not energy > 0:
         return Explanation(math.nan, None, True, (), len(views))
     misfit = float(rest.abs().double().square().sum()) / energy
-    noise = _estimate(model, data, compared)
+    noise = _estimate(model, data, compared, views)
     enough = 0.0 if noise is None else noise.fraction
     factor = None if early else change_evidence(model, rest, views)
     changes = [] if factor is None else [Cause(_CHANGED, factor, _CHANGED_ADVICE)]
@@ -200,15 +201,29 @@ def _residual(fidelity: Any, image: Tensor, views: Tensor) -> tuple[Tensor, Tens
     return data, rest, compared
 
 
-def _estimate(model: Model, data: Tensor, compared: Tensor) -> Noise | None:
+def _estimate(model: Model, data: Tensor, compared: Tensor, views: Tensor) -> Noise | None:
     if model.intensities:
         return photon_noise(data) or difference_noise(compared)
-    differences, band, steady = difference_noise(data), band_noise(data), steady_noise(data)
-    if differences is not None and steady is not None and steady.fraction < differences.fraction:
-        differences = steady
-    if differences is not None and band is not None:
-        return band if _FILTERED * differences.fraction < band.fraction < differences.fraction else differences
-    return differences
+    if not data.is_complex() or model.stored_shape != model.data_shape:
+        return _least_noise(data)
+    # Noise is white before samples are weighed, as by the density of k-space.
+    roots = model.convert(torch.ones_like(data), views).abs()
+    raw = torch.where(roots > 0, data / roots, 0)
+    noise = _least_noise(raw)
+    if noise is None:
+        return None
+    level = noise.fraction * float(raw.abs().double().square().sum()) / int((raw != 0).sum())
+    weights = float((roots * (data != 0)).double().square().sum())
+    return replace(noise, fraction=level * weights / float(data.abs().double().square().sum()))
+
+
+def _least_noise(data: Tensor) -> Noise | None:
+    """The least upper bound, but for one where noise was filtered away."""
+    least = difference_noise(data)
+    for other, filtered in ((band_noise(data), _FILTERED), (steady_noise(data), _STILL)):
+        if least is not None and other is not None and filtered * least.fraction < other.fraction < least.fraction:
+            least = other
+    return least
 
 
 def _outliers(rest: Tensor, compared: Tensor, noise: float) -> list[Cause]:

@@ -94,7 +94,8 @@ def steady_noise(data: Tensor) -> Noise | None:
     view to view adds to it, so the least is an upper bound. Spokes and spirals all pass through k = 0, where nothing
     but noise changes.
 
-    Holds for complex data with the same noise in every view.
+    Holds for complex data with the same noise in every view. Samples with a value that is exactly zero, as under a
+    mask, are left out.
 
     Arguments: data (views, ..., samples), complex. None for real data, or with fewer than 64 values a sample.
     """
@@ -102,12 +103,14 @@ def steady_noise(data: Tensor) -> Noise | None:
     if not data.is_complex() or data.ndim < 2 or data[..., 0].numel() < _VALUES or data.shape[-1] < 4 or not energy > 0:
         return None
     values = data.reshape(len(data), -1, data.shape[-1]).to(torch.complex128)
-    variances = []
+    variances, measured = [], (values != 0).all(0).all(0)
     for weights in ((1.0,), (1.0, 1.0), (-1.0, 9.0, 9.0, -1.0)):
         w = torch.tensor(weights, dtype=values.dtype, device=values.device)
         between = values.unfold(-1, len(w), 1) @ (w / torch.linalg.vector_norm(w))
-        variances.append(float(between.var(0).mean(0).min()))
-    return Noise(min(variances) * data.numel() / energy, "the steadiest samples", at_most=True)
+        variances += between.var(0).mean(0)[measured.unfold(-1, len(w), 1).all(-1)].tolist()
+    if not variances:
+        return None
+    return Noise(min(variances) * int((values != 0).sum()) / energy, "the steadiest samples", at_most=True)
 
 
 def photon_noise(counts: Tensor) -> Noise | None:
