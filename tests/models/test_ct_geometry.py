@@ -89,6 +89,24 @@ def test_an_axis_off_the_middle_moves_every_ray_by_as_much() -> None:
     assert distance_to_axis(off)[:, 4] == pytest.approx(-0.7)
 
 
+@pytest.mark.parametrize("arc", [180.0, 360.0, 120.0, 50.0])
+@pytest.mark.parametrize("beam", ["parallel", "fan"])
+def test_directions_without_rays_are_those_of_no_line(beam: str, arc: float) -> None:
+    angles = np.deg2rad(np.arange(0, arc, 2.0) + 17)
+    rays = parallel_beam(angles, 9, 0.5) if beam == "parallel" else fan_beam(angles, 9, 0.5, source=20, detector=10)
+    directions = rays.lines()[1].reshape(-1, 3)
+    ways = np.rad2deg(np.arctan2(directions[:, 1], directions[:, 0]))
+    apart = np.abs((np.arange(180)[:, None] - ways + 90) % 180 - 90).min(1)
+    unseen = rays.unseen()
+    if unseen is None:
+        assert apart.max() < 5
+    else:
+        assert arc < 180
+        middle = np.mean(unseen)
+        assert np.ptp(unseen) / 2 == pytest.approx(apart.max(), abs=1)
+        assert abs((middle - apart.argmax() + 90) % 180 - 90) < 2
+
+
 def test_a_helix_climbs_by_its_pitch_and_is_centred() -> None:
     rays = helical_beam(np.linspace(0, 4 * np.pi, 9), (4, 9), 0.5, source=20, detector=10, pitch=3)
     np.testing.assert_allclose(rays.vectors[:, 0, 2], np.linspace(-3, 3, 9))

@@ -129,6 +129,24 @@ class Rays:
         object.__setattr__(self, "detector", sizes)
         self._check_each(0)
 
+    def unseen(self) -> tuple[float, float] | None:
+        """The widest range of directions along which no ray runs, in degrees from x towards y; None where it is narrow.
+
+        An edge shows where a ray runs along it, so edges along these directions are not in the data. A range counts
+        from 10 degrees on, if it is five times as wide as most.
+        """
+        first, centre, u = self.vectors[:, 0], self.vectors[:, 1], self.vectors[:, 2]
+        half = (self.detector[-1] - 1) / 2 * u
+        ways = [first] if self.parallel else [centre + part * half - first for part in np.linspace(-1, 1, 5)]
+        x, y = np.concatenate(ways)[:, :2].T
+        angles = np.sort(np.rad2deg(np.arctan2(y, x)) % 180)
+        gaps = np.diff(angles, append=angles[0] + 180)
+        widest = int(gaps.argmax())
+        if gaps[widest] < max(10.0, 5 * float(np.median(gaps))):
+            return None
+        begin, end = float(angles[widest]), float(angles[widest] + gaps[widest])
+        return (begin - 180, end - 180) if end > 180 else (begin, end)
+
     def grow(self, vectors: Points) -> Rays:
         """The rays of these views, whose first ones are those here; only the others are checked."""
         grown = copy(self)

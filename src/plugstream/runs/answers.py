@@ -49,7 +49,11 @@ def answer_explanation(
         answer = Answer("not asked", None, "there are several images")
     else:
         good = None if explanation.beyond else explanation.explained
-        answer = Answer(explanation.word, good, explanation.text, 100 * explanation.misfit)
+        rays = fidelity.whole.model.rays
+        unseen = None if rays is None else rays.unseen()
+        word = explanation.word
+        word += "" if unseen is None else "; edges along {:.0f} to {:.0f} degrees were not measured".format(*unseen)
+        answer = Answer(word, good, explanation.text, 100 * explanation.misfit)
     return replace(result, verdict=verdict.with_explanation(answer, nothing=nothing))
 
 

@@ -128,8 +128,10 @@ def describe_verdict(stop: Stop) -> list[tuple[str, str, bool]]:
     if not stop.answers:
         head = f"verdict: {stop.verdict}:"
         return [(f"{head} {stop.explanation}", head, bool(stop.trusted))]
-    wrong = [answer["word"] for answer in stop.answers.values() if not answer["good"]]
-    head = "verdict: trusted" if stop.trusted else f"verdict: not to be trusted yet ({', '.join(wrong)})"
+    words = [(*answer["word"].partition("; "), answer["good"]) for answer in stop.answers.values()]
+    wrong = ", ".join(word for word, _, _, good in words if not good)
+    head = "verdict: trusted" if stop.trusted else f"verdict: not to be trusted yet ({wrong})"
+    head += "".join(mark + limit for _, mark, limit, _ in words)  # such as directions that were not measured
     lines = [(head, head, bool(stop.trusted))]
     for question, answer in stop.answers.items():
         head = f"  {question} {answer['word']}:"

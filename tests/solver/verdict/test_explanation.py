@@ -131,6 +131,28 @@ def test_what_a_scan_says_wrongly_is_named(name: str, spoil: Any, cause: str) ->
     assert found.content()["causes"][0]["advice"]
 
 
+def _spokes(scan: MemoryScan) -> MemoryScan:
+    """Spokes of MRI that are 3 degrees off, each by itself."""
+    turn = np.deg2rad(3) * np.random.default_rng(0).standard_normal((scan.n_views, 1))
+    y, x = np.moveaxis(np.array(scan.columns["trajectory"]), -1, 0)
+    c, s = np.cos(turn), np.sin(turn)
+    return _with(scan, {"trajectory": np.stack([c * y - s * x, s * y + c * x], -1)})
+
+
+@pytest.mark.parametrize("snr", [35.0, 20.0])
+def test_what_is_beyond_the_noise_is_not_called_explained(snr: float) -> None:
+    """And the noise of k-space is known, since all spokes measure its middle."""
+    scan = _simulated("mri", size=48, snr=snr)
+    good, bad = _explain(scan, fitted=False), _explain(_spokes(scan))
+    assert good.noise is not None
+    assert good.noise.fraction == pytest.approx(10 ** (-snr / 10), rel=0.3)
+    assert good.word == "explained"
+    assert bad.beyond or not bad.explained
+    assert bad.word != "explained"
+    assert bad.factor is not None
+    assert bad.factor > 1.3
+
+
 def test_a_bound_that_hides_values_is_named() -> None:
     scan = _simulated("ct", photons=1e6)
     truth = np.array(scan.truth)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from plugstream.solver.verdict.noise import band_noise, difference_noise, photon_noise
+from plugstream.solver.verdict.noise import band_noise, difference_noise, photon_noise, steady_noise
 
 
 def _smooth(views: int, samples: int) -> torch.Tensor:
@@ -45,6 +45,25 @@ def test_differences_pass_over_edges_and_masked_samples() -> None:
 def test_too_little_data_tells_nothing(shape: tuple[int, ...]) -> None:
     assert difference_noise(torch.ones(shape)) is None
     assert difference_noise(torch.zeros(4, 40)) is None
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.5])
+def test_what_all_spokes_measure_tells_the_noise(offset: float) -> None:
+    """Also where k = 0 lies half-way between two samples, however much the spokes differ elsewhere."""
+    rng = np.random.default_rng(0)
+    k = np.arange(-32, 32) + offset
+    angles = np.pi * np.arange(40)[:, None] / 40
+    y, x = rng.uniform(-0.3, 0.3, (2, 12))[..., None, None]
+    spokes = np.exp(2j * np.pi * 0.02 * k * (np.cos(angles) * x + np.sin(angles) * y) * 16).sum(0)
+    clean = torch.from_numpy(np.stack([spokes, 0.5j * spokes], 1))
+    noise = 0.01 * torch.randn(clean.shape, dtype=torch.complex128, generator=torch.Generator().manual_seed(0))
+    data = clean + noise
+    data[..., :3] = 0  # as a mask leaves them
+    estimate = steady_noise(data)
+    assert estimate is not None
+    true = float(noise[..., 3:].abs().square().sum() / data.abs().square().sum())
+    assert estimate.fraction == pytest.approx(true, rel=0.5 if offset else 0.3)
+    assert steady_noise(data.real) is None
 
 
 @pytest.mark.parametrize("photons", [0.05, 0.5, 3.0, 11.0, 13.0, 200.0])
