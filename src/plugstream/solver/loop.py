@@ -26,7 +26,7 @@ from plugstream.fidelity.least_squares import as_fidelity, data_scale
 from plugstream.images.planes import thumbnail
 from plugstream.solver.monitors import Judge, Measure, Monitor, quantities_of, with_stop
 from plugstream.solver.result import Callback, Progress, Result, Row, Snapshot, Stop, Turn
-from plugstream.solver.verdict import Trace, Verdict, estimate_arrival, judge
+from plugstream.solver.verdict import Trace, Verdict, compare_arrival, estimate_arrival, judge
 
 S = TypeVar("S", bound=State)
 
@@ -348,7 +348,7 @@ class _Run(Generic[S]):
         return Result(chosen.image, chosen.k, self.state, *measured, parameters)
 
     def _verdict(self, reason: Stop, history: dict[str, Series]) -> Verdict:
-        arrivals = estimate_arrival(self.trace)
+        arrivals = compare_arrival(self.trace)
         for monitor in self.monitors if not reason.failed else ():
             names = [quantity.name for quantity in monitor.measures if quantity.name in history]
             if isinstance(monitor, Judge) and names:

@@ -9,7 +9,7 @@ import torch
 from effort import effort, thorough
 from plugstream import TV, Epochs, LeastSquares, MatrixModel, ProximalGradient, solve
 from plugstream.solver.result import Stop
-from plugstream.solver.verdict import Trace, estimate_arrival, forecast_end
+from plugstream.solver.verdict import Outcome, Trace, compare_arrival, estimate_arrival, forecast_end, judge
 from plugstream.solver.verdict.trace import random_sums
 
 
@@ -47,6 +47,22 @@ def trace_of(images) -> Trace:
     for k, image in enumerate(images):
         trace.add(k, torch.as_tensor(image), 2)
     return trace
+
+
+def test_what_comes_to_have_farther_to_go_is_told_from_what_comes_nearer():
+    """The advice of the first is not to take more steps."""
+    rng = np.random.default_rng(3)
+    x, e, f = rng.standard_normal((3, 20, 20))
+    away = compare_arrival(trace_of([x + e / max(k, 1) + 0.3 * f * np.exp((k - 700) / 100) for k in range(701)]))
+    verdict = judge([], [], [], arrivals=away)
+    assert away[0].rises
+    assert verdict.outcome is Outcome.RISING
+    assert "more steps lead away" in verdict.text
+    assert "more iterations" not in verdict.text
+    for power in (0.3, 0.5, 1.0, 2.0):
+        for noise in (0, 0.02):
+            way = [x + e / max(k, 1) ** power + noise * rng.standard_normal((20, 20)) for k in range(701)]
+            assert not compare_arrival(trace_of(way))[0].rises
 
 
 @pytest.mark.parametrize(("power", "most"), [(0.5, 2.0), (1.0, 2.0), (2.0, 3.5)])

@@ -6,6 +6,7 @@ Has the image arrived, does the model explain the data, and was the strength of 
 from plugstream.solver.verdict.arrival import (
     ARRIVED as ARRIVED,
     Arrival as Arrival,
+    compare_arrival as compare_arrival,
     estimate_arrival as estimate_arrival,
     forecast_end as forecast_end,
 )

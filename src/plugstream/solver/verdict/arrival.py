@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ _USUAL, _PRIOR, _LASTING, _LEAST, _MOST = -0.15, 0.2, 0.7, -1.5, 0.0
 _LULL, _LONG_LULL = 0.45, 0.65
 _DOUBT = 3.0  # by what factor the drift may be estimated too short
 _SIGNAL = 0.2  # at least this part of a squared move is not the noise of batches
+# An image is on its way elsewhere if it has so many times farther to go than it had, and than one that has arrived.
+_RISEN, _AWAY = 2.0, 4.0
 # A new problem, with another sigma say, is judged after this part of the steps before it: its first moves are short
 # because momentum restarts.
 _AGE = 0.25
@@ -40,13 +42,15 @@ class Arrival:
     """How far an image has to go: what ten times as many steps would change, as a part of the image's norm.
 
     Arguments: to_go, sqrt(drift^2 + 2 hover^2); drift, of the mean over steps, in one direction; hover, by how much the
-    image of a step differs from that mean, since each step uses other views; lull, the drift if the image only pauses.
+    image of a step differs from that mean, since each step uses other views; lull, the drift if the image only pauses;
+    least, the least `to_go` that was estimated earlier, infinite if nobody asked.
     """
 
     to_go: float
     drift: float
     hover: float
     lull: float = 0.0
+    least: float = math.inf
 
     @property
     def arrived(self) -> bool:
@@ -63,6 +67,11 @@ class Arrival:
         if math.sqrt(2) * self.hover > limit:
             return self.drift / limit
         return max(self.to_go, math.hypot(_DOUBT * max(self.drift, self.lull), math.sqrt(2) * self.hover) / 2) / limit
+
+    @property
+    def rises(self) -> bool:
+        """Whether it has come to have twice as far to go as it had, and more than the noise of batches."""
+        return not self.hovers and self.to_go > max(_AWAY * ARRIVED, _RISEN * self.least)
 
     @property
     def hovers(self) -> bool:
@@ -100,6 +109,16 @@ def estimate_arrival(trace: Trace) -> list[Arrival]:
     """
     first_look = max(FEWEST, _AGE * trace.first)
     return [] if trace.phase is None or not trace.steps or trace.steps[-1] < first_look else _estimates(trace)
+
+
+def compare_arrival(trace: Trace) -> list[Arrival]:
+    """As `estimate_arrival`, with the least of what was still to go at three earlier times, by `Arrival.least`."""
+    now = estimate_arrival(trace)
+    for part in (0.25, 0.5, 0.75) if now else ():
+        count = sum(step <= part * trace.steps[-1] for step in trace.steps)
+        past = estimate_arrival(Trace(trace.first, trace.steps[:count], trace.sums[:count], trace.phase))
+        now = [replace(one, least=min(one.least, earlier.to_go)) for one, earlier in zip(now, past or now, strict=True)]
+    return now
 
 
 def forecast_end(trace: Trace, most: int, limit: float, every: int, *, near: bool = False) -> int | None:

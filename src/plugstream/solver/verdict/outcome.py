@@ -146,7 +146,7 @@ def judge(
     | --- | --- |
     | diverged | the run failed; or r ends above 1/2 and does not fall |
     | stuck at its start | every distance is 0, or the first one and r stays above 1/10: it is a fixed point |
-    | rising | r is twice what it was in another third of the measurements, and has a trend from there |
+    | rising | r, or what ten times as many steps would change, is twice what it was earlier, and no noise of batches |
     | arrived | ten times as many steps would change less than 1 % |
     | hovering | more, most of which is the noise of the views that each step draws |
     | still moving | more, and the image goes on in one direction; or r falls, and steps were too few to say how far |
@@ -249,6 +249,9 @@ def _judge_arrival(arrival: Arrival, advice: str) -> Verdict:
     change = f"ten times as many steps would change the image by about {_percent(arrival.to_go)}"
     if arrival.arrived:
         return Verdict(Outcome.ARRIVED, change, arrival.to_go)
+    if arrival.rises:
+        least = f"{_percent(arrival.least)} earlier in the run, so that more steps lead away"
+        return Verdict(Outcome.RISING, f"{change}, and {least}; {advice or _STEADY}", arrival.to_go)
     if arrival.hovers:
         text = f"{change}, most of which is no progress: it moves by {_percent(arrival.hover)} about its mean"
         return Verdict(Outcome.HOVERING, f"{text}; {advice}" if advice else text, arrival.to_go)
