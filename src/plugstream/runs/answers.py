@@ -79,16 +79,16 @@ def answer_strength(
         (result.reason is Stop.TIME, "there was no time left for it"),
         (isinstance(algorithm, SigmaRace), "the search for it was not finished"),
         (settings.scan.follow, "the scan was still growing"),
+        (held_out is None, "all views made the image, and none can judge its strength; --hold-out 10 keeps some"),
         (":" in settings.algorithm.name, "the algorithm is one of your own"),
         (result.state.k < FEWEST, "too few steps were taken"),
     ]
     for holds, why in skipped:
         if holds:
             return Answer("not asked", None, why)
+    assert held_out is not None
     try:
-        return probe_strength(
-            algorithm, result.state, steps=result.state.k, seed=settings.sampler.seed, held_out=held_out
-        )
+        return probe_strength(algorithm, result.state, held_out, steps=result.state.k)
     except InputError as error:
         return Answer("not asked", None, f"held-out data cannot be used: {error}")
     except KeyboardInterrupt:

@@ -213,8 +213,8 @@ class Forecasts(Callback):
         end = forecast_end(trace, most, a.arrive or 0, every, near=a.fall is not None) if asks else None
         early = any(rule is not None for rule in (a.settled, a.distance_limit, None if end else a.arrive))
         end = end or most
-        if run.search is None:  # after the last step held-out data are asked about sigma
-            end += probe_length(end, held_out=settings.monitor.hold_out is not None)
+        if run.search is None and settings.monitor.hold_out is not None:  # views are asked about sigma in the end
+            end += probe_length(end)
         return end + (0 if run.error_map is None else run.error_map.halves * run.error_map.steps), early or searching
 
 
