@@ -12,6 +12,7 @@ what they really changed stands beside it.
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import tempfile
 import time
@@ -217,12 +218,14 @@ def changed_sample(pixels: int, **options: Any) -> MemoryScan:
 
 
 def wrong_dark(dark: float, photons: float = 500.0, true: float = 50.0, **options: Any) -> MemoryScan:
-    """CT whose counts had another dark field, of 50, than was subtracted."""
+    """CT of a sample that lets a tenth through, whose counts had another dark field than was subtracted."""
     scan = ct(photons=1e9, **options)
-    clean = scan.data.double().numpy()
+    times = math.log(10) / float(scan.data.max())
+    clean = times * scan.data.double().numpy()
     counts = np.random.default_rng(7).poisson(photons * np.exp(-clean)) + true
     line = -np.log(np.maximum(counts - dark, 0.5) / (photons + true - dark))
-    return replace_scan(scan, data=torch.from_numpy(line.astype(np.float32)))
+    truth = None if scan.truth is None else times * scan.truth
+    return replace_scan(scan, data=torch.from_numpy(line.astype(np.float32)), truth=truth)
 
 
 def pictures(count: int) -> list[str]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from plugstream.solver.verdict.noise import band_noise, difference_noise, photon_noise, steady_noise
+from plugstream.solver.verdict.noise import band_noise, difference_noise, photon_noise, steady_noise, structure
 
 
 def _smooth(views: int, samples: int) -> torch.Tensor:
@@ -64,6 +64,21 @@ def test_what_all_spokes_measure_tells_the_noise(offset: float) -> None:
     true = float(noise[..., 3:].abs().square().sum() / data.abs().square().sum())
     assert estimate.fraction == pytest.approx(true, rel=0.5 if offset else 0.3)
     assert steady_noise(data.real) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_what_is_left_is_noise_or_smooth(dtype: torch.dtype) -> None:
+    """Also noise whose strength differs from sample to sample; of a smooth part half as strong a quarter is told."""
+    draw = torch.Generator().manual_seed(0)
+    noise = torch.randn(60, 128, dtype=dtype, generator=draw)
+    assert structure(noise) == pytest.approx(1, abs=0.1)
+    uneven = noise * torch.exp(torch.linspace(-1, 1.5, 128)) * torch.linspace(0.3, 2, 60)[:, None]
+    uneven[:, 40:50] = 0  # as a mask leaves them
+    assert structure(uneven) == pytest.approx(1, abs=0.1)
+    smooth = torch.randn(60, 16, dtype=dtype, generator=draw).repeat_interleave(8, 1)
+    assert structure(noise + 0.5 * smooth) > 1.15
+    assert structure(noise + smooth) > 1.5
+    assert structure(noise[:, :6]) == 1  # too few to say
 
 
 @pytest.mark.parametrize("photons", [0.05, 0.5, 3.0, 11.0, 13.0, 200.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from plugstream.models.base import Model
 from plugstream.models.suspects import Suspect
 from plugstream.models.views import spread_views
 from plugstream.solver.verdict.change import change_evidence
-from plugstream.solver.verdict.noise import Noise, band_noise, difference_noise, photon_noise, steady_noise
+from plugstream.solver.verdict.noise import Noise, band_noise, difference_noise, photon_noise, steady_noise, structure
 from plugstream.solver.verdict.trials import left_over, refit, try_suspects
 
 # Views whose residual is measured, or as many as these bytes hold, and views on which suspects are tried.
@@ -27,6 +28,7 @@ _FACTOR, _SMALL = 1.3, 1e-3
 _EVIDENCE, _UNEXPLAINED = 1.6, 0.3
 _RESOLVED = 1.2  # instead of _EVIDENCE, if only noise is left without the cause
 _CLEAR = 3.0  # instead of _EVIDENCE, for data explained to a thousandth: real data are no better with a good model
+_FAINT = 1e-5  # of the data: what is left need not be noise below it
 _FILTERED = 0.03  # of the noise by differences; a band of the spectrum below it was filtered away
 _STILL = 1e-4  # of the noise before; samples that differ less from view to view were not measured
 # A prior is too strong if a few steps without it leave this many times less; the second number is for a bound.
@@ -52,7 +54,8 @@ class Explanation:
     """Whether a model with an image explains the data.
 
     Arguments: misfit, ||H x - y||^2 / ||y||^2 over this many `views`; noise of the same data, None if it is not known;
-    explained, False if the misfit has a cause that can be named, or is most of the data; causes, the likeliest first.
+    explained, False if the misfit has a cause that can be named, or is most of the data; causes, the likeliest first;
+    structure of what is left, 1 for noise (`plugstream.solver.verdict.noise.structure`).
     """
 
     misfit: float
@@ -60,6 +63,7 @@ class Explanation:
     explained: bool
     causes: tuple[Cause, ...] = ()
     views: int = 0
+    structure: float = 1.0
 
     @property
     def factor(self) -> float | None:
@@ -68,14 +72,14 @@ class Explanation:
 
     @property
     def beyond(self) -> bool:
-        """Whether more is left than the noise can be, and nobody knows why."""
-        return self.explained and self.factor is not None and self.factor > _FACTOR
+        """Whether more is left than the noise can be, or something smooth, and nobody knows why."""
+        return self.explained and max(self.factor or 0.0, self.structure) > _FACTOR
 
     @property
     def word(self) -> str:
         """In short."""
         if self.beyond:
-            return f"explained but for {self.factor:.2g} x the noise"
+            return f"explained but for {max(self.factor or 0.0, self.structure):.2g} x the noise"
         return "explained" if self.explained else "not explained"
 
     @property
@@ -87,6 +91,8 @@ class Explanation:
             most = "at most " if self.noise.at_most else ""
             noise = f"noise is {most}{self.noise.fraction:.1e}, by {self.noise.way}"
         summary = f"the image leaves {misfit} of the data unexplained ({noise})"
+        if self.structure > _FACTOR:
+            summary += f", {self.structure:.2g} times what it is from sample to sample, so that it is not noise alone"
         if self.beyond:
             return f"{summary}; no cause found: compare what the scan says with the experiment, and its views in time"
         if self.explained:
@@ -107,6 +113,7 @@ class Explanation:
             "explained": self.explained,
             "causes": [asdict(cause) for cause in self.causes],
             "views": self.views,
+            "structure": self.structure,
         }
 
 
@@ -147,15 +154,17 @@ def explain(
     enough = 0.0 if noise is None else noise.fraction
     factor = None if early else change_evidence(model, rest, views)
     changes = [] if factor is None else [Cause(_CHANGED, factor, _CHANGED_ADVICE)]
-    if misfit <= max(_FACTOR * enough, _SMALL if noise is None else 0.0):
-        return Explanation(misfit, noise, not changes, tuple(changes), len(views))
+    smooth = structure(rest) if misfit >= _FAINT else 1.0
+    said: Callable[..., Explanation] = functools.partial(Explanation, misfit, noise, views=len(views), structure=smooth)
+    if misfit <= max(_FACTOR * enough, _SMALL if noise is None else 0.0) and smooth <= _FACTOR:
+        return said(not changes, tuple(changes))
     if early:
         missing = Cause("steps that are missing", 1.0, "take more of them")
-        return Explanation(misfit, noise, False, (missing,), len(views))
+        return said(False, (missing,))
     causes = changes + _outliers(rest, compared, enough)
     dear = not (model.linear or model.intensities)
     if dear and misfit < _DEAR:
-        return Explanation(misfit, noise, not causes, tuple(causes), len(views))
+        return said(not causes, tuple(causes))
     tried, listed = (views[:TRIED], ()) if suspects is None else suspects()
     few = full.data(tried)
     causes += _prior(model, few, image, tried, enough, low, high)
@@ -169,7 +178,7 @@ def explain(
     if misfit / best >= _FOREIGN:
         causes.insert(0, Cause(_CONTRAST, misfit / _FOREIGN, _CONTRAST_ADVICE))
     flagged = bool(causes) or misfit >= _UNEXPLAINED
-    return Explanation(misfit, noise, not flagged, tuple(causes), len(views))
+    return said(not flagged, tuple(causes))
 
 
 _CHANGED = "a sample, or a beam, that changed during the scan"
