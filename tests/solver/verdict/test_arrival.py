@@ -42,6 +42,17 @@ def test_a_trace_keeps_every_step_at_first_and_64_of_each_doubling_then():
         assert sum(begin <= step < 2 * begin for step in trace.steps) == 64
 
 
+def test_no_block_of_memory_grows_with_the_steps(monkeypatch):
+    """Blocks that do leave holes in malloc's heap: a run's memory grew by 0.4 MB with each measurement."""
+    sizes, values = [], Trace.values
+    monkeypatch.setattr(
+        Trace, "values", lambda self, chosen: sizes.append(values(self, chosen).nbytes) or values(self, chosen)
+    )
+    for count in (100, 5000):
+        assert estimate_arrival(trace_of(torch.randn(count, 4, 4)))
+    assert max(sizes) < 128 << 10  # from which on malloc takes and returns whole pages at first
+
+
 def trace_of(images) -> Trace:
     trace = Trace()
     for k, image in enumerate(images):
@@ -221,4 +232,4 @@ def test_ctrl_c_leaves_no_step_without_its_sums(monkeypatch):
             trace.add(1, torch.ones(4, 4), 2)
     trace.add(2, torch.ones(4, 4), 2)
     assert trace.steps == [0, 2]
-    assert trace.values().shape == (1, 2, 256)
+    assert trace.values([0, 1]).shape == (1, 2, 256)

@@ -153,22 +153,37 @@ def _estimates(trace: Trace) -> list[Arrival]:
     """As `estimate_arrival`, whatever the number of steps."""
     steps = np.array(trace.steps)
     ahead = (_TENFOLD * (trace.first + steps[-1]) - trace.first) / steps[-1]
-    return [_estimate(steps, _aligned(sums), ahead) for sums in trace.values()]
+    ends = [round(int(steps[-1]) / _FACTOR**j) for j in range(_MOVES + 1)]
+    windows = [np.flatnonzero((steps <= end) & (steps > (1 - _MEAN) * end)) for end in ends]
+    late = np.flatnonzero(steps >= 0.75 * steps[-1])
+    late = late if len(late) > 8 else np.arange(max(0, len(steps) - 9), len(steps))
+    last = trace.values([-1])
+    rests, parts = trace.values(late), [trace.values(window) for window in windows]
+    found = []
+    for image in range(len(last)):
+        end = last[image, 0]
+        means = np.array([_aligned(part[image], end).mean(0) for part in parts])
+        counts, scale = [part.shape[1] for part in parts], float(np.linalg.norm(end))
+        hover = _hover((steps[late] - steps[-1]) / steps[-1], _aligned(rests[image], end))
+        found.append(_estimate(means, counts, scale, hover, ahead))
+    return found
 
 
-def _estimate(steps: NDArray[np.int64], z: NDArray[np.float64], ahead: float) -> Arrival:
-    """The arrival of one image with random sums z (steps, n); ahead, up to how many times as many steps."""
-    last = int(steps[-1])
-    scale = float(np.linalg.norm(z[-1]))
+def _estimate(
+    means: NDArray[np.float64], counts: list[int], scale: float, hovering: tuple[float, float], ahead: float
+) -> Arrival:
+    """The arrival of one image.
+
+    Arguments: means of its sums over so many entries, the last ones first; scale, its norm; hovering, as of `_hover`;
+    ahead, up to how many times as many steps.
+    """
     if not math.isfinite(scale):
         return Arrival(math.inf, math.inf, math.inf)
+    hover2, memory = hovering
     if scale == 0:
-        return Arrival(0.0, 0.0, 0.0) if not z.any() else Arrival(math.inf, math.inf, 0.0)
-    hover2, memory = _hover(steps, z)
-    ends = [round(last / _FACTOR**j) for j in range(_MOVES + 1)]
-    windows = [(steps <= end) & (steps > (1 - _MEAN) * end) for end in ends]
-    moves = -np.diff([z[window].mean(0) for window in windows], axis=0)
-    noise = np.array([hover2 * min(1.0, memory / np.count_nonzero(window)) for window in windows])
+        return Arrival(math.inf, math.inf, 0.0) if means.any() or hover2 > 0 else Arrival(0.0, 0.0, 0.0)
+    moves = -np.diff(means, axis=0)
+    noise = np.array([hover2 * min(1.0, memory / count) for count in counts])
     products = moves @ moves.T
     squares = products.diagonal()
     lengths = np.sqrt(np.maximum(squares - noise[1:] - noise[:-1], _SIGNAL * squares)).clip(1e-100)
@@ -187,26 +202,23 @@ def _estimate(steps: NDArray[np.int64], z: NDArray[np.float64], ahead: float) ->
     return Arrival(math.hypot(drift, math.sqrt(2) * hover), drift, hover, drift * longer / length)
 
 
-def _hover(steps: NDArray[np.int64], z: NDArray[np.float64]) -> tuple[float, float]:
-    """The mean squared distance of the last quarter of the steps, at least eight, from a parabola.
+def _hover(t: NDArray[np.float64], z: NDArray[np.float64]) -> tuple[float, float]:
+    """The mean squared distance of late sums z (n, 256), at times t (n,), from a parabola.
 
     And how many steps count as one since the rest is correlated from step to step: (1 + rho) / (1 - rho).
     """
-    chosen = np.flatnonzero(steps >= 0.75 * steps[-1])
-    chosen = chosen if len(chosen) > 8 else np.arange(max(0, len(steps) - 9), len(steps))
-    t = (steps[chosen] - steps[-1]) / steps[-1]
     powers = np.stack([np.ones_like(t), t, t**2], 1)
-    rest = z[chosen] - powers @ np.linalg.lstsq(powers, z[chosen], rcond=None)[0]
+    rest = z - powers @ np.linalg.lstsq(powers, z, rcond=None)[0] if np.isfinite(z).all() else z
     energy = float((rest**2).sum())
     rho = min(0.8, max(0.0, float((rest[1:] * rest[:-1]).sum()) / energy)) if energy > 0 else 0.0
-    return energy / (len(chosen) - 3), (1 + rho) / (1 - rho)
+    return energy / (len(t) - 3), (1 + rho) / (1 - rho)
 
 
-def _aligned(sums: NDArray[Any]) -> NDArray[np.float64]:
+def _aligned(sums: NDArray[Any], last: NDArray[Any]) -> NDArray[np.float64]:
     """Real sums; complex ones as pairs, each turned to the phase of the last, which data may leave free."""
     if not np.iscomplexobj(sums):
         return np.asarray(sums, dtype=np.float64)
-    turns = sums.conj() @ sums[-1]
+    turns = sums.conj() @ last
     turns = np.where(turns == 0, 1, turns)
     turned = sums * (turns / np.abs(turns))[:, None]
     return np.concatenate([turned.real, turned.imag], -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -70,9 +71,13 @@ class Trace:
         """The trace as it is now."""
         return Trace(self.first, list(self.steps), list(self.sums), self.phase)
 
-    def values(self) -> NDArray[Any]:
-        """All sums, in double precision: (images, steps, 256)."""
-        sums = torch.stack(self.sums, -2).cpu()
+    def values(self, chosen: Sequence[int]) -> NDArray[Any]:
+        """The sums of these entries, in double precision: (images, entries, 256).
+
+        Never all of them: a block that is larger each time it is asked for leaves holes that the next one cannot use,
+        and the memory of a long run would grow by one with every measurement.
+        """
+        sums = torch.stack([self.sums[n] for n in chosen], -2).cpu()
         sums = sums.to(torch.complex128 if sums.is_complex() else torch.float64)
         values: NDArray[Any] = sums.reshape(-1, *sums.shape[-2:]).numpy()
         return values
