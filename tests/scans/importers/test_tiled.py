@@ -48,7 +48,7 @@ def test_without_the_client_or_for_a_run_that_grows_there_is_one_line(capsys, mo
     address = "http://127.0.0.1:9/api/v1/metadata/run"
     assert main(["import", "ct", address, "--map", *MAP]) == 2
     assert "pip install 'plugstream[tiled]'" in capsys.readouterr().err
-    assert main(["follow", "ct", address, "--center", "3"]) == 2
+    assert main(["follow", "ct", address, "--center", "3", "--sigma", "1"]) == 2
     assert "plugstream.bridges.bluesky" in capsys.readouterr().err
     assert main(["import", "ct", f"{address}?api_key=secret", "--map", *MAP]) == 2
     said = capsys.readouterr().err
