@@ -253,6 +253,22 @@ def test_a_command_that_cannot_be_done_is_told_and_changes_nothing(scan, pilot, 
     assert Path("/etc/passwd").exists()
 
 
+def test_a_step_that_is_a_slip_of_the_hand_is_refused_and_one_that_diverges_leaves_the_last_good_image(
+    scan, planned, pilot, tmp_path
+):
+    pilot({10: (SIGMA, Command("change", step_size=f"{'9' * 60}/L")), 20: HALF})
+    assert reconstruct(scan, tmp_path / "run") == 0
+    same_run(tmp_path / "run", planned)
+    notes = [e.text for e in read_events(tmp_path / "run" / "events.jsonl") if isinstance(e, Note)]
+    assert any("times the present one" in text for text in notes)
+    pilot({10: Command("change", step_size="9000/L")})
+    assert reconstruct(scan, tmp_path / "away") == 1
+    stop, image = end(tmp_path / "away"), np.load(tmp_path / "away" / "result.npy")
+    assert stop.failed
+    assert np.isfinite(image).all()
+    assert np.linalg.norm(image) < 100 * np.linalg.norm(np.load(planned / "result.npy"))
+
+
 @pytest.mark.parametrize(
     "text",
     [

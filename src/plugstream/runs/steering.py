@@ -22,6 +22,9 @@ from plugstream.settings.checks import check_precision
 from plugstream.solver.result import Progress
 
 
+_LONGER = 1e4  # times the present step, a change to which is a slip of the hand
+
+
 class PlannedChanges:
     """The changes of a run: makes planned ones, takes new ones, and says whether the run pauses or stops.
 
@@ -102,7 +105,13 @@ def check_command(command: Command, progress: Progress[Any], settings: Settings)
         raise InputError("the run began with a step that is a number, so its L is unknown; write a number")
     check_precision(settings, sigma=command.sigma)
     state = progress.state
-    _apply(algorithm, Change(state.k, command.sigma, command.step_size)).parameters(state.k + 1, state)
+    changed = _apply(algorithm, Change(state.k, command.sigma, command.step_size))
+    before, after = (one.parameters(state.k + 1, state)[0] for one in (algorithm, changed))
+    if command.step_size is not None and not after <= _LONGER * before:
+        raise InputError(
+            f"the step would be {after:.3g}, {after / before:.1g} times the present one, and end the run; write one that "
+            f"is at most {_LONGER:g} times as long"
+        )
 
 
 def _apply(algorithm: Any, change: Change) -> Any:
