@@ -120,6 +120,8 @@ def test_mistakes_are_answered_in_one_line(assignment, message):
         ("[smapler]\nbatch = 3\n", "no setting 'smapler'; did you mean 'sampler"),
         ("sampler = 3\n", "must be a section"),
         ("[sampler\n", "is not TOML"),
+        (f"[{'.'.join(['sampler'] * 9999)}]\n", "line 1 of .* has tables in tables"),
+        (f"[sampler]\nbatch = {'{a = ' * 400}1{'}' * 400}\n", "."),
     ],
 )
 def test_mistakes_in_a_file(tmp_path, content, message):

@@ -38,7 +38,10 @@ class SettingsFile:
         """Its sections and their keys, as the file has them; `InputError` where it cannot be read, each time."""
         if isinstance(self._outcome, InputError):
             raise self._outcome
-        return deepcopy(self._outcome)
+        try:
+            return deepcopy(self._outcome)
+        except RecursionError:
+            raise InputError(f"{self.path} has tables in tables; settings are [section] and their keys") from None
 
     @cached_property
     def _outcome(self) -> dict[str, dict[str, Any]] | InputError:
@@ -75,9 +78,16 @@ class EarlierRun(SettingsFile):
 def _read(file: Path) -> dict[str, dict[str, Any]]:
     """The sections of a file of settings, not checked yet but for their names."""
     try:
-        content = tomllib.loads(read_small(file))
+        text = read_small(file)
     except OSError as error:
         raise InputError(f"cannot read the settings {file}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not TOML: {error}") from error
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.startswith("#") and line.partition("=")[0].count(".") > 50:  # which takes long to parse
+            raise InputError(f"line {number} of {file} has tables in tables; settings are [section] and their keys")
+    try:
+        content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, lists thousands deep
         raise InputError(f"{file} is not TOML: {error}") from error
     for section, table in content.items():
