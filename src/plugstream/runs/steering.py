@@ -21,7 +21,6 @@ from plugstream.settings.changes import Change
 from plugstream.settings.checks import check_precision
 from plugstream.solver.result import Progress
 
-
 _LONGER = 1e4  # times the present step, a change to which is a slip of the hand
 
 
@@ -109,8 +108,8 @@ def check_command(command: Command, progress: Progress[Any], settings: Settings)
     before, after = (one.parameters(state.k + 1, state)[0] for one in (algorithm, changed))
     if command.step_size is not None and not after <= _LONGER * before:
         raise InputError(
-            f"the step would be {after:.3g}, {after / before:.1g} times the present one, and end the run; write one that "
-            f"is at most {_LONGER:g} times as long"
+            f"the step would be {after:.3g}, {after / before:.1g} times the present one, and end the run; write one at "
+            f"most {_LONGER:g} times as long"
         )
 
 
