@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 import warm
-from plugstream.base.errors import InputError
+from plugstream.base.errors import DamagedError, InputError, StorageError
 from plugstream.images.pictures import load_picture
+from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.folder import open_run
+from plugstream.runs.run import explain_failure
 from small_run import main
 
 RUN = ["--report", "none", "--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "3"]
@@ -57,6 +62,34 @@ def test_checkpoints_elsewhere_are_not_touched(run, tmp_path, capsys):
     assert main(["resume", str(folder), "--iterations", "9"]) == 2
     assert "a link instead of a folder" in capsys.readouterr().err
     assert (tmp_path / "theirs" / "step-00000001.safetensors").read_bytes() == b"precious"
+
+
+def test_a_checkpoint_that_is_a_pipe_is_not_waited_for(run, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "run")
+    os.mkfifo(folder / "checkpoints" / "step-00009999.safetensors")
+    saved = Checkpoints(folder / "checkpoints", {}).files()
+    assert saved[0].name == "step-00009999.safetensors"
+    with pytest.raises(DamagedError, match="instead of a plain file"):
+        Checkpoints(folder / "checkpoints", {})._read(saved[0])
+
+
+def test_a_checkpoint_folder_that_becomes_a_link_is_not_written_to(run, tmp_path):
+    """During a run: what somebody keeps elsewhere would be removed as an old checkpoint."""
+    folder = shutil.copytree(run, tmp_path / "run")
+    (folder / "checkpoints").rename(tmp_path / "theirs")
+    (folder / "checkpoints").symlink_to(tmp_path / "theirs")
+    before = sorted((tmp_path / "theirs").iterdir())
+    snapshot = SimpleNamespace(state=SimpleNamespace(k=7))
+    with pytest.raises(StorageError, match="its folder is a link"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("plugstream.runs.checkpoints._split", lambda _: ({}, {"x": torch.ones(2)}))
+        Checkpoints(folder / "checkpoints", {}).save(snapshot)
+    assert sorted((tmp_path / "theirs").iterdir()) == before
+
+
+def test_a_full_disk_is_named_and_not_the_scan(run):
+    """A write to an open file does not say to which."""
+    found = explain_failure(OSError(errno.ENOSPC, "No space left on device"), run, open_run(run).source)
+    assert str(found).startswith(f"the disk of {run}: No space left on device")
 
 
 def test_settings_of_a_terabyte_are_refused(run, tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from plugstream.algorithms import Algorithm, ProximalGradient, State
 from plugstream.base.errors import DamagedError, InputError, StorageError
-from plugstream.base.files import sync_folder
+from plugstream.base.files import NOT_PLAIN, sync_folder
 from plugstream.base.tensors import load_tensors, save_tensors
 from plugstream.runs.callbacks import Callback
 from plugstream.runs.event_log import EventLog
@@ -116,6 +118,8 @@ class Checkpoints:
             "content": json.dumps({**content, "log": log}),
         }
         path = self.folder / f"step-{snapshot.state.k:08d}.safetensors"
+        if self.folder.is_symlink():  # by now: what is removed there would be somebody else's
+            raise StorageError(f"cannot write the checkpoint {path}: its folder is a link; put the folder back")
         try:
             if not self.folder.exists():
                 self.folder.mkdir()
@@ -162,6 +166,8 @@ class Checkpoints:
 
     def _read(self, path: Path) -> SavedState:
         try:
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                raise InputError(NOT_PLAIN)
             header, tensors = load_tensors(path, _FORMAT)
         except InputError as error:
             raise DamagedError(f"the checkpoint {path} is damaged: {error}") from error

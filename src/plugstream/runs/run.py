@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -169,7 +170,9 @@ def explain_failure(error: Exception, folder: Path, source: str | Path) -> Input
     if isinstance(error, InputError):
         return error
     if isinstance(error, OSError):
-        return StorageError(f"{error.filename or source}: {error.strerror or error}; fix that, and {again}")
+        # What only reads is never out of room; a write to a handle does not say to which file.
+        nameless = f"the disk of {folder}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else source
+        return StorageError(f"{error.filename or nameless}: {error.strerror or error}; fix that, and {again}")
     # torch raises RuntimeError for the CPU's memory, and a kind of it for a GPU's.
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         blocks = ""

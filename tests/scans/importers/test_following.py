@@ -483,6 +483,10 @@ def test_what_needs_all_projections_is_refused_at_once(tmp_path):
         follow_file("npz", tmp_path / "none.npz", tmp_path / "live.zarr")
     with pytest.raises(InputError, match="patience"):
         Following(patience=0)
+    os.mkfifo(tmp_path / "pipe.h5")
+    with pytest.raises(InputError, match="instead of a plain file"):
+        follow_file("ct", tmp_path / "pipe.h5", tmp_path / "live.zarr", CT, following=Following(patience=0.1))
+    (tmp_path / "pipe.h5").unlink()
     with pytest.raises(InputError, match="there is no file"):
         follow_file("ct", tmp_path / "none.h5", tmp_path / "live.zarr", CT, following=Following(patience=0.1))
     assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,7 @@ view is compared with the finished file. A stream is followed in the same way, b
 from __future__ import annotations
 
 import math
+import stat
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import DamagedError, InputError, StorageError
+from plugstream.base.files import NOT_PLAIN
 from plugstream.base.registry import Entry, Options
 from plugstream.base.trust import trusting
 from plugstream.scans.checks import check_views, data_bytes
@@ -209,6 +211,8 @@ class _Follower:
             if not self.path.exists():
                 self.growth.wait(f"there is no file {self.path}")
             return
+        if not stat.S_ISREG(status.st_mode):  # to read a pipe is to wait for whoever writes to it
+            raise InputError(f"{self.path} cannot be followed: {NOT_PLAIN}")
         is_hdf5 = read_head(self.path, 8) == SIGNATURE
         state = (status.st_size, status.st_mtime_ns, writer_state(self.path) if is_hdf5 else "")
         now = time.monotonic()
