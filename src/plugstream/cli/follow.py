@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from plugstream.base.capacity import MAX_READ
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.base.text import shell_join
@@ -67,6 +68,7 @@ def _import_command(parsed: argparse.Namespace, target: Path) -> list[str]:
     """The command that makes the scan."""
     words = ["import", parsed.kind, str(parsed.file), str(target), "--follow"]
     words += ["--trust"] * bool(parsed.trust)
+    words += [] if parsed.max_read is None else [f"{MAX_READ}={parsed.max_read}"]
     patience = getattr(parsed, "scan.patience", None)
     words += [] if patience is None else ["--patience", str(patience)]
     for name in FOLLOWING:

@@ -127,6 +127,7 @@ def read_stack(source: Source, choice: FrameChoice = FrameChoice()) -> Projectio
         angles,
         flat_field=_field(table, folder, choice, growth, views),
         pixel=None if pixel is None else (pixel, pixel),
+        remarks=frames.remarks,
         **{name: numbers[name] for name in ("source", "detector", "center")},
     )
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from plugstream.base.capacity import check_claim
 from plugstream.base.errors import InputError
 from plugstream.base.registry import register
 from plugstream.base.trust import OutsideError, trusting
@@ -95,6 +99,9 @@ class _Dataset:
     def __getitem__(self, rows: Any) -> Any:
         key = rows if self._written is None else self._written.limit(rows)
         try:
+            if self.shape:
+                count = np.broadcast_to(np.int8(0), self.dataset.shape)[key].size  # which takes no memory
+                check_claim(count * self.dtype.itemsize, self.dataset.id.get_storage_size(), "it")
             values = self.dataset[key]
         except Exception as error:
             where = f" from row {rows.start or 0}" if isinstance(rows, slice) else ""
@@ -117,6 +124,10 @@ class _Hdf5(Source):
                 return None if item is None else item.attrs.get(attribute)
             if not hasattr(item, "dtype"):
                 return item
+            held, (rows, *_) = item.id.get_storage_size(), self.linked.shape(item) or (0,)
+            check_claim(8 * rows, held, f"an index of its {rows} rows")  # numbers of theirs
+            if not item.is_virtual and item.chunks is not None:
+                check_claim(math.prod(item.chunks) * item.dtype.itemsize, held, "each of its chunks")
             written = None
             if self.growth is not None and item.shape and not item.is_virtual and item.external is None:
                 written = WrittenRows(item, name, self.growth)

@@ -170,7 +170,7 @@ class WrittenRows:
         if known.get(self.name, (None,))[0] != (written, length):
             starts: list[int] = []
             dataset.id.chunk_iter(lambda chunk: starts.append(chunk.chunk_offset[0]))
-            whole = np.bincount(np.asarray(starts, dtype=np.int64) // high, minlength=needed)[:needed] >= across
+            whole = np.bincount(np.asarray(starts, dtype=np.int64) // high)[:needed] >= across
             last = int(np.flatnonzero(whole)[-1]) + 1 if whole.any() else 0
             gaps = [n for chunk in np.flatnonzero(~whole[:last]) for n in range(chunk * high, (chunk + 1) * high)]
             known[self.name] = (written, length), min(int(length), last * high), set(gaps)

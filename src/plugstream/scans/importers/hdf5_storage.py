@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from plugstream.base.capacity import check_claim
 from plugstream.base.errors import InputError
 from plugstream.base.trust import OutsideError, check_outside
 
@@ -271,6 +272,8 @@ def _slabs(space: Any) -> list[Slab] | None:
 
 def _boxes(slabs: list[Slab] | None, shape: tuple[int, ...]) -> list[Box]:
     """The indices of each piece of a selection along each axis of an array."""
+    for n in shape:  # as much as `_along` takes
+        check_claim(32 * n, 0, f"a virtual dataset of {n} rows or columns")
     if slabs is None:
         return [[np.ones(n, bool) for n in shape]]
     return [[_along(n, *axis) for n, axis in zip(shape, slab, strict=True)] for slab in slabs]

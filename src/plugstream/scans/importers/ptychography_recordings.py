@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.hdf5 import open_hdf5
-from plugstream.scans.importers.source import Source, read_complex
+from plugstream.scans.importers.source import Source, as_numbers, read_complex
 
 _CXI = "/entry_1/data_1/data"
 _DETECTOR, _SOURCE = "/entry_1/instrument_1/detector_1", "/entry_1/instrument_1/source_1"
@@ -86,7 +86,7 @@ def _read_tike(source: Source) -> Recording:
     for name, array in (("data", data), ("scan", scan)):
         if array is None:
             raise InputError(f"{source.path} has no {name}, as tike's recordings have")
-    frames, positions = data.reshape(-1, *data.shape[-2:]), np.asarray(scan, dtype=np.float64).reshape(-1, 2)
+    frames, positions = data.reshape(-1, *data.shape[-2:]), as_numbers("scan", scan).reshape(-1, 2)
     return _record(source, "tike's NPZ", frames, positions, source.find("probe"), in_pixels=True, centred=False)
 
 
@@ -97,7 +97,7 @@ def _read_cxi(source: Source) -> Recording:
     moves = _first(source, _TRANSLATIONS)
     if moves is None:
         raise InputError(f"{source.path} has no translations, such as {_TRANSLATIONS[2]}")
-    moves = np.asarray(moves[()], dtype=np.float64)
+    moves = as_numbers("translations", moves[()])
     if moves.ndim != 2 or moves.shape[1] < 2:
         raise InputError(f"translations of {source.path} have shape {moves.shape}, but must be (views, 3)")
     energy = source.first_number(f"{_SOURCE}/energy")
@@ -131,7 +131,7 @@ def _read_shelves(source: Source) -> Recording:
         axes = [other.read(name) for name in ("ppY", "ppX")]
         if any(axis is None for axis in axes):
             raise InputError(f"{source.path} has no ppX and ppY, and neither has {companion.name} beside it")
-        positions = np.stack([np.asarray(axis, dtype=np.float64).ravel() for axis in axes], 1)
+        positions = np.stack([as_numbers("ppX and ppY", axis).ravel() for axis in axes], 1)
         lengths = {"wavelength": other.first_number("lambda"), "pixel": other.first_number("dx")}
         return _record(source, "PtychoShelves", source.find("dp"), positions, other.read("probe"), **lengths)
 
@@ -142,7 +142,7 @@ def _read_ptypy(source: Source) -> Recording:
     matches = (re.fullmatch(r"/chunks/(\d+)/data", name) for name in source.name_set())
     chunks = sorted(int(match[1]) for match in matches if match)
     data, positions = (
-        np.concatenate([np.asarray(source.read(f"chunks/{n}/{part}")) for n in chunks])
+        np.concatenate([as_numbers(part, source.read(f"chunks/{n}/{part}"), None) for n in chunks])
         for part in ("data", "positions")
     )
     energy, weights = source.first_number("meta/energy"), source.read("meta/weight2d")

@@ -64,7 +64,9 @@ class Source:
     def first_number(self, name: str) -> float | None:
         """The first number of an array or value, or None."""
         value = self.read(name)
-        return None if value is None or np.size(value) == 0 else float(np.ravel(np.asarray(value))[0])
+        if value is None or np.size(value) == 0:
+            return None
+        return float(as_numbers(name.rpartition("/")[2], value).flat[0])
 
     def read_values(self, names: Mapping[str, Iterable[str]], group: str = "") -> dict[str, float]:
         """Numbers by our names, each from the first of the file's names for it that exists."""
@@ -79,6 +81,16 @@ class Source:
         """The whole array of this name as complex numbers, however they are stored, or None."""
         array = self.find(name)
         return None if array is None else read_complex(self.path, name, array)[:]
+
+
+def as_numbers(what: str, value: Any, dtype: Any = np.float64) -> NDArray[Any]:
+    """Real numbers of a file as an array of this type; text, records and opaque data are refused by the name `what`."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub":
+        shown = f"{str(value)[:40]!r}" if array.size == 1 else f"{array.dtype} of shape {array.shape}"
+        raise InputError(f"its {what} must be numbers, not {shown}")
+    with np.errstate(invalid="ignore"):
+        return array if dtype is None else array.astype(dtype)
 
 
 def first_line(error: Exception) -> str:

@@ -41,7 +41,7 @@ def p4p_module() -> Any:
 
 @dataclass(frozen=True)
 class _Frame:
-    """A frame with its uniqueId. Arguments: picture, None where it cannot be used, for this reason; at, when it came."""
+    """A frame and its uniqueId. Arguments: picture, None where it cannot be used, for this reason; at, when it came."""
 
     number: int
     picture: NDArray[Any] | None
