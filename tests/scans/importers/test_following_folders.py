@@ -1,13 +1,11 @@
 """Folders that fill with pictures: half-written, renamed into place, of wrong sizes, doubled and missing."""
 
-import base64
-import hashlib
-
 import numpy as np
 import pytest
 import tifffile
 
 import plugstream.scans.importers.ct  # noqa: F401 - before anybody waits for it
+from cbf_files import encode_cbf
 from growing_files import DARK, FLAT, angle, field, frame
 from live_import import Live, assert_imported
 from plugstream.base.errors import InputError
@@ -41,28 +39,6 @@ def put(path, picture):
         path.write_bytes(encode_cbf(picture))
     else:
         tifffile.imwrite(path, picture, photometric="minisblack", compression="zlib")
-
-
-def encode_cbf(picture):
-    """byte_offset compression, pixel by pixel."""
-    out, before = bytearray(), 0
-    for value in picture.astype(int).ravel().tolist():
-        step, before = value - before, value
-        for size in (1, 2, 4, 8):
-            if size == 8 or -(2 ** (8 * size - 1)) < step < 2 ** (8 * size - 1):
-                out += step.to_bytes(size, "little", signed=True)
-                break
-            out += (-(2 ** (8 * size - 1))).to_bytes(size, "little", signed=True)
-    rows, columns = picture.shape
-    head = (
-        "###CBF: VERSION 1.5\r\n\r\ndata_x\r\n\r\n_array_data.data\r\n;\r\n--CIF-BINARY-FORMAT-SECTION--\r\n"
-        'Content-Type: application/octet-stream;\r\n     conversions="x-CBF_BYTE_OFFSET"\r\n'
-        f"Content-Transfer-Encoding: BINARY\r\nX-Binary-Size: {len(out)}\r\nX-Binary-ID: 1\r\n"
-        f"Content-MD5: {base64.b64encode(hashlib.md5(bytes(out)).digest()).decode()}\r\n"
-        f"X-Binary-Size-Fastest-Dimension: {columns}\r\nX-Binary-Size-Second-Dimension: {rows}\r\n\r\n"
-    )
-    tail = b"\r\n--CIF-BINARY-FORMAT-SECTION----\r\n;\r\n"
-    return head.encode() + b"\x0c\x1a\x04\xd5" + bytes(out) + tail
 
 
 @pytest.mark.parametrize("suffix", ["tif", pytest.param("cbf", marks=pytest.mark.slow)])

@@ -196,9 +196,9 @@ def _frames(look: Lookup, name: str) -> Frames | None:
 def _mapped_angles(look: Lookup) -> NDArray[np.float64] | None:
     """The angles that are mapped, in radians; None where there are none, or none yet."""
     array = look.array("angles") if "angles" in look.mapping else None
-    if array is None or 0 in array.shape:
+    if array is None or 0 in check_array(look.source.path, "angles", array, "fiub").shape:
         return None
-    return angles_in_radians(array[:], _angle_unit(look.source, array))
+    return angles_in_radians(array[()], _angle_unit(look.source, array))
 
 
 def _reader(data: Any, frames: Indices, angles: NDArray[np.float64] | None, growth: Growth | None) -> Any:

@@ -77,7 +77,7 @@ def open_hdf5(path: Path, container: str = "HDF5", growth: Growth | None = None)
         growth.wait(f"the writer of {path} does not share it (SWMR mode), so it can be read once it is closed")
     try:
         file = h5py.File(path.absolute(), "r") if growth is None else open_shared(path.absolute())
-    except OSError as error:
+    except Exception as error:  # a damaged file raises many kinds
         if growth is not None and not growth.final:
             raise NotYetError(f"{path} cannot be opened yet: {first_line(error)}") from error
         raise open_error(path, error, "HDF5") from error
@@ -124,10 +124,7 @@ class _Hdf5(Source):
                 return None if item is None else item.attrs.get(attribute)
             if not hasattr(item, "dtype"):
                 return item
-            held, (rows, *_) = item.id.get_storage_size(), self.linked.shape(item) or (0,)
-            check_claim(8 * rows, held, f"an index of its {rows} rows")  # numbers of theirs
-            if not item.is_virtual and item.chunks is not None:
-                check_claim(math.prod(item.chunks) * item.dtype.itemsize, held, "each of its chunks")
+            self._check_claims(item)
             written = None
             if self.growth is not None and item.shape and not item.is_virtual and item.external is None:
                 written = WrittenRows(item, name, self.growth)
@@ -138,6 +135,15 @@ class _Hdf5(Source):
                 self.growth.wait(f"{name} of {self.path} is not written as a whole yet: {lack}")
             raise InputError(f"{name} of {self.path} was never written as a whole: {lack}; HDF5 would give zeros there")
         return _Dataset(item, name, self.path, written)
+
+    def _check_claims(self, item: Any) -> None:
+        """Refuse more rows, chunks or numbers in a chunk than the file can hold, before HDF5 or we look at each."""
+        (rows, *_), held = self.linked.shape(item) or (0,), Path(item.file.filename).stat().st_size
+        check_claim(8 * rows, held, f"the list of its {rows} rows")
+        if not item.is_virtual and item.chunks is not None:
+            chunks = math.prod(-(-n // size) for n, size in zip(item.shape, item.chunks, strict=True))
+            check_claim(8 * chunks, held, f"the list of its {chunks} chunks")
+            check_claim(math.prod(item.chunks) * item.dtype.itemsize, item.id.get_storage_size(), "each of its chunks")
 
     def attribute(self, name: str, array: str | None) -> Any:
         item = self.file if array is None else self.find(array)

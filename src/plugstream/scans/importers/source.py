@@ -48,6 +48,11 @@ class Source:
         array = self.find(name)
         return array[()] if hasattr(array, "shape") else array
 
+    def read_numbers(self, name: str, dtype: Any = np.float64) -> NDArray[Any] | None:
+        """The whole array or value of this name as numbers of this type, or None."""
+        value = self.read(name)
+        return None if value is None else as_numbers(name.rpartition("/")[2], value, dtype)
+
     def read_number(self, name: str) -> float | None:
         """One finite number, or None."""
         value = self.read(name)
@@ -63,10 +68,8 @@ class Source:
 
     def first_number(self, name: str) -> float | None:
         """The first number of an array or value, or None."""
-        value = self.read(name)
-        if value is None or np.size(value) == 0:
-            return None
-        return float(as_numbers(name.rpartition("/")[2], value).flat[0])
+        numbers = self.read_numbers(name)
+        return None if numbers is None or numbers.size == 0 else float(numbers.flat[0])
 
     def read_values(self, names: Mapping[str, Iterable[str]], group: str = "") -> dict[str, float]:
         """Numbers by our names, each from the first of the file's names for it that exists."""

@@ -146,7 +146,7 @@ class PvaFeed:
             number = int(value["uniqueId"])
             attributes = read_attributes(value)
             stamp = read_time(value, "dataTimeStamp") or read_time(value, "timeStamp")
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             frames.counts["mistyped"] += 1
             return
         attributes |= {name: one for name, values in self._others.items() if (one := values.at(stamp)) is not None}
@@ -157,7 +157,7 @@ class PvaFeed:
                 return  # a camera that has not begun
         except InputError as error:
             reason = str(error)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             reason = "is no NTNDArray"
         if old and not (self._first is not None and 0 <= number - self._first - self.frames.last <= LONGEST_GAP):
             return  # of the detector's program before it was started again
@@ -233,7 +233,7 @@ class _Values:
         """An update; called from a thread of p4p's."""
         try:
             content, stamp = value["value"], read_time(value, "timeStamp")
-        except (KeyError, TypeError, ValueError):  # an error in place of a value
+        except (KeyError, TypeError, ValueError, OverflowError):  # an error in place of a value
             return
         content = content["index"] if hasattr(content, "getID") else content  # of an enumeration
         if isinstance(content, bool | int | float | str):
