@@ -411,7 +411,10 @@ def _change_dataset(draw: Draw, file: Any, name: str) -> None:
 def examples_npz(folder: Path) -> Iterator[Example]:
     fields = importlib.import_module("field_files")
     fields.write_scattering(folder / "waves.npz")
-    mapping: dict[str, Any] = {"map": ("total=E_tot", "incident=E_inc", "receivers=rx", "transmitters=tx"), "size": (8,)}
+    mapping: dict[str, Any] = {
+        "map": ("total=E_tot", "incident=E_inc", "receivers=rx", "transmitters=tx"),
+        "size": (8,),
+    }
     mapping |= {"wavelength": 0.03, "width": 0.1}
     yield Example("waves", ".npz", "npz", mapping, (folder / "waves.npz").read_bytes())
     for name, importer, arrays in (

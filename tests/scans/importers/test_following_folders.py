@@ -100,9 +100,22 @@ def test_a_folder_that_is_full_already(tmp_path, table):
         np.savetxt(tmp_path / "angles.txt", [angle(n) for n in range(20)])
         values["angles"] = str(tmp_path / "angles.txt")
     live = Live(toml, tmp_path / "live.zarr", values)
-    assert "of 20261119 views only the first 20 are used, as were expected" in live.end().remarks
+    odd = "1 of projections left out, such as proj_20261118.tif: 100,000 numbers or more are missing before it"
+    assert odd in live.end().remarks
     (tmp_path / "proj_20261118.tif").unlink()
     assert_imported(live)
+
+
+def test_a_number_that_no_scan_has_is_left_out(tmp_path):
+    """As of a date, or of twenty digits, of which no list can be made."""
+    toml = begin(tmp_path)
+    put(tmp_path / "proj_99999999999999999999.tif", frame(3))
+    live = Live(toml, tmp_path / "live.zarr")
+    for n in range(20):
+        put(tmp_path / f"proj_{n}.tif", frame(n))
+    result = live.end()
+    assert result.views == 20
+    assert "1 of projections left out, such as proj_99999999999999999999.tif" in " ".join(result.remarks)
 
 
 def test_a_first_picture_that_comes_late_or_cannot_be_read(tmp_path):

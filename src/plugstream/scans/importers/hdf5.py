@@ -24,7 +24,8 @@ from plugstream.scans.importers.arrays import (
 )
 from plugstream.scans.importers.base import ImportResult
 from plugstream.scans.importers.growth import Growth, NotYetError
-from plugstream.scans.importers.hdf5_growth import WrittenRows, check_filters, is_cut_off, writer_state
+from plugstream.scans.importers.hdf5_filters import CheckedChunks, check_filters
+from plugstream.scans.importers.hdf5_growth import WrittenRows, is_cut_off, writer_state
 from plugstream.scans.importers.reading import Reading
 from plugstream.scans.importers.source import Source, first_line, open_error, read_head
 
@@ -92,7 +93,7 @@ class _Dataset:
     def __init__(self, dataset: Any, name: str, path: Path, written: WrittenRows | None = None) -> None:
         self.dataset, self.name, self.path, self._written = dataset, name, path, written
         self.shape, self.dtype, self.attrs = dataset.shape, dataset.dtype, dataset.attrs
-        self.ndim = len(self.shape or ())
+        self.ndim, self._chunks = len(self.shape or ()), CheckedChunks(dataset)
         if written is not None:
             self.shape = (written.rows, *self.shape[1:])
 
@@ -102,6 +103,7 @@ class _Dataset:
             if self.shape:
                 count = np.broadcast_to(np.int8(0), self.dataset.shape)[key].size  # which takes no memory
                 check_claim(count * self.dtype.itemsize, self.dataset.id.get_storage_size(), "it")
+                self._chunks.check(key)
             values = self.dataset[key]
         except Exception as error:
             where = f" from row {rows.start or 0}" if isinstance(rows, slice) else ""
@@ -124,12 +126,12 @@ class _Hdf5(Source):
                 return None if item is None else item.attrs.get(attribute)
             if not hasattr(item, "dtype"):
                 return item
+            check_filters(item, name, self.path)
             self._check_claims(item)
             written = None
             if self.growth is not None and item.shape and not item.is_virtual and item.external is None:
                 written = WrittenRows(item, name, self.growth)
             lack = self.linked.lack(item) if written is None else ""
-        check_filters(item, name, self.path)
         if lack:
             if self.growth is not None:
                 self.growth.wait(f"{name} of {self.path} is not written as a whole yet: {lack}")

@@ -41,6 +41,21 @@ def decompress(algorithm: str, size: Any, data: memoryview, most: int) -> NDArra
     return unshuffle_blocks(data[_HEAD:], total, block, size, lz4_block if algorithm == "bslz4" else _zstd_block)
 
 
+def check_blocks(data: memoryview, size: int, item: int) -> None:
+    """Refuse blocks of bitshuffle in HDF5's framing that end beyond the data: its library does not look.
+
+    Arguments: data; size, bytes that they must give; item, bytes of a number.
+    """
+    total, block = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:_HEAD], "big")
+    left, place = size % (_MULTIPLE * item), _HEAD
+    if total != size or not block:
+        raise InputError(f"it says that it has {total} bytes, and has {size}")
+    for start in range(0, size - left, block):
+        _, place = _next_piece(data, place, min(block, size - left - start))
+    if place + left > len(data):
+        raise InputError("its compressed bytes end too early")
+
+
 def check_blosc(data: Any, size: int) -> None:
     """Refuse a buffer of Blosc whose header lies: its library reads as many bytes as that says, wherever they end.
 
