@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -24,7 +23,7 @@ from plugstream.scans.importers.arrays import (
 )
 from plugstream.scans.importers.base import ImportResult
 from plugstream.scans.importers.growth import Growth, NotYetError
-from plugstream.scans.importers.hdf5_filters import CheckedChunks, check_filters
+from plugstream.scans.importers.hdf5_filters import CheckedChunks, check_filters, check_sizes
 from plugstream.scans.importers.hdf5_growth import WrittenRows, is_cut_off, writer_state
 from plugstream.scans.importers.reading import Reading
 from plugstream.scans.importers.source import Source, first_line, open_error, read_head
@@ -102,7 +101,8 @@ class _Dataset:
         try:
             if self.shape:
                 count = np.broadcast_to(np.int8(0), self.dataset.shape)[key].size  # which takes no memory
-                check_claim(count * self.dtype.itemsize, self.dataset.id.get_storage_size(), "it")
+                held = self.dataset.id.get_storage_size() * count // max(1, self.dataset.size)
+                check_claim(count * self.dtype.itemsize, held, "it")
                 self._chunks.check(key)
             values = self.dataset[key]
         except Exception as error:
@@ -127,7 +127,7 @@ class _Hdf5(Source):
             if not hasattr(item, "dtype"):
                 return item
             check_filters(item, name, self.path)
-            self._check_claims(item)
+            check_sizes(item, self.linked.shape(item))
             written = None
             if self.growth is not None and item.shape and not item.is_virtual and item.external is None:
                 written = WrittenRows(item, name, self.growth)
@@ -137,15 +137,6 @@ class _Hdf5(Source):
                 self.growth.wait(f"{name} of {self.path} is not written as a whole yet: {lack}")
             raise InputError(f"{name} of {self.path} was never written as a whole: {lack}; HDF5 would give zeros there")
         return _Dataset(item, name, self.path, written)
-
-    def _check_claims(self, item: Any) -> None:
-        """Refuse more rows, chunks or numbers in a chunk than the file can hold, before HDF5 or we look at each."""
-        (rows, *_), held = self.linked.shape(item) or (0,), Path(item.file.filename).stat().st_size
-        check_claim(8 * rows, held, f"the list of its {rows} rows")
-        if not item.is_virtual and item.chunks is not None:
-            chunks = math.prod(-(-n // size) for n, size in zip(item.shape, item.chunks, strict=True))
-            check_claim(8 * chunks, held, f"the list of its {chunks} chunks")
-            check_claim(math.prod(item.chunks) * item.dtype.itemsize, item.id.get_storage_size(), "each of its chunks")
 
     def attribute(self, name: str, array: str | None) -> Any:
         item = self.file if array is None else self.find(array)

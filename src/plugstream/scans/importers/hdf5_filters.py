@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from plugstream.base.capacity import most_read
+from plugstream.base.capacity import check_claim, most_read
 from plugstream.base.errors import InputError
 from plugstream.base.trust import TRUST, is_trusted
 from plugstream.scans.streams.compression import check_blocks, check_blosc, decompress
@@ -48,6 +48,20 @@ def check_filters(dataset: Any, name: str, path: Path) -> None:
                 f"{name} of {path} is compressed by {word}, which crashes on damaged bytes; if you trust who wrote it, "
                 f"add {TRUST}"
             )
+
+
+def check_sizes(dataset: Any, shape: tuple[int, ...]) -> None:
+    """Refuse more rows, chunks, or numbers in a chunk, than the file can hold, before HDF5 or we look at each.
+
+    Arguments: dataset; shape of its, which of a virtual one HDF5 may open other files to tell.
+    """
+    rows, held = shape[0] if shape else 0, Path(dataset.file.filename).stat().st_size
+    check_claim(8 * rows, held, f"the list of its {rows} rows")
+    if not dataset.is_virtual and dataset.chunks is not None:
+        chunks = math.prod(-(-n // size) for n, size in zip(shape, dataset.chunks, strict=True))
+        check_claim(8 * chunks, held, f"the list of its {chunks} chunks")
+        held = dataset.id.get_storage_size() // max(1, dataset.id.get_num_chunks())
+        check_claim(math.prod(dataset.chunks) * dataset.dtype.itemsize, held, "each of its chunks")
 
 
 def _pipeline(dataset: Any) -> list[tuple[int, tuple[int, ...]]]:

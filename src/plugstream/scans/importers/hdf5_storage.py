@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from plugstream.base.capacity import check_claim
 from plugstream.base.errors import InputError
 from plugstream.base.trust import OutsideError, check_outside
+from plugstream.scans.importers.hdf5_filters import check_filters, check_sizes
 
 _ATTEMPTS = 30  # to read metadata of a file that is written
 _HOPS = 16  # the most links after links, as in HDF5
@@ -211,6 +212,8 @@ class LinkedFiles:
             part = self.find(name, dataset.file if target is None else self._open(target))
             if not hasattr(part, "is_virtual"):
                 return f"there is no {where}"
+            check_filters(part, where, self.path)
+            check_sizes(part, self.shape(part))
             if lack := self.lack(part):
                 return f"{where}: {lack}"
             points = _points(_boxes(slabs, part.shape))
