@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from plugstream.solver.result import Result
 
 TRUST_HELP = "run, unpickle and fetch what the files name: only where you trust whoever wrote them"
-OUTSIDE_HELP = "read what an HDF5 file names outside its folder: only where you trust whoever wrote it"
+OUTSIDE_HELP = "read what an HDF5 file names outside its folder, and any filter: only where you trust whoever wrote it"
 ALGORITHM = ("algorithm", "momentum", "gradient", "sampler", "denoiser", "loss", "instrument")
 RECONSTRUCTION = (*ALGORITHM, "monitor", "compute", "run")
 
