@@ -117,7 +117,9 @@ class CheckedChunks:
             elif code == _LZ4:  # whose library does not look where its input ends
                 decompress("lz4", 0, data, before)
             elif code == _BITSHUFFLE and len(options) > 4 and options[4]:
-                check_blocks(data, before, max(1, options[2]))
+                if options[2] != self._dataset.dtype.itemsize:  # by which its library divides
+                    raise InputError(f"its numbers have {self._dataset.dtype.itemsize} bytes, not {options[2]}")
+                check_blocks(data, before, options[2])
             elif code == _ZSTD and _zstd_size(data) != before:
                 raise InputError(f"its compressed bytes are not those of {before}")
             return  # what is within is seen once this is undone, by filters that know how long it is

@@ -48,8 +48,8 @@ def check_blocks(data: memoryview, size: int, item: int) -> None:
     """
     total, block = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:_HEAD], "big")
     left, place = size % (_MULTIPLE * item), _HEAD
-    if total != size or not block:
-        raise InputError(f"it says that it has {total} bytes, and has {size}")
+    if total != size or not block or block % (_MULTIPLE * item):
+        raise InputError(f"it says that it has {total} bytes in blocks of {block}, and has {size} of {item}")
     for start in range(0, size - left, block):
         _, place = _next_piece(data, place, min(block, size - left - start))
     if place + left > len(data):
