@@ -362,7 +362,7 @@ def change_hdf5(draw: Draw, one: Example, folder: Path) -> Content:
     with h5py.File(path, "r+") as file:
         names = list[str]()
         file.visititems(lambda name, item: names.append(name) if hasattr(item, "dtype") else None)
-        for _ in range(int(draw.integers(1, 4))):
+        for _ in range(min(len(names), int(draw.integers(1, 4)))):
             # Each once: HDF5 itself, which reads it here, crashes on some chunks that were changed.
             name = names.pop(int(draw.integers(len(names))))
             with suppress(Exception):  # what h5py itself refuses to write
