@@ -87,11 +87,15 @@ class CheckedChunks:
         first = key[0] if isinstance(key, tuple) and key else key
         high, numbers = self._dataset.chunks[0], range(self._dataset.shape[0])
         chosen = numbers[first] if isinstance(first, slice | int | np.integer) else numbers
+        chosen = range(chosen, chosen + 1) if isinstance(chosen, int) else chosen
+        whole = range(chosen.start // high, -(-chosen.stop // high))
+        rows = whole if chosen.step == 1 else {n // high for n in chosen}
         across = [range(0, n, size) for n, size in zip(self._dataset.shape[1:], self._dataset.chunks[1:], strict=True)]
-        for row in {n // high for n in ([chosen] if isinstance(chosen, int) else chosen)} - self._checked:
-            for place in product(*across):
-                self._check_chunk((row * high, *place))
-            self._checked.add(row)
+        for row in rows:
+            if row not in self._checked:
+                for place in product(*across):
+                    self._check_chunk((row * high, *place))
+                self._checked.add(row)
 
     def _check_chunk(self, place: tuple[int, ...]) -> None:
         """Undo the lengths of the filters, the last one first, as far as they are known."""
