@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import errno
 import io
+import re
 import struct
 import sys
+import zlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,12 +20,15 @@ from PIL import Image
 import plugstream as ps
 from effort import effort, thorough
 from plugstream import Born2D, ring
+from plugstream.base.errors import InputError
 from plugstream.base.files import write_whole
 from plugstream.cli import main
 from plugstream.images.drawing import Panel, Shades, draw_rows
-from plugstream.images.pictures import picture_y_axis, save_image
+from plugstream.images.pictures import load_picture, picture_y_axis, read_tiff, save_image
 from plugstream.images.space import ImageSpace
+from plugstream.images.volumes import read_volume
 from plugstream.instruments.born import born_geometry
+from plugstream.scans.importers.picture_stack import Stack
 from small_run import SMALL
 
 GRID = ps.Grid((12, 9), pixel=0.2 / 64, center=(0.004, -0.002))
@@ -322,3 +327,38 @@ def test_a_photograph_is_as_the_camera_was_held_and_its_cut_is_said(tmp_path):
     with pytest.warns(ps.PlugstreamWarning, match="4 rows and 3 columns: its middle 3 x 3 is used"):
         square = ps.load_picture(tmp_path / "held.png", 3)
     assert np.allclose(square.numpy() * 255, np.rot90(pixels, -1)[:3])
+
+
+def hollow_tiff(strips, compression):
+    """A TIFF of 65000 x 65000 pixels of 16 bits, whose four strips have these bytes."""
+    tags = [(256, 4, 1, 65000), (257, 4, 1, 65000), (258, 3, 1, 16), (259, 3, 1, compression), (262, 3, 1, 1)]
+    tags += [(273, 4, 4, 8 + 2 + 12 * 9 + 4), (277, 3, 1, 1), (278, 4, 1, 16250), (279, 4, 4, 8 + 2 + 12 * 9 + 4 + 16)]
+    start = 8 + 2 + 12 * 9 + 4 + 32
+    begins = [start + sum(map(len, strips[:n])) for n in range(4)]
+    entries = b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    places = struct.pack("<8I", *begins, *map(len, strips))
+    return b"II*\0" + struct.pack("<IH", 8, 9) + entries + bytes(4) + places + b"".join(strips)
+
+
+@pytest.mark.parametrize(
+    ("strips", "compression", "said"),
+    [
+        ([b""] * 4, 1, "it has 154 of 155 bytes"),
+        ([b"x" * 9] * 4, 1, "it claims 8.45 GB, and 0.036 kB hold it"),
+        ([zlib.compress(bytes(1 << 20))] * 4, 8, "it claims 8.45 GB"),
+    ],
+)
+def test_a_tiff_that_claims_more_than_its_file_holds_is_refused(tmp_path, strips, compression, said):
+    """As a picture, a volume, and a projection in a folder."""
+    path = tmp_path / "hollow.tif"
+    path.write_bytes(hollow_tiff(strips, compression))
+    for read in (load_picture, read_volume, lambda path: Stack(tmp_path, "*.tif", "it")):
+        with pytest.raises(InputError, match=re.escape(said)):
+            read(path)
+
+
+@pytest.mark.parametrize("how", [{}, {"imagej": True}, {"compression": "zlib"}, {"ome": True}, {"tile": (16, 16)}])
+def test_a_tiff_that_is_whole_is_read(tmp_path, how):
+    values = np.arange(40 * 20 * 30, dtype=np.float32).reshape(40, 20, 30)
+    tifffile.imwrite(tmp_path / "whole.tif", values, photometric="minisblack", **how)
+    assert (read_tiff(tmp_path / "whole.tif") == values).all()

@@ -6,6 +6,8 @@ import contextlib
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,11 @@ from plugstream.base.system import find_limit, find_memory
 if TYPE_CHECKING:
     import torch
 
+MAX_READ = "--max-read"
+"""The flag that raises the limit of `check_claim`."""
+
+_EXPANSION = 20  # times the bytes that hold it that anything may unpack to
+_most_read: ContextVar[int] = ContextVar("most_read", default=256 * 10**6)
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt])(i?)b?")
 
 
@@ -43,6 +50,39 @@ def check_memory(needed: float, what: str, advice: str) -> None:
         raise InputError(
             f"{what} takes about {format_size(needed)} of memory, and {format_size(free)} are free; {advice}"
         )
+
+
+@contextlib.contextmanager
+def reading_at_most(size: int | None) -> Iterator[None]:
+    """Let `check_claim` pass so many bytes within the block; None for as many as before."""
+    token = _most_read.set(most_read() if size is None else size)
+    try:
+        yield
+    finally:
+        _most_read.reset(token)
+
+
+def most_read() -> int:
+    """Bytes that may be read at once, however few hold them."""
+    return _most_read.get()
+
+
+def check_claim(claimed: int, held: int, what: str) -> None:
+    """Refuse to read what claims far more bytes than hold it: a few can unpack to any number.
+
+    claimed <= max(256 MB, 20 held), where `reading_at_most` raises the first, and claimed <= free memory. For every
+    array, picture or message of another program, before memory is taken for it.
+
+    Arguments: claimed, bytes in memory; held, bytes of the file or message; what, the thing that is read.
+    """
+    if claimed <= (limit := most_read()):
+        return
+    if claimed > max(limit, _EXPANSION * held):
+        raise InputError(
+            f"{what} claims {format_size(claimed)}, and {format_size(held)} hold it; if that is right, raise the limit "
+            f"of {format_size(limit)} with {MAX_READ}"
+        )
+    check_memory(claimed, what, "use a machine with more, or a part of the file")
 
 
 def check_disk(place: Path, needed: float, what: str) -> None:

@@ -29,6 +29,11 @@ def trusting(trust: bool) -> Iterator[None]:
         _trusted.reset(token)
 
 
+def is_trusted() -> bool:
+    """Whether the person has allowed anything within this block of `trusting`."""
+    return _trusted.get()
+
+
 def check_outside(target: Path, file: Path) -> None:
     """Refuse to read a file outside the folder of the file that refers to it, unless that is trusted.
 

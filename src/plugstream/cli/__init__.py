@@ -26,6 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from plugstream.base.capacity import reading_at_most
 from plugstream.base.display.region import wrap_for
 from plugstream.base.display.screen import MODES, Display
 from plugstream.base.errors import InputError, PlugstreamWarning
@@ -117,7 +118,7 @@ def main(arguments: Sequence[str] | None = None, script: ModuleType | None = Non
             since = _STARTED if alone else None
             activity = f"{parsed.command}: loading the libraries"
             display = Display(getattr(parsed, "progress", "auto"), activity, beats=plain, since=since)
-            with display:
+            with display, reading_at_most(getattr(parsed, "max_read", None)):
                 status = int((script or _module(parsed.command)).run(parsed))
             sys.stdout.flush()
         except KeyboardInterrupt:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from plugstream.base.progress import report
 from plugstream.base.text import shell_join
 from plugstream.cli.common import add_instrument, load_instrument, say
+from plugstream.cli.values import size
 
 if TYPE_CHECKING:
     from plugstream.scans.receive import Receiver
@@ -33,14 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep-free", type=size, metavar="SIZE", help="leave so much of the disk free (1GB or 5 %%)")
     parser.add_argument("--max-connections", type=int, metavar="N", help="connections at once (32)")
     add_instrument(parser)
-
-
-def size(text: str) -> int:
-    """A number of bytes: 1500, 200MB, 1.5 GB."""
-    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?) ?([kMGT]?)B?", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a size; write 500MB or 20GB, say")
-    return int(float(match[1]) * 1000 ** " kMGT".index(match[2] or " "))
 
 
 def run(parsed: argparse.Namespace) -> int:

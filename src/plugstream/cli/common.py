@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from plugstream.base.capacity import MAX_READ
 from plugstream.base.errors import InputError
 from plugstream.base.text import printable, shell_quote
-from plugstream.cli.values import read_path
+from plugstream.cli.values import read_path, size
 
 if TYPE_CHECKING:
     from plugstream.base.processes import Group
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from plugstream.solver.result import Result
 
 TRUST_HELP = "run, unpickle and fetch what the files name: only where you trust whoever wrote them"
-OUTSIDE_HELP = "read what an HDF5 file names outside its folder: only where you trust whoever wrote it"
+OUTSIDE_HELP = "read what an HDF5 file names outside its folder, and any filter: only where you trust whoever wrote it"
 ALGORITHM = ("algorithm", "momentum", "gradient", "sampler", "denoiser", "loss", "instrument")
 RECONSTRUCTION = (*ALGORITHM, "monitor", "compute", "run")
 
@@ -35,6 +36,13 @@ RECONSTRUCTION = (*ALGORITHM, "monitor", "compute", "run")
 def scan_place(text: str) -> str | Path:
     """Where a scan lies: an address such as s3://bucket/scan.zarr as it is, and else a path."""
     return text if "://" in text else read_path(text)
+
+
+def add_max_read(parser: argparse.ArgumentParser) -> None:
+    """The flag of every command that reads files of other programs; `main` obeys it."""
+    parser.add_argument(
+        MAX_READ, type=size, metavar="SIZE", help="bytes that a few of a file or message may unpack to (256MB)"
+    )
 
 
 def add_instrument(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plugstream.base.errors import InputError
-from plugstream.cli.common import say, settings_of
+from plugstream.cli.common import add_max_read, say, settings_of
 
 if TYPE_CHECKING:
     from plugstream.denoisers.base import Denoiser
@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "OME-Zarr; an .npy may be complex",
     )
     parser.add_argument("out", type=Path, help="what to make, of the same bits: .png, .tif or .npy, or .zarr")
+    add_max_read(parser)
     parser.add_argument(
         "--sigma",
         help="the noise's standard deviation, such as 15/255 or 0.06; 8 and 16-bit pictures have values from 0 to 1; "

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from plugstream.base.capacity import MAX_READ
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.base.text import shell_join
@@ -94,6 +95,7 @@ def _import_command(parsed: argparse.Namespace) -> list[str]:
     """The command that makes the scan."""
     words = ["import", parsed.kind, str(parsed.file), *([] if parsed.scan is None else [str(parsed.scan)]), "--follow"]
     words += ["--trust"] * bool(parsed.trust)
+    words += [] if parsed.max_read is None else [f"{MAX_READ}={parsed.max_read}"]
     patience = getattr(parsed, "scan.patience", None)
     words += [] if patience is None else ["--patience", str(patience)]
     for name in FOLLOWING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.progress import report
-from plugstream.cli.common import OUTSIDE_HELP, say, scan_place
+from plugstream.cli.common import OUTSIDE_HELP, add_max_read, say, scan_place
 
 if TYPE_CHECKING:
     from plugstream.scans.importers.base import ImportResult
@@ -45,6 +45,7 @@ def add_places(parser: argparse.ArgumentParser) -> None:
         help="the file to read; a run of Tiled, http://...; or a stream to follow, dectris://HOST:31001 or pva://PV",
     )
     parser.add_argument("scan", type=Path, nargs="?", help="the scan to make, usually named something.zarr")
+    add_max_read(parser)
 
 
 def add_options(parser: argparse.ArgumentParser, arguments: Sequence[str], *, others: bool = True) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from plugstream.base.display.region import wrap_for
 from plugstream.base.text import printable
-from plugstream.cli.common import OUTSIDE_HELP, add_instrument, open_argument, scan_place
+from plugstream.cli.common import OUTSIDE_HELP, add_instrument, add_max_read, open_argument, scan_place
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_instrument(parser)
     parser.add_argument("--trust", action="store_true", help=OUTSIDE_HELP)
+    add_max_read(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:

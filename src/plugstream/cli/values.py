@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -34,6 +35,14 @@ def _bounded(kind: Callable[[str], N], high: float, low: float | None) -> Callab
 
     read.__name__ = kind.__name__  # what argparse calls it where the text is no number at all
     return read
+
+
+def size(text: str) -> int:
+    """For argparse: a number of bytes, such as 1500, 200MB or 1.5 GB."""
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?) ?([kMGT]?)B?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a size; write 500MB or 20GB, say")
+    return int(float(match[1]) * 1000 ** " kMGT".index(match[2] or " "))
 
 
 def read_path(text: str) -> Path:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.base.arrays import Array, as_tensor
+from plugstream.base.capacity import check_claim
 from plugstream.base.errors import InputError, PlugstreamWarning, StorageError, check_whole
 from plugstream.base.files import write_whole
 from plugstream.images.planes import Plane, color_phase, cut_planes, is_faint, split_parts, turn_image, value_span
@@ -223,13 +224,12 @@ def read_picture(path: Path, *, waves: bool = False) -> tuple[NDArray[Any], np.d
         if kind == ".npy":
             pixels = np.asarray(np.load(path, allow_pickle=False))
         elif kind in (".tif", ".tiff"):
-            import tifffile
-
-            pixels = np.asarray(tifffile.imread(path))
+            pixels = read_tiff(path)
         else:
             from PIL import Image, ImageOps
 
             with Image.open(path) as file:
+                check_claim(math.prod(file.size) * len(file.getbands()), path.stat().st_size, "it")
                 picture = ImageOps.exif_transpose(file)  # a photograph that was taken with the camera turned
                 if file.info.get("plugstream:colours") == _CYCLIC_COLOURS:
                     raise ValueError(
@@ -251,6 +251,30 @@ def read_picture(path: Path, *, waves: bool = False) -> tuple[NDArray[Any], np.d
     if not np.issubdtype(pixels.dtype, np.floating):
         raise InputError(f"{path} holds {pixels.dtype}; a picture of integers or floats is needed")
     return pixels.astype(np.float64), pixels.dtype
+
+
+def read_tiff(path: Path) -> NDArray[Any]:
+    """The first series of a TIFF; one that lacks a part, or claims far more than its file holds, is refused.
+
+    tifffile gives zeros in place of strips without bytes, however many those are.
+    """
+    import tifffile
+
+    with tifffile.TiffFile(path) as file:
+        series: Any = file.series[0]
+        held = whole = 0
+        for page in filter(None, series.pages):
+            length = page.parent.filehandle.size
+            parts = list(zip(page.dataoffsets, page.databytecounts, strict=True))
+            end = max((start + size for start, size in parts), default=0)
+            if end > length or not parts or not all(start and size for start, size in parts):
+                raise InputError(f"it has {length} of {max(end, length + 1)} bytes")
+            held += sum(size for _, size in parts)
+            whole += length
+        if series.dataoffset is not None:  # all pages in one piece, of which ImageJ names only the first
+            held = whole - series.dataoffset
+        check_claim(math.prod(series.shape) * np.dtype(series.dtype).itemsize, min(held, whole), "it")
+        return np.asarray(series.asarray())
 
 
 def check_writable(path: Path, axes: int, stored: np.dtype[Any]) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError, StorageError
 from plugstream.base.files import hidden_place
+from plugstream.images.pictures import read_tiff
 
 _ENDINGS = (".npy", ".tif", ".tiff", ".zarr")
 
@@ -80,7 +81,7 @@ def read_volume(path: Path) -> StoredVolume:
             values = np.asarray(array[...])
         else:
             names, _ = volume_header(path)
-            values = np.load(path, allow_pickle=False) if kind == ".npy" else _read_tiff(path)
+            values = np.load(path, allow_pickle=False) if kind == ".npy" else read_tiff(path)
     except InputError:
         raise
     except Exception as error:  # each reader has its own errors
@@ -132,13 +133,6 @@ def write_volume(path: Path, volume: StoredVolume) -> None:
             shutil.rmtree(partial, ignore_errors=True)
         else:
             partial.unlink(missing_ok=True)
-
-
-def _read_tiff(path: Path) -> NDArray[Any]:
-    import tifffile
-
-    with tifffile.TiffFile(path) as file:
-        return np.asarray(file.series[0].asarray())
 
 
 def _open_zarr(path: Path) -> tuple[Any, str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,27 @@ def test_damaged_pictures_and_frames_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="flat field"):
         _import(tmp_path / "a.nxs", tmp_path / "b.zarr")
     assert not list(tmp_path.glob("*.zarr"))
+
+
+OPAQUE, RECORD = np.zeros(28, "V8"), np.zeros(28, [("r", "f4"), ("i", "f4")])
+
+
+@pytest.mark.parametrize("value", [b"text", np.array([b"ab"] * 28), OPAQUE, RECORD, None], ids=range(5))
+@pytest.mark.parametrize(
+    "place",
+    [*(f"instrument/detector/{name}" for name in ("x_pixel_size", "image_key", "data")), "sample/rotation_angle"],
+)
+def test_what_is_no_number_is_one_line(tmp_path: Path, place: str, value: Any) -> None:
+    """Text, opaque data, records, or a group, where a number or many should be."""
+    _nexus(tmp_path / "odd.nxs")
+    with h5py.File(tmp_path / "odd.nxs", "r+") as file:
+        del file[f"entry/{place}"]
+        if value is None:
+            file.create_group(f"entry/{place}")
+        else:
+            file[f"entry/{place}"] = value
+    with suppress(InputError):  # without an image_key it is a file of arrays, which has a description
+        describe_file(tmp_path / "odd.nxs")
+    with pytest.raises(InputError):
+        import_file("ct", tmp_path / "odd.nxs", tmp_path / "odd.zarr")
+    assert not (tmp_path / "odd.zarr").exists()

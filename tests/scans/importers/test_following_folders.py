@@ -1,13 +1,11 @@
 """Folders that fill with pictures: half-written, renamed into place, of wrong sizes, doubled and missing."""
 
-import base64
-import hashlib
-
 import numpy as np
 import pytest
 import tifffile
 
 import plugstream.scans.importers.ct  # noqa: F401 - before anybody waits for it
+from cbf_files import encode_cbf
 from growing_files import DARK, FLAT, angle, field, frame
 from live_import import Live, assert_imported
 from plugstream.base.errors import InputError
@@ -41,28 +39,6 @@ def put(path, picture):
         path.write_bytes(encode_cbf(picture))
     else:
         tifffile.imwrite(path, picture, photometric="minisblack", compression="zlib")
-
-
-def encode_cbf(picture):
-    """byte_offset compression, pixel by pixel."""
-    out, before = bytearray(), 0
-    for value in picture.astype(int).ravel().tolist():
-        step, before = value - before, value
-        for size in (1, 2, 4, 8):
-            if size == 8 or -(2 ** (8 * size - 1)) < step < 2 ** (8 * size - 1):
-                out += step.to_bytes(size, "little", signed=True)
-                break
-            out += (-(2 ** (8 * size - 1))).to_bytes(size, "little", signed=True)
-    rows, columns = picture.shape
-    head = (
-        "###CBF: VERSION 1.5\r\n\r\ndata_x\r\n\r\n_array_data.data\r\n;\r\n--CIF-BINARY-FORMAT-SECTION--\r\n"
-        'Content-Type: application/octet-stream;\r\n     conversions="x-CBF_BYTE_OFFSET"\r\n'
-        f"Content-Transfer-Encoding: BINARY\r\nX-Binary-Size: {len(out)}\r\nX-Binary-ID: 1\r\n"
-        f"Content-MD5: {base64.b64encode(hashlib.md5(bytes(out)).digest()).decode()}\r\n"
-        f"X-Binary-Size-Fastest-Dimension: {columns}\r\nX-Binary-Size-Second-Dimension: {rows}\r\n\r\n"
-    )
-    tail = b"\r\n--CIF-BINARY-FORMAT-SECTION----\r\n;\r\n"
-    return head.encode() + b"\x0c\x1a\x04\xd5" + bytes(out) + tail
 
 
 @pytest.mark.parametrize("suffix", ["tif", pytest.param("cbf", marks=pytest.mark.slow)])
@@ -124,9 +100,22 @@ def test_a_folder_that_is_full_already(tmp_path, table):
         np.savetxt(tmp_path / "angles.txt", [angle(n) for n in range(20)])
         values["angles"] = str(tmp_path / "angles.txt")
     live = Live(toml, tmp_path / "live.zarr", values)
-    assert "of 20261119 views only the first 20 are used, as were expected" in live.end().remarks
+    odd = "1 of projections left out, such as proj_20261118.tif: 100,000 numbers or more are missing before it"
+    assert odd in live.end().remarks
     (tmp_path / "proj_20261118.tif").unlink()
     assert_imported(live)
+
+
+def test_a_number_that_no_scan_has_is_left_out(tmp_path):
+    """As of a date, or of twenty digits, of which no list can be made."""
+    toml = begin(tmp_path)
+    put(tmp_path / "proj_99999999999999999999.tif", frame(3))
+    live = Live(toml, tmp_path / "live.zarr")
+    for n in range(20):
+        put(tmp_path / f"proj_{n}.tif", frame(n))
+    result = live.end()
+    assert result.views == 20
+    assert "1 of projections left out, such as proj_99999999999999999999.tif" in " ".join(result.remarks)
 
 
 def test_a_first_picture_that_comes_late_or_cannot_be_read(tmp_path):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
+import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import h5py
@@ -10,7 +13,9 @@ import numpy as np
 import pytest
 
 from plugstream import import_hdf5
+from plugstream.base.capacity import reading_at_most
 from plugstream.base.errors import InputError
+from plugstream.base.trust import trusting
 from plugstream.cli import main
 from plugstream.scans import open_scan
 from plugstream.scans.importers import describe_file, import_file
@@ -341,3 +346,80 @@ def test_raw_storage_is_where_hdf5_looks_for_it(inside, tmp_path, monkeypatch):
         read(inside / "a.h5")
     monkeypatch.chdir(inside)
     np.testing.assert_array_equal(read(inside / "a.h5"), DATA)
+
+
+def test_a_virtual_dataset_of_hundreds_of_millions_of_rows_is_refused_at_once(tmp_path: Path) -> None:
+    """In a file of a few kilobytes; `info` refuses it, too, and takes no memory for it."""
+    with h5py.File(tmp_path / "wide.h5", "w") as file:
+        file["exchange/part"] = np.ones((1, 1, 47), np.uint16)
+        layout = h5py.VirtualLayout((400_000_000, 1, 47), np.uint16)
+        layout[:1] = h5py.VirtualSource(".", "exchange/part", shape=(1, 1, 47))
+        file["exchange"].create_virtual_dataset("data", layout)
+    before = memory_peak()
+    with pytest.raises(InputError, match="of its 400000000 rows claims"):
+        describe_file(tmp_path / "wide.h5")
+    assert memory_peak() - before < 500 << 20
+
+
+def memory_peak() -> int:
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def write_chunk(path: Path, content: bytes, shape: tuple[int, ...] = (6, 1, 47), **how) -> Path:
+    """A dataset whose first chunk is these bytes."""
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("d", data=np.ones(shape, np.uint16), chunks=(1, *shape[1:]), **how)
+        data.id.write_direct_chunk((0,) * len(shape), content)
+    return path
+
+
+def test_a_chunk_unpacks_to_no_more_than_its_numbers(tmp_path: Path) -> None:
+    """HDF5 would unpack all of it first: 500 MB for 94 bytes of numbers."""
+    pack = zlib.compressobj(9)
+    bomb = b"".join(pack.compress(bytes(1 << 20)) for _ in range(8)) + pack.flush()
+    small = write_chunk(tmp_path / "small.h5", bomb, compression="gzip")
+    large = write_chunk(tmp_path / "large.h5", bomb, (2, 10, 1000), compression="gzip")
+    with open_hdf5(small) as source, pytest.raises(InputError, match=r"has .* bytes for 94 of numbers"):
+        source.find("d")[0]
+    with reading_at_most(1 << 20), open_hdf5(large) as source:
+        with pytest.raises(InputError, match="its compressed bytes unpack to more than 20000"):
+            source.find("d")[0]
+        assert (source.find("d")[1] == 1).all()
+
+
+@pytest.mark.parametrize("name", ["blosc", "lz4", "bitshuffle", "zstd"])
+def test_a_chunk_that_lies_reaches_no_filter(tmp_path: Path, name: str) -> None:
+    """Some of them read as far as it says, which ended the process."""
+    hdf5plugin = pytest.importorskip("hdf5plugin")
+    how = {"blosc": "Blosc", "lz4": "LZ4", "bitshuffle": "Bitshuffle", "zstd": "Zstd"}[name]
+    how, values = getattr(hdf5plugin, how)(), np.random.default_rng(0).poisson(9, (2, 64, 64)).astype(np.uint16)
+    with h5py.File(tmp_path / "whole.h5", "w") as file:
+        content = file.create_dataset("d", data=values, chunks=(1, 64, 64), **how).id.read_direct_chunk((0, 0, 0))[1]
+    with open_hdf5(tmp_path / "whole.h5") as source:
+        assert (source.find("d")[:] == values).all()
+    place = {"blosc": 12, "zstd": 5}.get(name, 12)
+    lies = [content[:place] + word + content[place + 4 :] for word in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\x7f")]
+    for lie in [*lies, content[: len(content) // 2]] if name != "zstd" else lies:
+        path = write_chunk(tmp_path / "lie.h5", lie, (2, 64, 64), **how)
+        with open_hdf5(path) as source, pytest.raises(InputError, match=r"d of .* cannot be read"):
+            source.find("d")[0]
+
+
+def test_a_filter_that_crashes_needs_trust(tmp_path: Path) -> None:
+    hdf5plugin = pytest.importorskip("hdf5plugin")
+    with h5py.File(tmp_path / "sz.h5", "w") as file:
+        file.create_dataset("d", data=np.ones((2, 8, 8), np.float32), chunks=(1, 8, 8), **hdf5plugin.SZ(absolute=0.1))
+    with open_hdf5(tmp_path / "sz.h5") as source:
+        with pytest.raises(InputError, match=r"compressed by sz, which crashes on damaged bytes; .* add --trust"):
+            source.find("d")
+        with trusting(True):
+            assert np.allclose(source.find("d")[:], 1, atol=0.1)
+
+
+def test_any_damage_of_a_head_is_one_line(tmp_path: Path) -> None:
+    """h5py has several kinds of errors for it."""
+    content = bytearray(part(tmp_path / "whole.h5").read_bytes())
+    for place in range(8, 96, 4):
+        (tmp_path / "bad.h5").write_bytes(content[:place] + b"\xff" + content[place + 1 :])
+        with suppress(InputError):
+            describe_file(tmp_path / "bad.h5")

@@ -396,3 +396,21 @@ def test_a_disk_that_fills_during_an_import_is_told_of_the_target(arrays, tmp_pa
     with pytest.raises(InputError, match=r"cannot write the scan \S*/s\.zarr: No space left on device$"):
         import_hdf5(file, tmp_path / "s.zarr", {})
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_one_flag_raises_the_limit_of_what_a_few_bytes_unpack_to(tmp_path, capfd):
+    """Of `info` and `import` alike; what a file really holds needs none."""
+    for name, save in (("packed", np.savez_compressed), ("plain", np.savez)):
+        kspace = np.zeros((2, 256, 256), np.complex64)
+        kspace[:, 96:160, 96:160] = np.random.default_rng(0).standard_normal((64, 64))
+        save(tmp_path / f"{name}.npz", kspace=kspace)
+    words = ["import", "mri", str(tmp_path / "packed.npz"), str(tmp_path / "packed.zarr")]
+    assert main([*words, "--max-read", "10kB"]) == 2
+    assert "kspace of" in (said := capfd.readouterr().err)
+    assert "it claims 1.05 MB" in said
+    assert "raise the limit of 10 kB with --max-read" in said
+    assert not (tmp_path / "packed.zarr").exists()
+    assert main([*words, "--max-read=2MB"]) == 0
+    plain = ["import", "mri", str(tmp_path / "plain.npz"), str(tmp_path / "plain.zarr"), "--max-read", "10kB"]
+    assert main(plain) == 0
+    assert main(["info", str(tmp_path / "packed.npz"), "--max-read", "10kB"]) == 2

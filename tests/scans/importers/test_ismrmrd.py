@@ -206,3 +206,24 @@ def test_a_field_of_view_that_nobody_filled_in_is_that_of_pixel(tmp_path, empty)
     found = read_recording(tmp_path / "k.h5", pixel=step)
     assert np.allclose(found.trajectory, np.stack(path), atol=1e-6 / step)
     assert np.allclose(found.spacing, step)
+
+
+@pytest.mark.parametrize("lacking", ["encoding_space_ref", "idx", "flags", "traj"])
+def test_acquisitions_that_lack_a_field_are_one_line(tmp_path, lacking):
+    import h5py
+
+    write(tmp_path / "k.h5", [({}, None, np.ones((COILS, 20)))] * 2, header(ENCODED, WIDE, MATRIX, FIELD))
+    with h5py.File(tmp_path / "k.h5", "r+") as file:
+        old = file["dataset/data"]
+        head = [name for name in old.dtype["head"].names if name != lacking]
+        parts = {"head": np.dtype([(name, old.dtype["head"][name]) for name in head])}
+        parts |= {name: old.dtype[name] for name in ("traj", "data") if name != lacking}
+        del file["dataset/data"]
+        file.create_dataset("dataset/data", (2,), np.dtype(list(parts.items())))
+        for n in range(2):
+            record = np.zeros(1, file["dataset/data"].dtype)[0]
+            for name in {"traj", "data"} - {lacking}:
+                record[name] = np.zeros(0, np.float32)
+            file["dataset/data"][n] = record
+    with pytest.raises(InputError, match=f"lack {'contrast, idx' if lacking == 'idx' else lacking}"):
+        read_recording(tmp_path / "k.h5")

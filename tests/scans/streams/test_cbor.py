@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from effort import effort, thorough
 from eiger import compress, typed
+from plugstream.base.capacity import reading_at_most
 from plugstream.base.errors import InputError
 from plugstream.scans.streams.cbor import Tag, as_array, decode
 from plugstream.scans.streams.compression import decompress
@@ -63,6 +64,8 @@ def test_items_of_unknown_length():
     [
         b"\x81" * 100 + b"\x01",  # deep
         b"\xc1" * 100 + b"\x01",  # tags of tags
+        b"\x7f" * 1_000_000,  # pieces of text in pieces
+        b"\x5f" * 200_000 + b"\xff" * 200_000,
         b"\x9b" + b"\xff" * 8,  # a list of 2^64 items
         b"\x5b" + b"\xff" * 8,  # as many bytes
         b"\xff",
@@ -73,7 +76,7 @@ def test_items_of_unknown_length():
         b"\x1f",
         b"",
     ],
-    ids=range(11),
+    ids=range(13),
 )
 def test_lies_are_refused(message):
     with pytest.raises(InputError):
@@ -102,6 +105,7 @@ def test_typed_arrays(dtype):
         Tag(40, [[2**40, 2**40], Tag(69, memoryview(bytes(12)))]),
         Tag(40, [[-1, -6], Tag(69, memoryview(bytes(12)))]),
         Tag(40, [6, Tag(69, memoryview(bytes(12)))]),
+        Tag(40, [[1] * 60000 + [6], Tag(69, memoryview(bytes(12)))]),
         Tag(69, memoryview(bytes(3))),
         Tag(69, memoryview(bytes(MOST + 2))),
         Tag(69, "text"),
@@ -150,6 +154,14 @@ def test_damaged_bytes_are_refused_or_of_the_right_size(algorithm):
         damaged[draw.integers(len(content))] ^= 1 << int(draw.integers(8))
         with contextlib.suppress(InputError):
             assert decompress(name, size, memoryview(damaged), array.nbytes).nbytes <= array.nbytes
+
+
+def test_a_few_bytes_unpack_to_no_more_than_the_limit():
+    """Within what their series says, too."""
+    name, size, content = compress(np.zeros((256, 256), np.uint32), "bslz4").value
+    with reading_at_most(1 << 16), pytest.raises(InputError, match=r"it claims 262 kB, and .* hold it"):
+        decompress(name, size, memoryview(content), 1 << 40)
+    assert decompress(name, size, memoryview(content), 1 << 40).nbytes == 1 << 18
 
 
 @pytest.mark.parametrize("size", [0, 3, 2**70, "2", None, True])

@@ -77,6 +77,8 @@ def test_nothing_that_is_sent_ends_it(detector, written, tmp_path):
     detector.send(start(user_data={"a": [1, 2], "b": None}, channels=3, pixel_mask={"threshold_1": 3}))
     lies = cbor2.CBORTag(56500, ["bslz4", 2, (2**60).to_bytes(8, "big") + bytes(40)])
     detector.send(image(0, cbor2.CBORTag(40, [[ROWS, COLUMNS], cbor2.CBORTag(69, lies)])))
+    detector.send(image(0, cbor2.CBORTag(40, [[1] * 60000 + [47], cbor2.CBORTag(69, bytes(94))])))
+    detector.send(b"\x7f" * 1_000_000, b"\x5f" * 200_000 + b"\xff" * 200_000, image(5000, typed(frame(0))))
     detector.send(image("0", typed(frame(0))), image(1.5, typed(frame(0))), image(-3, typed(frame(0))))
     detector._socket.send_multipart([good, good])
     detector.send(*[b"\xa1\x00" * 10] * 3000)
@@ -89,8 +91,30 @@ def test_nothing_that_is_sent_ends_it(detector, written, tmp_path):
     assert result.views == 18
     assert "series 9 has begun before this program could listen; waiting for a start" in live.said
     (line,) = [text for text in result.remarks if text.startswith("not used")]
-    assert "3006 unreadable" in line
+    assert "3008 unreadable" in line
+    assert "1 impossible" in line  # of a series of 20
     assert_same(live, written, omit="0,5")
+
+
+def test_what_no_reader_foresaw_is_counted(detector, written, tmp_path, monkeypatch):
+    """A bug in reading a message costs this message alone, and is told once."""
+    read = dectris.as_array
+
+    def fail(item, most):
+        array = read(item, most)
+        if (array == frame(7)).all():
+            raise RecursionError("deep")
+        return array
+
+    monkeypatch.setattr(dectris, "as_array", fail)
+    live = Live(detector.address, tmp_path / "live.zarr", grace=0.2)
+    detector.fields()
+    detector.send(start())
+    detector.views(range(20))
+    detector.send(eiger.end())
+    assert live.end().views == 19
+    assert "a message cannot be read, and is left out: RecursionError: deep" in live.said
+    assert_same(live, written, omit="7")
 
 
 def test_gaps_between_modules_do_not_count(detector, tmp_path):

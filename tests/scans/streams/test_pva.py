@@ -87,6 +87,31 @@ def test_a_detector_that_counts_anew(detector, written, tmp_path):
     assert_same(live, written)
 
 
+@pytest.mark.parametrize("odd", [0, 9000])
+def test_a_number_that_is_wrong_moves_no_other_frame(detector, written, tmp_path, odd):
+    """Neither one of before, nor one far ahead: it is left out, and all views are in their places."""
+    live = Connected(detector, tmp_path / "live.zarr")
+    detector.fields()
+    detector.views(range(7))
+    detector.send(frame(3) + 1, {"angle": 1.0}, odd)
+    detector.views(range(7, 20))
+    result = live.end()
+    assert result.views == 20
+    assert f"frame {odd} is left out: its number does not follow those before it" in live.said
+    assert "not used of the stream: 1 impossible" in result.remarks
+    assert_same(live, written)
+
+
+def test_a_last_frame_counts_though_its_number_does_not_follow(detector, written, tmp_path):
+    """As of a detector that counts anew with each frame: no other one will tell."""
+    live = Connected(detector, tmp_path / "live.zarr", grace=0.2)
+    detector.fields()
+    for n in range(20):
+        detector.send(frame(n), {"angle": angle(n)}, 1)
+    assert live.end().views == 20
+    assert_same(live, written)
+
+
 def test_the_angle_of_another_pv(detector, written, tmp_path):
     """It is that at the time of the frame, whichever comes first."""
     live = Connected(detector, tmp_path / "live.zarr", {**CT, "map": (f"angles={detector.angle}",)})
@@ -271,6 +296,35 @@ def test_damaged_bytes_are_refused_or_of_the_right_size(codec):
             assert read_picture(value).shape == array.shape
         except InputError:
             continue
+
+
+@pytest.mark.parametrize("stated", [0, 15, 117, 2**31 - 1, 2**31, 2**32 - 1])
+def test_no_length_in_a_header_of_blosc_is_believed(stated):
+    """The library reads as many bytes as the header says, and that ended the process."""
+    for seed in range(40):
+        content = bytes.fromhex("020121025e0000005e000000") + stated.to_bytes(4, "little")
+        content += np.random.default_rng(seed).bytes(100)
+        value = ntndarray(np.zeros((1, 47), np.uint16), 0, codec="blosc")
+        value["value"] = ("ubyteValue", np.frombuffer(content, np.uint8))
+        with pytest.raises(InputError, match="is damaged: its blosc header"):
+            read_picture(value)
+
+
+def test_pictures_that_claim_gigabytes_are_refused():
+    """A JPEG of 65500 x 65500, and more sides than a picture has."""
+    content = bytearray(pack(np.zeros((8, 8), np.uint8), "jpeg"))
+    at = content.index(b"\xff\xc0") + 5
+    content[at : at + 4] = (65500).to_bytes(2, "big") * 2
+    sides = [{"size": 65500}, {"size": 65500}]
+    value = ntndarray(np.zeros((8, 8), np.uint8), 0, codec="jpeg", dimension=[{"size": 8}, {"size": 8}])
+    value["value"] = ("ubyteValue", np.frombuffer(bytes(content), np.uint8))
+    with pytest.raises(InputError, match="cannot be undone from jpeg"):
+        read_picture(value)
+    value["dimension"] = sides
+    with pytest.raises(InputError, match=r"is a picture that claims 4\.29 GB"):
+        read_picture(value)
+    with pytest.raises(InputError, match="has the sides"):
+        read_picture(ntndarray(np.zeros((1, 47)), 0, dimension=[{"size": 1}] * 60000 + [{"size": 47}]))
 
 
 def test_attributes_are_numbers_and_words():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,14 @@ import torch
 from torch import Tensor
 
 from plugstream.base.errors import InputError, StorageError
+from plugstream.base.matlab import check_matlab
 from plugstream.base.tensors import load_tensors, save_tensors
 from plugstream.denoisers.tnrd.model import ReactionDiffusion
 from plugstream.denoisers.tnrd.tables import BUMPS, CENTRES, PRECISION
 
 _FORMAT = "plugstream-tnrd"
 _NAMES = ("coefficients", "log_reaction", "weights")
-_MATRIX, _COMPRESSED = 14, 15  # kinds of elements in a MATLAB file
-_MOST_BYTES = 64 << 20  # of a MATLAB file, and of what a variable unpacks to; the authors' have 2 and 3 MB
+_MOST_BYTES = 64 << 20  # of a MATLAB file; the authors' have 2 and 3 MB
 
 
 def load_models(path: str | Path, sigma: float | None = None) -> list[ReactionDiffusion]:
@@ -100,7 +99,9 @@ def _load_mat(file: Path, sigma: float | None) -> ReactionDiffusion:
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
 
-    _check_mat(file)
+    if file.is_file() and file.stat().st_size > _MOST_BYTES:
+        raise InputError("it has more than 64 MB, as no TNRD model has")
+    check_matlab(file)
     try:
         content = loadmat(file)
     # NotImplementedError is scipy's for files of MATLAB 7.3; the others are what its reader meets in damaged ones.
@@ -124,41 +125,6 @@ def _load_mat(file: Path, sigma: float | None) -> ReactionDiffusion:
     model = ReactionDiffusion(coefficients, log_reaction[:, 0], scale * weights, sigma, scale)
     _check_plausible(coefficients, log_reaction, weights)
     return model
-
-
-def _check_mat(file: Path) -> None:
-    """Refuse a damaged file of MATLAB 5, by the Adler-32 of its compressed variables.
-
-    After 128 bytes of header come elements of a kind, a length and content; scipy checks neither the checksum nor how
-    much an element unpacks to.
-    """
-    try:
-        content = file.read_bytes() if file.stat().st_size <= _MOST_BYTES else b""
-    except OSError as error:
-        raise InputError(f"it cannot be read ({error.strerror})") from error
-    order = {b"IM": "little", b"MI": "big"}.get(content[126:128])
-    if order is None:
-        raise InputError("it is not a MATLAB file that can be read (version 5 to 7, up to 64 MB)")
-    start = 128
-    while start < len(content):
-        head = content[start : start + 8]
-        kind, size = (int.from_bytes(word, order) for word in (head[:4], head[4:]))  # type: ignore[arg-type]
-        packed = content[start + 8 : start + 8 + size]
-        if kind not in (_MATRIX, _COMPRESSED) or len(packed) < size:
-            raise InputError("it is damaged or cut short, or not a MATLAB file of variables")
-        if kind == _COMPRESSED:
-            stream = zlib.decompressobj()
-            try:
-                unpacked = len(stream.decompress(packed, _MOST_BYTES))
-            except zlib.error as error:
-                raise InputError(f"it is damaged: a variable fails its checksum ({error})") from error
-            if not stream.eof or stream.unused_data:
-                raise InputError(
-                    "it is not a MATLAB file that is whole: a variable is cut short"
-                    if unpacked < _MOST_BYTES
-                    else "a variable unpacks to more than 64 MB, which no TNRD model has"
-                )
-        start += 8 + size
 
 
 def _check_plausible(coefficients: Tensor, log_reaction: Tensor, weights: Tensor) -> None:

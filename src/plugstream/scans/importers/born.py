@@ -30,6 +30,7 @@ from plugstream.scans.importers.source import (
     Complex,
     Lookup,
     Source,
+    as_numbers,
     check_array,
     check_names,
     join_parts,
@@ -184,7 +185,7 @@ def _read_band(look: _BornLookup, options: Any, frequency: float | None) -> Read
         raise InputError(
             f"the wavelength is not given in {path}; use --wavelength, in the unit of the lengths, or --frequency"
         )
-    places, background = np.asarray(positions[:], dtype=np.float64), look.value("background")
+    places, background = as_numbers("receivers", positions[:]), look.value("background")
     instrument: Any = find_instrument(options.instrument)
     instrument = instrument(
         receivers=places if far_field[0] else look.metres("receivers", positions) * places,

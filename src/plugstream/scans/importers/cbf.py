@@ -19,7 +19,6 @@ from plugstream.base.errors import InputError
 
 _START = b"\x0c\x1a\x04\xd5"  # ends the header of the binary section
 _ESCAPES = ((1, "<i2", -(2**15)), (2, "<i4", -(2**31)), (4, "<i8", None))
-_MOST = 1 << 30  # pixels
 
 
 def read_cbf(path: Path) -> NDArray[np.int32]:
@@ -35,11 +34,11 @@ def read_cbf(path: Path) -> NDArray[np.int32]:
     kind = re.search(r'conversions\s*=\s*"?([\w-]+)', header)
     if kind is None or kind[1].lower() != "x-cbf_byte_offset":
         raise InputError(f"its compression is {'unknown' if kind is None else kind[1]}; only byte_offset is read")
-    if not 0 < rows * columns <= _MOST:
-        raise InputError(f"it has {rows} x {columns} pixels")
     data = content[start + len(_START) :][:size]
     if len(data) < size:
         raise InputError(f"it has {len(data)} of {size} bytes")
+    if not 0 < rows * columns <= size:  # each pixel has a byte or more
+        raise InputError(f"it has {rows} x {columns} pixels in {size} bytes")
     digest = re.search(r"(?m)^Content-MD5:\s*(\S+)", header)
     if digest is not None and base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode() != digest[1]:
         raise InputError("its bytes fail their MD5")

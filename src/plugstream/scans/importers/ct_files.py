@@ -20,7 +20,7 @@ from plugstream.scans.importers.formats import load_matlab
 from plugstream.scans.importers.growth import Growth
 from plugstream.scans.importers.picture_stack import Stack
 from plugstream.scans.importers.reading import Indices, read_toml, spread_angles
-from plugstream.scans.importers.source import Source
+from plugstream.scans.importers.source import Source, as_numbers
 
 _STRUCTS = ("CtDataFull", "CtDataLimited", "CtData")
 _KNOWN = ("projections", "flats", "darks", "angles", "arc", "pixel", "source", "detector", "center", "first")
@@ -54,7 +54,7 @@ def read_helsinki(source: Source, choice: FrameChoice = FrameChoice()) -> Projec
     source_to_axis = length_in_metres(value("distanceSourceOrigin"), unit, "distance from source to axis")
     source_to_detector = length_in_metres(value("distanceSourceDetector"), unit, "distance from source to detector")
     pixel = length_in_metres(value("pixelSizePost", "pixelSize"), unit, "pixel size")
-    angles = np.deg2rad(np.asarray(value("angles"), dtype=np.float64).reshape(-1))
+    angles = np.deg2rad(as_numbers("angles", value("angles")).reshape(-1))
 
     def read(views: Indices, rows: slice) -> NDArray[Any]:
         return sinogram[views][:, None][:, rows]
@@ -127,6 +127,7 @@ def read_stack(source: Source, choice: FrameChoice = FrameChoice()) -> Projectio
         angles,
         flat_field=_field(table, folder, choice, growth, views),
         pixel=None if pixel is None else (pixel, pixel),
+        remarks=frames.remarks,
         **{name: numbers[name] for name in ("source", "detector", "center")},
     )
 

@@ -24,7 +24,7 @@ from plugstream.scans.importers.ct_projections import (
 from plugstream.scans.importers.formats import open_source
 from plugstream.scans.importers.growth import Growth
 from plugstream.scans.importers.reading import Indices
-from plugstream.scans.importers.source import Lookup, Source, check_names, unit_of
+from plugstream.scans.importers.source import Lookup, Source, as_numbers, check_array, check_names, unit_of
 from plugstream.scans.importers.tiled import TiledRun
 from plugstream.scans.streams.frames import DARK, FLAT, PROJECTION
 from plugstream.scans.streams.tap import StreamSource
@@ -100,7 +100,7 @@ def _read_separate(
     kind: str, look: Lookup, choice: FrameChoice, pixel: float | None, words: Mapping[str, Any]
 ) -> Projections:
     """Projections in a dataset of their own."""
-    source, data = look.source, look.array("data")
+    source, data = look.source, _counts(look, "data")
     growth, views, angles, remarks = source.growth, int(data.shape[0]), _mapped_angles(look), list[str]()
     if growth is None:
         angles = None if angles is None or len(angles) != views else angles  # of other frames too, or of none
@@ -163,17 +163,27 @@ def read_field(path: Path) -> FlatField:
         if group is None:
             flats, darks = _frames(look, "flats"), _frames(look, "darks")
         else:
-            data, key = source.find(f"{group}/data"), np.asarray(source.read(f"{group}/image_key"))
+            data, key = (
+                source.find(f"{group}/data"),
+                as_numbers("image_key", source.read(f"{group}/image_key")),
+            )
             flats, darks = (Frames(data, np.flatnonzero(key == kind)) for kind in (FLAT, DARK))
         if flats is None or not len(flats.numbers):
             raise InputError(f"{path} has no flat fields of Data Exchange or NXtomo")
         return make_field(FrameChoice(), flats, darks)
 
 
+def _counts(look: Lookup, name: str) -> Any:
+    """An array of what a detector counted."""
+    return check_array(look.source.path, name, look.array(name))
+
+
 def _frames(look: Lookup, name: str) -> Frames | None:
     """The frames of a flat or dark field in a dataset of their own; None where there are none."""
-    array = look.source.find(look.mapping[name]) if name in look.mapping else None
-    if array is None or 0 in array.shape:
+    if name not in look.mapping or look.source.find(look.mapping[name]) is None:
+        return None
+    array = _counts(look, name)
+    if 0 in array.shape:
         return None
     if array.ndim == 2:
         return Frames(np.asarray(array[:])[None], np.arange(1))
@@ -186,9 +196,9 @@ def _frames(look: Lookup, name: str) -> Frames | None:
 def _mapped_angles(look: Lookup) -> NDArray[np.float64] | None:
     """The angles that are mapped, in radians; None where there are none, or none yet."""
     array = look.array("angles") if "angles" in look.mapping else None
-    if array is None or 0 in array.shape:
+    if array is None or 0 in check_array(look.source.path, "angles", array, "fiub").shape:
         return None
-    return angles_in_radians(array[:], _angle_unit(look.source, array))
+    return angles_in_radians(array[()], _angle_unit(look.source, array))
 
 
 def _reader(data: Any, frames: Indices, angles: NDArray[np.float64] | None, growth: Growth | None) -> Any:
@@ -274,8 +284,8 @@ def _read_keyed(
     **distances: Any,
 ) -> Projections:
     """Projections, flat and dark fields in one dataset, told apart by their image_key."""
-    source, data = look.source, look.array("data")
-    growth, key = source.growth, np.asarray(look.array("image_key")[:]).astype(np.int64)
+    source, data = look.source, _counts(look, "data")
+    growth, key = source.growth, as_numbers("image_key", look.array("image_key")[()], np.int64)
     angles = _mapped_angles(look)
     remarks = list[str]()
     if growth is not None:  # each may lag behind the others

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.models.ct_line_integrals import FlatField
 from plugstream.scans.importers.reading import Indices
-from plugstream.scans.importers.source import UNITS
+from plugstream.scans.importers.source import UNITS, as_numbers
 
 _SEVERAL = 8  # the least number of views whose angles tell their unit
 _WORDS = {"meter": "m", "meters": "m", "metre": "m", "micron": "um", "microns": "um", "millimeter": "mm"}
@@ -68,7 +68,7 @@ def angles_in_radians(values: Any, unit: str | None) -> NDArray[np.float64]:
 
     Unless that were a scan over 6.4 degrees or less, of eight views or more, which nobody takes: then radians.
     """
-    angles = np.asarray(values, dtype=np.float64).reshape(-1)
+    angles: NDArray[np.float64] = as_numbers("angles", values).reshape(-1)
     word = (unit or ("radians" if look_like_radians(angles) else "degrees")).strip().lower()
     if word in ("rad", "radian", "radians"):
         return angles
@@ -85,7 +85,7 @@ def look_like_radians(angles: NDArray[np.float64]) -> bool:
 
 def length_in_metres(value: Any, unit: str | None, quantity: str) -> float:
     """A length of a file in metres, which is also the default unit."""
-    numbers = np.asarray(value, dtype=np.float64).reshape(-1)
+    numbers = as_numbers(quantity, value).reshape(-1)
     word = (unit or "m").strip().replace("µ", "u").replace("μ", "u")
     word = _WORDS.get(word, word)
     if word not in UNITS:

@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from plugstream.base.errors import InputError
+from plugstream.base.matlab import check_matlab
 from plugstream.base.registry import Options, register
 from plugstream.base.text import shell_quote
 from plugstream.scans.importers.growth import Growth
@@ -76,6 +77,8 @@ def load_matlab(path: Path, **options: Any) -> dict[str, Any]:
     from scipy.io import loadmat
 
     try:
+        if read_head(path, 10) != b"MATLAB 7.3":  # which SciPy refuses
+            check_matlab(path)
         content: dict[str, Any] = loadmat(path, **options)
     except NotImplementedError:  # SciPy's word for version 7.3
         raise InputError(f"{path} is of MATLAB 7.3, which is HDF5; save it with save(..., '-v7')") from None

@@ -16,7 +16,7 @@ from plugstream.models.fpm_geometry import Microscope, fitting_size, light_direc
 from plugstream.scans.importers.base import ImageSize, ImportResult, read_size, size_field, switch
 from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.reading import ViewOptions, made_by, middle_window, parse_pair, write_each
-from plugstream.scans.importers.source import Source, first_line
+from plugstream.scans.importers.source import Source, as_numbers, first_line
 
 _SHORT, _LONG, _MILLIMETRE = 1e-12, 1e3, 1e-3
 _PICTURES = ("imlow_HDR", "imlow", "frames", "images", "data")
@@ -119,7 +119,7 @@ def _read_frames(source: Source) -> Frames:
     views, *shape = stack.shape
     single = {key: [name for name in theirs if np.size(source.read(name)) == 1] for key, theirs in _NAMES.items()}
     theta, x, y = (source.read_number(key) or 0.0 for key in ("theta", "xint", "yint"))
-    leds = _read_array(source, "leds").astype(np.float64) if "leds" in names else None
+    leds = as_numbers("leds", _read_array(source, "leds")) if "leds" in names else None
     if leds is not None and leds.shape != (views, 2):
         raise InputError(f"leds of {path} has shape {leds.shape}, but must be ({views}, 2), x and y in metres")
     pupil = _read_array(source, "aberration")

@@ -7,6 +7,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from plugstream.base.capacity import check_claim
 from plugstream.base.errors import InputError
 from plugstream.base.registry import register
 from plugstream.base.trust import OutsideError, trusting
@@ -20,7 +23,8 @@ from plugstream.scans.importers.arrays import (
 )
 from plugstream.scans.importers.base import ImportResult
 from plugstream.scans.importers.growth import Growth, NotYetError
-from plugstream.scans.importers.hdf5_growth import WrittenRows, check_filters, is_cut_off, writer_state
+from plugstream.scans.importers.hdf5_filters import CheckedChunks, check_filters, check_sizes
+from plugstream.scans.importers.hdf5_growth import WrittenRows, is_cut_off, writer_state
 from plugstream.scans.importers.reading import Reading
 from plugstream.scans.importers.source import Source, first_line, open_error, read_head
 
@@ -73,7 +77,7 @@ def open_hdf5(path: Path, container: str = "HDF5", growth: Growth | None = None)
         growth.wait(f"the writer of {path} does not share it (SWMR mode), so it can be read once it is closed")
     try:
         file = h5py.File(path.absolute(), "r") if growth is None else open_shared(path.absolute())
-    except OSError as error:
+    except Exception as error:  # a damaged file raises many kinds
         if growth is not None and not growth.final:
             raise NotYetError(f"{path} cannot be opened yet: {first_line(error)}") from error
         raise open_error(path, error, "HDF5") from error
@@ -88,13 +92,18 @@ class _Dataset:
     def __init__(self, dataset: Any, name: str, path: Path, written: WrittenRows | None = None) -> None:
         self.dataset, self.name, self.path, self._written = dataset, name, path, written
         self.shape, self.dtype, self.attrs = dataset.shape, dataset.dtype, dataset.attrs
-        self.ndim = len(self.shape or ())
+        self.ndim, self._chunks = len(self.shape or ()), CheckedChunks(dataset)
         if written is not None:
             self.shape = (written.rows, *self.shape[1:])
 
     def __getitem__(self, rows: Any) -> Any:
         key = rows if self._written is None else self._written.limit(rows)
         try:
+            if self.shape:
+                count = np.broadcast_to(np.int8(0), self.dataset.shape)[key].size  # which takes no memory
+                held = self.dataset.id.get_storage_size() * count // max(1, self.dataset.size)
+                check_claim(count * self.dtype.itemsize, held, "it")
+                self._chunks.check(key)
             values = self.dataset[key]
         except Exception as error:
             where = f" from row {rows.start or 0}" if isinstance(rows, slice) else ""
@@ -117,11 +126,12 @@ class _Hdf5(Source):
                 return None if item is None else item.attrs.get(attribute)
             if not hasattr(item, "dtype"):
                 return item
+            check_filters(item, name, self.path)
+            check_sizes(item, self.linked.shape(item))
             written = None
             if self.growth is not None and item.shape and not item.is_virtual and item.external is None:
                 written = WrittenRows(item, name, self.growth)
             lack = self.linked.lack(item) if written is None else ""
-        check_filters(item, name, self.path)
         if lack:
             if self.growth is not None:
                 self.growth.wait(f"{name} of {self.path} is not written as a whole yet: {lack}")

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.scans.importers.growth import Growth
+from plugstream.scans.importers.hdf5_filters import CheckedChunks
 from plugstream.scans.importers.source import read_head
 
 # Of the superblock: its version, and from version 3 on the flags of a file that is open for writing, and in SWMR mode,
@@ -28,15 +29,6 @@ from plugstream.scans.importers.source import read_head
 _VERSION, _FLAGS, _WRITER, _SHARED, _END = 8, 11, 0x01, 0x04, slice(28, 36)
 # A row of so few numbers is a column's: an angle, a position.
 _FEW = 16
-_FILTERS = {
-    32001: "blosc",
-    32004: "lz4",
-    32008: "bitshuffle",
-    32013: "zfp",
-    32015: "zstd",
-    32017: "sz",
-    32026: "blosc2",
-}
 
 
 def writer_state(path: Path) -> str:
@@ -67,26 +59,6 @@ def is_cut_off(path: Path) -> bool:
     head = read_head(path, 48)
     wide = len(head) == 48 and head[_VERSION] >= 3 and head[_VERSION + 1] == 8
     return wide and path.stat().st_size < int.from_bytes(head[_END], "little")
-
-
-def check_filters(dataset: Any, name: str, path: Path) -> None:
-    """Refuse a dataset compressed by a filter that is not installed; those of hdf5plugin are loaded if it is."""
-    import h5py
-
-    plist = dataset.id.get_create_plist()
-    codes = [plist.get_filter(n)[0] for n in range(plist.get_nfilters())] if dataset.chunks is not None else []
-    for code in codes:
-        if h5py.h5z.filter_avail(code):
-            continue
-        try:
-            import hdf5plugin  # noqa: F401 - which registers its filters
-        except ImportError:
-            word = _FILTERS.get(code, f"filter {code}")
-            raise InputError(
-                f"{name} of {path} is compressed by {word}; install it with: pip install 'plugstream[filters]'"
-            ) from None
-        if not h5py.h5z.filter_avail(code):
-            raise InputError(f"{name} of {path} is compressed by filter {code}, which hdf5plugin does not have")
 
 
 def _exists(dataset: Any, place: tuple[int, ...]) -> bool:
@@ -170,7 +142,7 @@ class WrittenRows:
         if known.get(self.name, (None,))[0] != (written, length):
             starts: list[int] = []
             dataset.id.chunk_iter(lambda chunk: starts.append(chunk.chunk_offset[0]))
-            whole = np.bincount(np.asarray(starts, dtype=np.int64) // high, minlength=needed)[:needed] >= across
+            whole = np.bincount(np.asarray(starts, dtype=np.int64) // high)[:needed] >= across
             last = int(np.flatnonzero(whole)[-1]) + 1 if whole.any() else 0
             gaps = [n for chunk in np.flatnonzero(~whole[:last]) for n in range(chunk * high, (chunk + 1) * high)]
             known[self.name] = (written, length), min(int(length), last * high), set(gaps)
@@ -179,6 +151,7 @@ class WrittenRows:
 
     def _by_values(self, dataset: Any) -> int:
         """The rows of a column but the last ones that are the fill value."""
+        CheckedChunks(dataset).check(slice(0, self.rows))
         empty = self._equals(np.asarray(dataset[: self.rows]).reshape(self.rows, -1))
         written = np.flatnonzero(~np.asarray(empty.all(1)))
         return int(written[-1]) + 1 if len(written) else 0

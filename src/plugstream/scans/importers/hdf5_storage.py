@@ -26,8 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from plugstream.base.capacity import check_claim
 from plugstream.base.errors import InputError
 from plugstream.base.trust import OutsideError, check_outside
+from plugstream.scans.importers.hdf5_filters import check_filters, check_sizes
 
 _ATTEMPTS = 30  # to read metadata of a file that is written
 _HOPS = 16  # the most links after links, as in HDF5
@@ -210,6 +212,8 @@ class LinkedFiles:
             part = self.find(name, dataset.file if target is None else self._open(target))
             if not hasattr(part, "is_virtual"):
                 return f"there is no {where}"
+            check_filters(part, where, self.path)
+            check_sizes(part, self.shape(part))
             if lack := self.lack(part):
                 return f"{where}: {lack}"
             points = _points(_boxes(slabs, part.shape))
@@ -271,6 +275,8 @@ def _slabs(space: Any) -> list[Slab] | None:
 
 def _boxes(slabs: list[Slab] | None, shape: tuple[int, ...]) -> list[Box]:
     """The indices of each piece of a selection along each axis of an array."""
+    for n in shape:  # as much as `_along` takes
+        check_claim(32 * n, 0, f"a virtual dataset of {n} rows or columns")
     if slabs is None:
         return [[np.ones(n, bool) for n in shape]]
     return [[_along(n, *axis) for n, axis in zip(shape, slab, strict=True)] for slab in slabs]

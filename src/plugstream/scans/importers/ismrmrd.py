@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
-from plugstream.scans.importers.source import Source
+from plugstream.scans.importers.source import Source, as_numbers
 
 Real = NDArray[np.float64]
 Complex = NDArray[np.complex64]
@@ -31,6 +31,16 @@ _OTHER_KINDS = {
     31: "phase stabilization",
 }
 _NOISE, _CALIBRATION, _REVERSE = 19, 20, 22
+_HEAD: tuple[str, ...] = (
+    "flags",
+    "encoding_space_ref",
+    "active_channels",
+    "number_of_samples",
+    "trajectory_dimensions",
+    "idx",
+)
+_HEAD += ("discard_pre", "discard_post", "center_sample")
+_INDEX = ("kspace_encode_step_1", "kspace_encode_step_2", "contrast", "phase", "set", "repetition", "slice")
 _LONGEST = 1 << 24  # characters of a header
 
 
@@ -58,6 +68,10 @@ def read_ismrmrd(source: Source, *, repetition: int = 0, pixel: float | None = N
     records = source.read(f"{group}/data")
     if len(records) == 0:
         raise InputError(f"{source.path} has no acquisitions")
+    head = records.dtype["head"]
+    names = {*(head.names or ()), *(head["idx"].names or () if "idx" in (head.names or ()) else ())}
+    if lacking := sorted({*_HEAD, *_INDEX} - names) + ["traj"] * ("traj" not in records.dtype.names):
+        raise InputError(f"acquisitions of {source.path} lack {', '.join(lacking)}, which those of ISMRMRD have")
     kinds = [_other_kind(record["head"], header, repetition) for record in records]
     views = [n for n, kind in enumerate(kinds) if kind is None]
     if not views:
@@ -175,7 +189,7 @@ def _read_header(source: Source, name: str, pixel: float | None) -> _Header:
 def _samples(record: Any) -> Complex | None:
     """The data of an acquisition, (coils, samples), None where it has not as many numbers as its head says."""
     coils, samples = (int(record["head"][name]) for name in ("active_channels", "number_of_samples"))
-    values = np.asarray(record["data"], np.float32)
+    values = as_numbers("data", record["data"], np.float32)
     if samples < 1 or coils < 1 or values.size != 2 * samples * coils:
         return None
     return values.view(np.complex64).reshape(coils, samples)
@@ -250,7 +264,7 @@ def _path(record: Any, samples: int, header: _Header, volume: bool) -> tuple[Rea
             along = along[::-1]
         columns = [np.full(samples, steps[1] / header.wide[2]), np.full(samples, steps[0] / header.wide[1]), along]
         return np.stack(columns[-axes:], 1), None
-    values = np.asarray(record["traj"], np.float64)
+    values = as_numbers("traj", record["traj"])
     if values.size != samples * dims or dims < 2:
         raise InputError(f"an acquisition has {values.size} numbers of its path for {samples} samples in {axes}D")
     values = values.reshape(samples, dims)

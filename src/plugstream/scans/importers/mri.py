@@ -175,6 +175,8 @@ def _voxels(recording: Recording, options: MRIImport, remarks: list[str]) -> Vox
         remarks.append("the size of a pixel is not known: 1 mm is assumed (--pixel)")
     if len(spacing) == 1:
         spacing = spacing * len(shape)
+    if len(spacing) != len(shape):
+        raise InputError(f"its pixel has {len(spacing)} numbers, and the image {len(shape)} axes")
     return centered_voxels(shape, spacing)
 
 

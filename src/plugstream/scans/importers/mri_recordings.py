@@ -141,29 +141,29 @@ def _read_npz(source: Source, *, stack: bool = False, trajectory: str | None = N
         if path is not None:
             raise InputError(f"{source.path} has a trajectory of its own; leave out --trajectory")
         path = _load(trajectory, "trajectory")
-    pixel, maps = source.read("pixel"), waves("coil_maps")
-    spacing = None if pixel is None else tuple(float(step) for step in np.atleast_1d(np.asarray(pixel)))
+    pixel, maps = source.read_numbers("pixel"), waves("coil_maps")
+    spacing = None if pixel is None else tuple(pixel.ravel().tolist())
     more: dict[str, Any] = {"spacing": spacing, "maps": maps, "truth": waves("truth")}
     if len(getattr(source.find("noise"), "shape", ())) == 2:  # a single number may be its level
         more["noise"] = waves("noise")
     if kspace is not None and path is None:
-        mask = source.read("mask")
+        mask = source.read_numbers("mask", bool)
         if mask is not None:
             if mask.shape != kspace.shape[1:]:
                 raise InputError(f"the mask is {mask.shape}, but k-space {kspace.shape[1:]}")
-            more["sampled"] = mask.astype(bool)
+            more["sampled"] = mask
         return replace(_grid_of(kspace, "k-space on a grid", stack), **more)
     data = waves("data") if kspace is None else kspace
     if data is None or path is None:
         raise InputError(f"{source.path} has no kspace (coils, H, W), and no data with their trajectory either")
     recording = _along_path(data, path)
-    density, size = source.read("density"), source.read("size")
+    density, size = source.read_numbers("density", np.float32), source.read_numbers("size", np.int64)
     shape = None if maps is None else tuple(maps.shape[1:])
     if size is not None:
-        sizes = tuple(int(n) for n in np.atleast_1d(np.asarray(size)))
+        sizes = tuple(size.ravel().tolist())
         sizes = sizes * path.shape[2] if len(sizes) == 1 else sizes
         shape = (*data.shape[1:2], *sizes) if data.ndim == 4 and len(sizes) == path.shape[2] else sizes
-    return replace(recording, shape=shape, density=None if density is None else density.astype(np.float32), **more)
+    return replace(recording, shape=shape, density=density, **more)
 
 
 def _has_kspace(source: Source) -> bool:

@@ -22,7 +22,7 @@ from plugstream.scans.importers.base import ImageSize, ImportResult, read_size, 
 from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.odt_steps import FieldOptions, FieldSteps
 from plugstream.scans.importers.reading import ViewOptions, made_by, spread_angles, write_each
-from plugstream.scans.importers.source import Source, read_complex
+from plugstream.scans.importers.source import Source, as_numbers, read_complex
 
 Real = NDArray[np.float64]
 
@@ -116,7 +116,7 @@ def _read_series(source: Source) -> Recording:
         stored = source.read(name)
         if stored is None:
             raise InputError(f"{path} has no {name}")
-        values = np.asarray(stored, dtype=np.float64)
+        values = as_numbers(name, stored)
         if values.ndim != 2 or (shape is not None and values.shape != shape):
             raise InputError(f"{name} of {path} has shape {values.shape}, but must be {shape or '(rows, columns)'}")
         return values
@@ -184,7 +184,7 @@ def _read_npz(source: Source) -> Recording:
     for name, part in geometry.items():
         if part is not None and len(part) != len(stack):
             raise InputError(f"{name} of {path} has {len(part)} rows, but there are {len(stack)} views")
-        geometry[name] = None if part is None else np.asarray(part, np.float64)
+        geometry[name] = None if part is None else as_numbers(name, part)
     kind = f"NPZ of {len(stack)} {'fields' if fields is not None else 'phases'}"
     return Recording(kind, len(stack), stack.shape[1:], read, source.read_values(_NAMES), **geometry)
 

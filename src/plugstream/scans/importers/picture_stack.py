@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
+from plugstream.images.pictures import read_tiff
 from plugstream.scans.importers.cbf import read_cbf
 from plugstream.scans.importers.growth import Growth
 from plugstream.scans.importers.reading import Indices
 from plugstream.scans.importers.source import first_line
+from plugstream.scans.streams.frames import LONGEST_GAP
 
 _SUFFIXES = (".tif", ".tiff", ".cbf")
 # A file that has not changed for so many seconds is believed to be whole.
@@ -29,6 +31,7 @@ class Stack:
     Arguments: folder; pattern of names; key, what they are, for messages; growth, of a folder that still fills;
     numbered, whether the picture with the number n then has the index n - first, whichever came earlier: those that are
     missing or half-written are refused when they are read.
+    Attributes: remarks on pictures that are left out, for a person.
     """
 
     def __init__(
@@ -46,11 +49,14 @@ class Stack:
                 f"{key} must be a pattern such as 'proj_*.tif' of pictures beside the file, not {pattern!r}"
             )
         found = sorted((file for file in folder.glob(pattern) if file.suffix.lower() in _SUFFIXES), key=_sort_key)
-        self.key, self.growth = key, growth
+        self.key, self.growth, self.remarks = key, growth, list[str]()
         found = found if growth is None else _settled(found, growth)
         self.files: dict[int, Path] = dict(enumerate(found))
         if growth is not None and numbered:
             self.files = _number(found, key, first, growth)
+            if odd := sorted(file.name for file in {*found} - {*self.files.values()}):
+                text = f"{len(odd)} of {key} left out, such as {odd[-1]}: {LONGEST_GAP:,} numbers or more are missing"
+                self.remarks.append(f"{text} before it")
         if not self.files:
             what = f"no TIFF picture, and no CBF, beside it is called {pattern}, which {key} says"
             if growth is not None:
@@ -113,14 +119,7 @@ def _read_tiff(file: Path, *, whole: bool) -> NDArray[Any]:
             return pages
         except ValueError:
             pass
-    with tifffile.TiffFile(file) as opened:
-        page: Any = opened.pages[0]
-        ends = [start + size for start, size in zip(page.dataoffsets, page.databytecounts, strict=True)]
-        length = file.stat().st_size
-        if max(ends, default=0) > length or 0 in page.dataoffsets:
-            raise InputError(f"it has {length} of {max(ends, default=0)} bytes")
-        picture: NDArray[Any] = opened.asarray()
-        return picture
+    return read_tiff(file)
 
 
 def _settled(files: list[Path], growth: Growth) -> list[Path]:
@@ -171,10 +170,15 @@ def _number(files: list[Path], key: str, first: int | None, growth: Growth) -> d
             f"{numbered[least].name} of {key} came after number {begin} was taken for the first; say first = {least} "
             "in the TOML file, and make another scan"
         )
-    return {number - begin: file for number, file in numbered.items()}
+    places, last = dict[int, Path](), begin
+    for number in sorted(numbered):
+        if number - last > LONGEST_GAP:  # no number of this scan
+            break
+        places[number - begin], last = numbered[number], number
+    return places
 
 
 def _sort_key(file: Path) -> tuple[Any, ...]:
     """Texts as texts and numbers as numbers, so that 2 comes before 10."""
     parts = re.split(r"(\d+)", file.name)
-    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)
+    return tuple((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts)

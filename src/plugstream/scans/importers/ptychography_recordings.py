@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.hdf5 import open_hdf5
-from plugstream.scans.importers.source import Source, read_complex
+from plugstream.scans.importers.source import Source, as_numbers, check_array, read_complex
 
 _CXI = "/entry_1/data_1/data"
 _DETECTOR, _SOURCE = "/entry_1/instrument_1/detector_1", "/entry_1/instrument_1/source_1"
@@ -86,18 +86,18 @@ def _read_tike(source: Source) -> Recording:
     for name, array in (("data", data), ("scan", scan)):
         if array is None:
             raise InputError(f"{source.path} has no {name}, as tike's recordings have")
-    frames, positions = data.reshape(-1, *data.shape[-2:]), np.asarray(scan, dtype=np.float64).reshape(-1, 2)
+    frames, positions = data.reshape(-1, *data.shape[-2:]), as_numbers("scan", scan).reshape(-1, 2)
     return _record(source, "tike's NPZ", frames, positions, source.find("probe"), in_pixels=True, centred=False)
 
 
 def _read_cxi(source: Source) -> Recording:
     """A CXI file: frames (views, n, n), translations (views, 3) x, y and z in metres, all in SI units."""
     _refuse_near_field(source)
-    data = source.find(_CXI)
+    data = check_array(source.path, "data", source.find(_CXI))
     moves = _first(source, _TRANSLATIONS)
     if moves is None:
         raise InputError(f"{source.path} has no translations, such as {_TRANSLATIONS[2]}")
-    moves = np.asarray(moves[()], dtype=np.float64)
+    moves = as_numbers("translations", check_array(source.path, "translations", moves)[()])
     if moves.ndim != 2 or moves.shape[1] < 2:
         raise InputError(f"translations of {source.path} have shape {moves.shape}, but must be (views, 3)")
     energy = source.first_number(f"{_SOURCE}/energy")
@@ -131,7 +131,7 @@ def _read_shelves(source: Source) -> Recording:
         axes = [other.read(name) for name in ("ppY", "ppX")]
         if any(axis is None for axis in axes):
             raise InputError(f"{source.path} has no ppX and ppY, and neither has {companion.name} beside it")
-        positions = np.stack([np.asarray(axis, dtype=np.float64).ravel() for axis in axes], 1)
+        positions = np.stack([as_numbers("ppX and ppY", axis).ravel() for axis in axes], 1)
         lengths = {"wavelength": other.first_number("lambda"), "pixel": other.first_number("dx")}
         return _record(source, "PtychoShelves", source.find("dp"), positions, other.read("probe"), **lengths)
 
@@ -141,10 +141,7 @@ def _read_ptypy(source: Source) -> Recording:
     _refuse_near_field(source)
     matches = (re.fullmatch(r"/chunks/(\d+)/data", name) for name in source.name_set())
     chunks = sorted(int(match[1]) for match in matches if match)
-    data, positions = (
-        np.concatenate([np.asarray(source.read(f"chunks/{n}/{part}")) for n in chunks])
-        for part in ("data", "positions")
-    )
+    data, positions = (_join_chunks(source, chunks, part) for part in ("data", "positions"))
     energy, weights = source.first_number("meta/energy"), source.read("meta/weight2d")
     return _record(
         source,
@@ -156,6 +153,14 @@ def _read_ptypy(source: Source) -> Recording:
         distance=source.first_number("meta/distance"),
         detector_pixel=source.first_number("meta/psize"),
     )
+
+
+def _join_chunks(source: Source, chunks: list[int], part: str) -> NDArray[Any]:
+    """The rows of all chunks."""
+    arrays = [as_numbers(part, source.read(f"chunks/{n}/{part}"), None) for n in chunks]
+    if not all(array.ndim and array.shape[1:] == arrays[0].shape[1:] for array in arrays):
+        raise InputError(f"{part} of {source.path} differ in shape from chunk to chunk")
+    return np.concatenate(arrays)
 
 
 def _first(source: Source, names: tuple[str, ...]) -> Any:
@@ -175,7 +180,7 @@ def _record(
     source: Source, kind: str, data: Any, positions: NDArray[np.float64], probe: Any = None, **more: Any
 ) -> Recording:
     """The recording, by default of frames with zero frequency in the middle and positions in metres."""
-    shape = tuple(data.shape)
+    shape = tuple(check_array(source.path, "data", data).shape)
     if len(shape) != 3 or 0 in shape:
         raise InputError(f"the frames of {source.path} have shape {shape}, but must be (views, rows, columns)")
     if positions.shape != (shape[0], 2):

@@ -48,6 +48,11 @@ class Source:
         array = self.find(name)
         return array[()] if hasattr(array, "shape") else array
 
+    def read_numbers(self, name: str, dtype: Any = np.float64) -> NDArray[Any] | None:
+        """The whole array or value of this name as numbers of this type, or None."""
+        value = self.read(name)
+        return None if value is None else as_numbers(name.rpartition("/")[2], value, dtype)
+
     def read_number(self, name: str) -> float | None:
         """One finite number, or None."""
         value = self.read(name)
@@ -63,8 +68,8 @@ class Source:
 
     def first_number(self, name: str) -> float | None:
         """The first number of an array or value, or None."""
-        value = self.read(name)
-        return None if value is None or np.size(value) == 0 else float(np.ravel(np.asarray(value))[0])
+        numbers = self.read_numbers(name)
+        return None if numbers is None or numbers.size == 0 else float(numbers.flat[0])
 
     def read_values(self, names: Mapping[str, Iterable[str]], group: str = "") -> dict[str, float]:
         """Numbers by our names, each from the first of the file's names for it that exists."""
@@ -79,6 +84,16 @@ class Source:
         """The whole array of this name as complex numbers, however they are stored, or None."""
         array = self.find(name)
         return None if array is None else read_complex(self.path, name, array)[:]
+
+
+def as_numbers(what: str, value: Any, dtype: Any = np.float64) -> NDArray[Any]:
+    """Real numbers of a file as an array of this type; text, records and opaque data are refused by the name `what`."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub":
+        shown = f"{str(value)[:40]!r}" if array.size == 1 else f"{array.dtype} of shape {array.shape}"
+        raise InputError(f"its {what} must be numbers, not {shown}")
+    with np.errstate(invalid="ignore"):
+        return array if dtype is None else array.astype(dtype)
 
 
 def first_line(error: Exception) -> str:

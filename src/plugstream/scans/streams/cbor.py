@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.scans.streams.compression import decompress
 
-_DEEP, _MANY = 16, 1 << 16
+_DEEP, _MANY, _AXES = 16, 1 << 16, 8
 _WIDTHS = {24: ">B", 25: ">H", 26: ">I", 27: ">Q"}
 _FLOATS = {25: ">e", 26: ">f", 27: ">d"}
 _SIMPLE: dict[int, Any] = {20: False, 21: True, 22: None, 23: None}
@@ -64,7 +64,7 @@ class _Reader:
         if major < 2:
             return length if major == 0 else -1 - (length or 0)
         if major < 4:
-            return self._string(major, length)
+            return self._string(major, depth, length)
         if major == 6:
             assert length is not None
             return Tag(length, self.item(depth + 1))
@@ -87,10 +87,10 @@ class _Reader:
             raise InputError(f"it has the unknown value {short}")
         return _SIMPLE[short]
 
-    def _string(self, major: int, length: int | None) -> str | memoryview:
+    def _string(self, major: int, depth: int, length: int | None) -> str | memoryview:
         if length is None:  # in pieces
             pieces = list[bytes]()
-            while (piece := self.item()) is not _End:
+            while (piece := self.item(depth + 1)) is not _End:
                 if not isinstance(piece, str if major == 3 else memoryview):
                     raise InputError("it has a string whose pieces are of another kind")
                 pieces.append(piece.encode() if isinstance(piece, str) else bytes(piece))
@@ -143,7 +143,8 @@ def as_array(item: Any, most: int) -> NDArray[Any]:
             raise InputError("its array has no dimensions")
         dimensions = item.value[0]
         array = as_array(item.value[1], most)
-        if not all(type(n) is int and 0 <= n <= most for n in dimensions) or math.prod(dimensions) != array.size:
+        known = len(dimensions) <= _AXES and all(type(n) is int and 0 <= n <= most for n in dimensions)
+        if not known or math.prod(dimensions) != array.size:
             raise InputError(f"its array of {array.size} numbers is said to be {str(dimensions)[:80]}")
         return array.reshape(dimensions)
     if not isinstance(item, Tag) or item.number not in _TYPES:

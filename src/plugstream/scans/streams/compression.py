@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plugstream.base.capacity import check_claim
 from plugstream.base.errors import InputError
 
 # Three exchanges of bits that transpose a matrix of 8 x 8 bits in 64 (Hacker's Delight, 7-3).
@@ -34,9 +35,35 @@ def decompress(algorithm: str, size: Any, data: memoryview, most: int) -> NDArra
     total, block = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:_HEAD], "big")
     if total > most:
         raise InputError(f"it says that it has {total} bytes, and {most} are as many as there can be")
+    check_claim(total, len(data), "it")
     if algorithm == "lz4":
         return _lz4_blocks(data[_HEAD:], total, block)
     return unshuffle_blocks(data[_HEAD:], total, block, size, lz4_block if algorithm == "bslz4" else _zstd_block)
+
+
+def check_blocks(data: memoryview, size: int, item: int) -> None:
+    """Refuse blocks of bitshuffle in HDF5's framing that end beyond the data: its library does not look.
+
+    Arguments: data; size, bytes that they must give; item, bytes of a number.
+    """
+    total, block = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:_HEAD], "big")
+    left, place = size % (_MULTIPLE * item), _HEAD
+    if total != size or not block or block % (_MULTIPLE * item):
+        raise InputError(f"it says that it has {total} bytes in blocks of {block}, and has {size} of {item}")
+    for start in range(0, size - left, block):
+        _, place = _next_piece(data, place, min(block, size - left - start))
+    if place + left > len(data):
+        raise InputError("its compressed bytes end too early")
+
+
+def check_blosc(data: Any, size: int) -> None:
+    """Refuse a buffer of Blosc whose header lies: its library reads as many bytes as that says, wherever they end.
+
+    Arguments: data; size, bytes that it must give.
+    """
+    lengths = [int.from_bytes(data[start : start + 4], "little") for start in (4, 12)]
+    if len(data) < 16 or lengths[0] != size or not 16 <= lengths[1] <= len(data):
+        raise InputError("is damaged: its blosc header is not that of its numbers")
 
 
 def lz4_block(data: Any, size: int) -> NDArray[np.uint8]:

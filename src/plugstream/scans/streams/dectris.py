@@ -8,6 +8,7 @@ Reference: https://github.com/dectris/documentation, stream_v2 and cbor/dectris-
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections.abc import Mapping
@@ -69,7 +70,7 @@ class DectrisFeed:
         self._socket.close()
         self._context.term()
 
-    def receive(self) -> None:
+    def receive(self, wait: float = math.inf) -> None:
         """Take the messages that are there, as far as memory has room, until a series with projections has ended."""
         until = time.monotonic() + _AT_ONCE
         while not self.ended and not self.frames.full and time.monotonic() < until:
@@ -78,7 +79,8 @@ class DectrisFeed:
             except self._zmq.Again:
                 return
             if len(parts) == 1:
-                self._take(parts[0].buffer)
+                with self.frames.guarding():
+                    self._take(parts[0].buffer)
             else:
                 self.frames.counts["unreadable"] += 1
 
@@ -160,6 +162,9 @@ class DectrisFeed:
             self.frames.counts["mistyped"] += 1
             return
         start = self._start
+        if 0 < start["images"] <= image:
+            self.frames.counts["impossible"] += 1
+            return
         number = start["first"] + image
         attributes = {name: begin + image * step for name, (begin, step) in start["axes"].items()} | start["user"]
         attributes |= {str(k): v for k, v in user.items() if _is_plain(v)} if isinstance(user, dict) else {}

@@ -164,6 +164,18 @@ class LiveFrames:
             return False
         return number not in self._sums or self._sums[number] != checksum([data.tobytes()])
 
+    @contextmanager
+    def guarding(self) -> Iterator[None]:
+        """Leave out a message on which its reader fails, and count it: no single one ends a recording."""
+        try:
+            yield
+        except InputError:  # of the command or the disk
+            raise
+        except Exception as error:
+            if not self.counts["unreadable"]:
+                self.say(f"a message cannot be read, and is left out: {type(error).__name__}: {error}")
+            self.counts["unreadable"] += 1
+
     def settle(self, *, now: bool = False) -> None:
         """Give up what has been missing for too long. Arguments: now, whether the time of grace is over for all."""
         while self._early:

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plugstream.base.capacity import check_claim
 from plugstream.base.errors import InputError
-from plugstream.scans.streams.compression import lz4_block, unshuffle_blocks
+from plugstream.scans.streams.compression import check_blosc, lz4_block, unshuffle_blocks
 
 CODECS = ("blosc", "lz4", "bslz4", "zlib", "jpeg")
 # pvData's numbers of types, which compressed arrays carry in codec.parameters.
 _TYPES = {1: "i1", 2: "<i2", 3: "<i4", 4: "<i8", 5: "u1", 6: "<u2", 7: "<u4", 8: "<u8", 9: "<f4", 10: "<f8"}
-_MOST_BYTES, _MOST_SIDE = 1 << 30, 1 << 20
+_MOST_SIDE, _MOST_AXES = 1 << 20, 10
 _SHUFFLED = 8192  # bytes of a block of bitshuffle, for numbers of 1, 2, 4 or 8
 _MOST_ATTRIBUTES = 1000
 
@@ -52,7 +53,7 @@ def read_picture(value: Any) -> NDArray[Any] | None:
     data = value["value"]
     if not sides or data is None:
         return None
-    if not all(0 < side <= _MOST_SIDE for side in sides) or math.prod(sides) > _MOST_BYTES:
+    if len(sides) > _MOST_AXES or not all(0 < side <= _MOST_SIDE for side in sides):
         raise InputError(f"has the sides {str(sides)[:80]}")
     codec = str(value["codec"]["name"])
     numbers = np.asarray(data) if not codec else _decompress(codec, value, np.asarray(data), math.prod(sides))
@@ -71,8 +72,7 @@ def _decompress(codec: str, value: Mapping[str, Any], data: NDArray[Any], count:
         raise InputError(f"is compressed, and does not say of which type its numbers are: {str(kind)[:40]}")
     dtype, content = np.dtype(_TYPES[kind]), data.tobytes()
     size = count * dtype.itemsize
-    if size > _MOST_BYTES:
-        raise InputError(f"says that it has {size} bytes")
+    check_claim(size, len(content), "is a picture that")
     numbers = np.frombuffer(_unpack(codec, content, size, dtype.itemsize), np.uint8)
     if numbers.nbytes != size:
         raise InputError(f"has {numbers.nbytes} bytes, and {count} numbers of {dtype.itemsize}")
@@ -85,8 +85,7 @@ def _unpack(codec: str, content: bytes, size: int, item: int) -> Any:
         if codec == "blosc":
             from numcodecs import blosc
 
-            if len(content) < 16 or int.from_bytes(content[4:8], "little") != size:
-                raise InputError("is damaged: its blosc header is not that of its numbers")
+            check_blosc(content, size)
             return blosc.decompress(content)
         if codec == "lz4":
             return lz4_block(content, size)
@@ -95,9 +94,9 @@ def _unpack(codec: str, content: bytes, size: int, item: int) -> Any:
         if codec == "zlib":
             return zlib.decompressobj().decompress(content, size + 1)
         return _unpack_jpeg(content, size)
-    except (RuntimeError, ValueError, OSError, SyntaxError, zlib.error) as error:
-        if isinstance(error, InputError):
-            raise
+    except InputError:
+        raise
+    except Exception:  # each codec has its own errors
         raise InputError(f"cannot be undone from {codec}: its bytes are damaged") from None
 
 

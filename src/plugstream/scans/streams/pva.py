@@ -11,9 +11,11 @@ import threading
 import time
 from bisect import bisect_right
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.scans.streams.address import Address
@@ -25,6 +27,7 @@ _AT_ONCE = 0.2  # seconds for which frames are taken before the views are
 _SETTLED = 0.1  # seconds for another PV's update to overtake a frame
 _SILENT = 1.0  # seconds that a frame waits for another PV before that is said
 _RECENT = 10_000  # updates of another PV that are remembered
+_NEAR = 100  # frames that may be missing before the next one without another that agrees with it
 
 
 def p4p_module() -> Any:
@@ -34,6 +37,17 @@ def p4p_module() -> Any:
     except ImportError:
         raise InputError("EPICS needs p4p; install it with: pip install 'plugstream[epics]'") from None
     return thread
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """A frame and its uniqueId. Arguments: picture, None where it cannot be used, for this reason; at, when it came."""
+
+    number: int
+    picture: NDArray[Any] | None
+    reason: str
+    attributes: dict[str, Any]
+    at: float = field(default_factory=time.monotonic)
 
 
 class PvaFeed:
@@ -49,6 +63,7 @@ class PvaFeed:
         self.address, self.frames, self.remarks = address, frames, list[str]()
         self.ended = self.aborted = False  # for ever: a PV has no end
         self._first: int | None = frames.memory.get("first")  # the uniqueId of place 0
+        self._doubt: _Frame | None = None  # its number does not follow those before it
         # When, what, and whether it was there already when the connection began.
         self._arrived: deque[tuple[float, Any, bool]] = deque()
         self._nbytes = 0
@@ -74,8 +89,14 @@ class PvaFeed:
             subscription.close()
         self._context.close()
 
-    def receive(self) -> None:
-        """Take the frames that have come, as far as memory has room."""
+    def receive(self, wait: float = math.inf) -> None:
+        """Take the frames that have come, as far as memory has room.
+
+        Arguments: wait, seconds after which the last frame counts although its number does not follow.
+        """
+        if self._doubt is not None and time.monotonic() - self._doubt.at >= wait:
+            doubt, self._doubt = self._doubt, None
+            self._add(doubt)
         while self._news:
             self.frames.say(self._news.popleft())
         until = time.monotonic() + _AT_ONCE
@@ -93,7 +114,8 @@ class PvaFeed:
                 self._arrived.popleft()
                 self._nbytes -= _size(value)
                 self._room.notify_all()
-            self._take(value, old)
+            with self.frames.guarding():
+                self._take(value, old)
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:
@@ -124,7 +146,7 @@ class PvaFeed:
             number = int(value["uniqueId"])
             attributes = read_attributes(value)
             stamp = read_time(value, "dataTimeStamp") or read_time(value, "timeStamp")
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             frames.counts["mistyped"] += 1
             return
         attributes |= {name: one for name, values in self._others.items() if (one := values.at(stamp)) is not None}
@@ -135,27 +157,56 @@ class PvaFeed:
                 return  # a camera that has not begun
         except InputError as error:
             reason = str(error)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             reason = "is no NTNDArray"
         if old and not (self._first is not None and 0 <= number - self._first - self.frames.last <= LONGEST_GAP):
             return  # of the detector's program before it was started again
-        place = self._place(number, picture)
-        if picture is None:
-            frames.add_lost(place, reason)
-        else:
-            frames.add(place, np.array(picture), attributes)
+        self._follow(_Frame(number, picture, reason, attributes))
 
-    def _place(self, number: int, picture: Any) -> int:
-        """The place of a uniqueId, which begins anew with the detector's program."""
+    def _follow(self, frame: _Frame) -> None:
+        """Take a frame whose number follows those before it; of one that does not, the next frame tells.
+
+        A single number that is wrong would else put all later frames beside their places.
+        """
+        doubt, strange = self._doubt, self._is_strange(frame, _NEAR)
+        if doubt is not None and self._first is not None:
+            ahead, since = frame.number - self._first - self.frames.last, frame.number - doubt.number
+            if not strange and ahead <= 0:  # repeated or late
+                self._add(frame)
+                return
+            self._doubt = None
+            if since < 0 or 0 < ahead <= since:
+                self.frames.counts["impossible"] += 1
+                self.frames.say(f"frame {doubt.number} is left out: its number does not follow those before it")
+            else:
+                self._add(doubt)
+                strange = self._is_strange(frame, _NEAR)
+        if strange:
+            self._doubt = frame
+        else:
+            self._add(frame)
+
+    def _is_strange(self, frame: _Frame, gap: int) -> bool:
+        """Whether a frame is not among the next ones after those before it, with at most so many missing."""
         if self._first is None:
-            self._restart(number)
+            return False
+        place = frame.number - self._first
+        gap = self.frames.longest_gap if self.frames.resuming else gap
+        anew = place < 0 or place > self.frames.last + gap
+        return anew or (frame.picture is not None and self.frames.differs(place, frame.picture))
+
+    def _add(self, frame: _Frame) -> None:
+        """Add a frame in the place of its uniqueId, which begins anew with the detector's program."""
+        if self._first is None:
+            self._restart(frame.number)
+        elif self._is_strange(frame, self.frames.longest_gap):
+            self.frames.say(f"the detector counts anew, from {frame.number}")
+            self._restart(frame.number)
         assert self._first is not None
-        place = number - self._first
-        anew = place < 0 or place > self.frames.last + self.frames.longest_gap
-        if anew or (picture is not None and self.frames.differs(place, picture)):
-            self.frames.say(f"the detector counts anew, from {number}")
-            self._restart(number)
-        return number - self._first
+        if frame.picture is None:
+            self.frames.add_lost(frame.number - self._first, frame.reason)
+        else:
+            self.frames.add(frame.number - self._first, np.array(frame.picture), frame.attributes)
 
     def _restart(self, number: int) -> None:
         self._first = number - (self.frames.last + 1)
@@ -182,7 +233,7 @@ class _Values:
         """An update; called from a thread of p4p's."""
         try:
             content, stamp = value["value"], read_time(value, "timeStamp")
-        except (KeyError, TypeError, ValueError):  # an error in place of a value
+        except (KeyError, TypeError, ValueError, OverflowError):  # an error in place of a value
             return
         content = content["index"] if hasattr(content, "getID") else content  # of an enumeration
         if isinstance(content, bool | int | float | str):

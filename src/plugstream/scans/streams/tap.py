@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,8 +35,11 @@ class Feed(Protocol):
     aborted: bool
     remarks: list[str]
 
-    def receive(self) -> None:
-        """Take what has come into the frames, without waiting."""
+    def receive(self, wait: float = ...) -> None:
+        """Take what has come into the frames, without waiting.
+
+        Arguments: wait, seconds after which a last frame counts whose number does not follow those before it.
+        """
 
     def go_on(self) -> None:
         """Go on after an end, since more is expected."""
@@ -74,7 +78,8 @@ class Tap:
         assert feed is not None
         if frames.full and fields and "field" not in growth.memory:  # nothing was taken since the last look
             raise InputError(f"{frames.room}; they wait for flat fields, which --flats FILE takes from another file")
-        feed.receive()
+        awaited = 2 if growth.expected is None else growth.expected - frames.keys.count(PROJECTION)
+        feed.receive(0 if growth.final else self.grace if awaited == 1 else math.inf)
         frames.settle(now=growth.final)
         growth.closed = feed.ended and not frames.pending
         if growth.closed and feed.aborted:
