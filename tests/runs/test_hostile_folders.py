@@ -73,15 +73,15 @@ def test_a_checkpoint_that_is_a_pipe_is_not_waited_for(run, tmp_path):
         Checkpoints(folder / "checkpoints", {})._read(saved[0])
 
 
-def test_a_checkpoint_folder_that_becomes_a_link_is_not_written_to(run, tmp_path):
+def test_a_checkpoint_folder_that_becomes_a_link_is_not_written_to(run, tmp_path, monkeypatch):
     """During a run: what somebody keeps elsewhere would be removed as an old checkpoint."""
     folder = shutil.copytree(run, tmp_path / "run")
     (folder / "checkpoints").rename(tmp_path / "theirs")
     (folder / "checkpoints").symlink_to(tmp_path / "theirs")
     before = sorted((tmp_path / "theirs").iterdir())
     snapshot = SimpleNamespace(state=SimpleNamespace(k=7))
-    with pytest.raises(StorageError, match="its folder is a link"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("plugstream.runs.checkpoints._split", lambda _: ({}, {"x": torch.ones(2)}))
+    monkeypatch.setattr("plugstream.runs.checkpoints._split", lambda _: ({}, {"x": torch.ones(2)}))
+    with pytest.raises(StorageError, match="its folder is a link"):
         Checkpoints(folder / "checkpoints", {}).save(snapshot)
     assert sorted((tmp_path / "theirs").iterdir()) == before
 
