@@ -86,7 +86,7 @@ def named(text: str, place: str) -> list[Command]:
 
 
 # The small data have few views and pixels: a number above this is this.
-_MOST = {"--size": 24, "--views": 12, "--receivers": 30, "--iterations": 100, "--steps": 1, "--products": 3, "--batch": 10, "--count": 8, "--crop": 16}
+_MOST = {"--size": 24, "--views": 12, "--receivers": 30, "--iterations": 100, "--steps": 1, "--products": 3, "--batch": 6, "--count": 8, "--crop": 16}
 _MOST |= {"--center": 11.5, "--expect": 20, "--uncertainty": 2, "--inner-steps": 4, "--search": 60, "--hop-steps": 4}
 # What a command has unless it says otherwise.
 _SCAN = {"--size": "24", "--views": "12"}
@@ -101,8 +101,8 @@ _SIMULATED = {
 }
 _USUAL = {
     "tune": {"--evaluations": "5", "--iterations": "20"},
-    "certify": {"--size": "12", "--products": "3"},
-    "train": {"--steps": "1"},
+    "certify": {"--size": "16", "--products": "3"},
+    "train": {"--steps": "1", "--batch": "1", "--patch": "16"},
     "acquire": {"--listen": "tcp://127.0.0.1:5577", "--timeout": "60"},
     "serve": {"--port": "0"},
 }
@@ -113,7 +113,7 @@ def shrink(words: list[str]) -> list[str]:
     """The command on small data: smaller numbers, one thread, and no page (one of README's has it)."""
     kept = [word for word in words if word != "--serve"]
     for place, (flag, value) in enumerate(pairwise(kept), 1):
-        if flag in _MOST and float(value) > _MOST[flag]:
+        if flag in _MOST and value[0].isdigit() and float(value) > _MOST[flag]:
             kept[place] = str(_MOST[flag])
     flags = dict(pairwise(kept))
     usual = dict(_USUAL.get(words[0], {})) | ({"--threads": "1"} if words[0] in _RUNS else {})

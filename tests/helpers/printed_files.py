@@ -139,7 +139,7 @@ def _files_of(page: str) -> Callable[[Path], None]:
     """The Python files that a page shows, by the names in their first lines."""
 
     def write(path: Path) -> None:
-        shown = dict(re.findall(r"```python\n# (\w+\.py)\b.*?\n(.*?)```", _TEXTS[page], re.DOTALL))
+        shown = dict(re.findall(r"```python\n# (?:\S*/)?(\w+\.py)\b.*?\n(.*?)```", _TEXTS[page], re.DOTALL))
         path.write_text(shown[path.name])
 
     return write
@@ -198,13 +198,15 @@ FILES: dict[str, str | Callable[[Path], object]] = {
     "RUNS": lambda path: shutil.copytree(made("run"), path / "run"),
     "scan.nxs": field_files.write_nexus,
     "tiffs": _tiffs,
-    "ct scan.toml": lambda path: shutil.copytree(made("tiffs"), path.parent, dirs_exist_ok=True),
+    "scan.toml": _tiffs,  # with its pictures beside it
     "tooth.h5": _grown("exchange"),
     "scan.h5": _grown("exchange"),
-    "ct FILE": _grown("exchange"),
+    "FILE": _grown("exchange"),
+    "mri FILE": field_files.write_ismrmrd,
+    "odt FILE": lambda path: field_files.write_series(path, 24, 16),
     "lab-tomography.md scan.h5": _area_detector,
-    "mri.md scan.h5": field_files.write_ismrmrd,
-    **{name: field_files.write_kspace for name in ("kspace.npy", "cartesian_ksp.npy")},
+    "mri.md scan.h5": lambda path: field_files.write_ismrmrd(path, 48),
+    **{name: lambda path: field_files.write_kspace(path, 48) for name in ("kspace.npy", "cartesian_ksp.npy")},
     "spokes.npz": _spokes,
     "scan.cxi": field_files.write_cxi,
     "scan.ptyd": field_files.write_ptyd,
@@ -230,10 +232,11 @@ FILES: dict[str, str | Callable[[Path], object]] = {
     "free.safetensors": lambda path: shutil.copy(_NETWORKS / "unet-free.safetensors", path),
     **{f"{name}.py": _files_of("extending.md") for name in ("median", "sweep", "relaxed", "roughness", "charbonnier")},
     **{f"{name}.py": _files_of("extending.md") for name in ("lazy", "capped")},
+    "average.py": _files_of("CONTRIBUTING.md"),
     "dither.py": _files_of("instruments.md"),
     "lines.py": _files_of("importing.md"),
 }  # fmt: skip
-for _kind, _name in (("mri", "spokes.npz"), ("ptychography", "scan.cxi"), ("fpm", "leds.mat"), ("fresnel", "FoamDielExtTM.txt")):
+for _kind, _name in (("ptychography", "scan.cxi"), ("fpm", "leds.mat"), ("fresnel", "FoamDielExtTM.txt")):
     FILES[f"{_kind} FILE"] = FILES[_name]
 
 
@@ -251,8 +254,8 @@ def made(key: str) -> Path:
     if callable(how):
         how(place)
     else:
-        words = [str(made(word)) if word in FILES else word for word in shlex.split(how.format(place))]
-        assert main(shrink(words)) == 0, how
+        command, *words = shlex.split(how.format(place))
+        assert main(shrink([command, *(str(made(word)) if word in FILES else word for word in words)])) == 0, how
     return place
 
 
@@ -266,4 +269,7 @@ def provide(words: Iterable[str], page: str, folder: Path) -> None:
         key = next((key for key in (*(f"{other} {name}" for other in (*words, page)), name) if key in FILES), None)
         if key is not None:
             source = made(key)
-            (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
+            if source.is_dir():
+                shutil.copytree(source, folder / (name if "." not in name.removesuffix(".zarr") else ""), dirs_exist_ok=True)
+            else:
+                shutil.copy(source, folder / name)
