@@ -65,7 +65,7 @@ def reason(command: Command) -> str | None:
 
 def parses(command: Command, words: list[str]) -> bool:
     """By the real parser; of a sentence's words that are less than a command, every flag must be one of it."""
-    if not command.whole and len(words) == 1:
+    if not command.whole and len(command.words) == 1:
         return False
     try:
         with patch.object(cli, "check_place"), contextlib.suppress(SystemExit):  # of --help

@@ -105,6 +105,7 @@ _USUAL = {
     "train": {"--steps": "1", "--batch": "1", "--patch": "16"},
     "acquire": {"--listen": "tcp://127.0.0.1:5577", "--timeout": "60"},
     "serve": {"--port": "0"},
+    "import fresnel": {"--size": "16"},
 }
 _RUNS = ("reconstruct", "demo", "follow", "tune")
 
@@ -116,7 +117,7 @@ def shrink(words: list[str]) -> list[str]:
         if flag in _MOST and value[0].isdigit() and float(value) > _MOST[flag]:
             kept[place] = str(_MOST[flag])
     flags = dict(pairwise(kept))
-    usual = dict(_USUAL.get(words[0], {})) | ({"--threads": "1"} if words[0] in _RUNS else {})
+    usual = dict(_USUAL.get(words[0], _USUAL.get(" ".join(words[:2]), {}))) | ({"--threads": "1"} if words[0] in _RUNS else {})
     if words[0] in ("simulate", "demo") and "--help" not in flags:
         usual |= _SIMULATED.get(flags.get("--instrument", "born-2d"), {})
     return [*kept, *(word for pair in usual.items() if pair[0] not in kept for word in pair)]

@@ -103,7 +103,8 @@ def _antennas(path: Path) -> None:
 
 def _camera(path: Path) -> None:
     """Frames for the instrument of docs/instruments.md, which stands there as dither.py."""
-    np.savez(path, data=_DRAW.random((8, 32, 32)).astype(np.float32), shifts=_DRAW.random((8, 2)))
+    frames, moves = _DRAW.random((8, 6, 6)).astype(np.float32), _DRAW.integers(0, 3, (8, 2))
+    np.savez(path, data=frames, shift=moves, gains=np.ones((6, 6)), factor=2)
 
 
 def _tike(path: Path) -> None:
@@ -132,7 +133,8 @@ def _tiffs(folder: Path) -> None:
 def _spokes(path: Path) -> None:
     """Radial k-space of the discs, cycles a pixel, from a simulated scan."""
     scan = open_scan(made("mri.zarr"))
-    np.savez(path, data=scan.read().numpy(), trajectory=np.asarray(scan.columns["trajectory"][:]))
+    places = np.asarray(scan.columns["trajectory"][:])
+    np.savez(path, data=scan.read().numpy(), trajectory=places / np.abs(places).max() / 2)
 
 
 def _files_of(page: str) -> Callable[[Path], None]:
@@ -160,7 +162,7 @@ def _network(path: Path) -> None:
 
 
 _CT = "simulate {} --instrument ct --size 24 --views 12 --photons 1e6"
-_WAVES = "simulate {} --instrument scattering-2d --frequencies "
+_WAVES = "simulate {} --instrument scattering-2d --size 12 --views 6 --frequencies "
 # The name, or a word of the command or its page, a blank and the name: what makes it, a command or a function.
 FILES: dict[str, str | Callable[[Path], object]] = {
     "scan.zarr": "simulate {}",
@@ -205,8 +207,8 @@ FILES: dict[str, str | Callable[[Path], object]] = {
     "mri FILE": field_files.write_ismrmrd,
     "odt FILE": lambda path: field_files.write_series(path, 24, 16),
     "lab-tomography.md scan.h5": _area_detector,
-    "mri.md scan.h5": lambda path: field_files.write_ismrmrd(path, 48),
-    **{name: lambda path: field_files.write_kspace(path, 48) for name in ("kspace.npy", "cartesian_ksp.npy")},
+    "mri.md scan.h5": lambda path: field_files.write_ismrmrd(path, 32),
+    **{name: lambda path: field_files.write_kspace(path, 32) for name in ("kspace.npy", "cartesian_ksp.npy")},
     "spokes.npz": _spokes,
     "scan.cxi": field_files.write_cxi,
     "scan.ptyd": field_files.write_ptyd,
@@ -264,7 +266,7 @@ def provide(words: Iterable[str], page: str, folder: Path) -> None:
     words = list(words)
     for word in words:
         name = re.split(r"/|(?<=\.py):", word)[0]
-        if (folder / name).exists():
+        if (folder / name).exists() and name != "FILE":
             continue
         key = next((key for key in (*(f"{other} {name}" for other in (*words, page)), name) if key in FILES), None)
         if key is not None:

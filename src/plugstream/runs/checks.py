@@ -200,7 +200,7 @@ def _check_strength(settings: AlgorithmSettings) -> None:
     if settings.sigma is None and settings.lam is None:
         raise InputError(
             "it is not clear how strongly to denoise; use --sigma (for TV and values from 0 to 1, 0.01 to 0.03 is a "
-            "good start), --lam, or --search 250, which finds sigma"
+            "good start), --lam, or --search 250 --iterations 300, which find sigma"
         )
     if settings.sigma is not None and settings.lam is not None:
         raise InputError("both sigma and lam are given; leave one out")
