@@ -118,6 +118,7 @@ def shrink(words: list[str]) -> list[str]:
             kept[place] = str(_MOST[flag])
     flags = dict(pairwise(kept))
     usual = dict(_USUAL.get(words[0], _USUAL.get(" ".join(words[:2]), {}))) | ({"--threads": "1"} if words[0] in _RUNS else {})
+    usual |= {"--time-limit": "1"} if words[0] in ("reconstruct", "demo") and "--follow" not in words else {}
     if words[0] in ("simulate", "demo") and "--help" not in flags:
         usual |= _SIMULATED.get(flags.get("--instrument", "born-2d"), {})
     return [*kept, *(word for pair in usual.items() if pair[0] not in kept for word in pair)]

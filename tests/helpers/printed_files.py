@@ -170,6 +170,7 @@ FILES: dict[str, str | Callable[[Path], object]] = {
     "held-out.zarr": "simulate {} --noise-seed 5",
     **{f"{name}.zarr": f"simulate {{}} --instrument {name}" for name in ("ct", "fpm", "mri", "ptychography")},
     **{f"{flag} scan.zarr": _WAVES + "2,4,6,8,10GHz" for flag in ("--hop", "--stages")},
+    "command-line.md held.zarr": "import ct tooth.h5 {} --center 11.5",
     "tomography.md held.zarr": f"{_CT} --noise-seed 5",
     **{f"{name}.zarr": _CT for name in ("slice", "tooth", "all", "disc", "found", "phantom")},
     "a.zarr": "simulate {} --instrument fpm",
