@@ -20,7 +20,7 @@ _NAMED = re.compile(rf"\bplugstream ((?:{'|'.join(COMMANDS)})\b[^`'\"();\n]*)")
 
 @dataclass(frozen=True)
 class Command:
-    """Words after `plugstream`, and where they are printed; `whole` unless they stand within a sentence."""
+    """Words after `plugstream`, and where they are printed; not `whole` where they stand within a sentence."""
 
     place: str
     words: tuple[str, ...]
@@ -30,67 +30,68 @@ class Command:
         return f"{self.place}: plugstream {shlex.join(self.words)}"
 
 
-def read_commands(text: str, place: str, *, whole: bool = True) -> list[Command]:
+def _read(text: str, place: str, *, whole: bool = True) -> list[Command]:
     """The commands that a line stands for.
 
     Two blanks or `#` begin an explanation, `>` or `| PROGRAM OPTIONS` a use of the output; [WORDS] may be left out, of
     A | B one is typed, and `...` stands for flags of one's own.
     """
     text = re.split(r"\s{2,}|\s#\s|\s>\s|\s\| \w+ -", text.strip())[0].removesuffix(" [settings]")
-    optional = re.findall(r" \[([^]]+)\]", text)
-    text = re.sub(r" \[[^]]+\]", "", text).removesuffix("...").strip()
+    optional, text = re.findall(r" \[([^]]+)\]", text), re.sub(r" \[[^]]+\]", "", text).removesuffix("...").strip()
     first, *others = text.split(" | ")
-    alternatives = [first, *(f"{first.rpartition(' ')[0]} {other}" for other in others)]
-    texts = [*alternatives, *(f"{one} {more.removesuffix('...')}" for one in alternatives for more in optional)]
-    return [Command(place, tuple(shlex.split(one)), whole) for one in texts]
+    typed = [first, *(f"{first.rpartition(' ')[0]} {other}" for other in others)]
+    typed += [f"{one} {more.removesuffix('...')}" for one in typed for more in optional]
+    return [Command(place, tuple(shlex.split(one)), whole) for one in typed]
+
+
+def read_blocks(text: str, name: str) -> Iterator[list[Command]]:
+    """The commands of each block of code of a page, and before each those that stand in sentences."""
+    block = list[Command]()
+    text = re.sub(r" *\\\n +(.*)", r" \1\n", text)  # a continued line is one, and as many lines as before
+    text = re.sub(r"(?<=[^`])`plugstream [^`]*`", lambda found: found[0].replace("\n", " "), text)
+    for number, line in enumerate([*text.splitlines(), "."], 1):
+        if found := _INDENTED.match(line):
+            words = found[1] if found[1].startswith("torchrun") else found[1].removeprefix("plugstream")
+            block += _read(words, f"{name}:{number}")
+        elif line.strip() and not line.startswith("    ") and block:
+            yield block
+            block = []
+        for inline in re.findall(r"`plugstream ([^`]+)`", line):
+            yield _read(inline, f"{name}:{number}", whole=False)
 
 
 def blocks() -> list[list[Command]]:
-    """The commands of each block of code, each that stands in a sentence, and those of --help; alone only once."""
+    """Those of all pages and of the examples of --help; what stands alone and was there before is left out."""
     seen, found = set[tuple[str, ...]](), []
-    for block in _blocks():
+    printed = [block for page in PAGES for block in read_blocks(page.read_text(encoding="utf-8"), page.name)]
+    for name, example in EXAMPLES.items():
+        printed.append(_read(example.removeprefix("plugstream"), f"plugstream {name} --help"))
+    for block in printed:
         if len(block) > 1 or block[0].words not in seen:
             found.append(block)
         seen |= {command.words for command in block}
     return found
 
 
-def _blocks() -> Iterator[list[Command]]:
-    for page in PAGES:
-        name, block = page.name, list[Command]()
-        # A continued line is one, and as many lines as before.
-        text = re.sub(r" *\\\n +(.*)", r" \1\n", page.read_text(encoding="utf-8"))
-        for number, line in enumerate([*text.splitlines(), "."], 1):
-            if found := _INDENTED.match(line):
-                words = found[1].partition("plugstream")[2] if "torchrun" not in found[1] else f" {found[1]}"
-                block += read_commands(words, f"{name}:{number}")
-            elif line.strip() and not line.startswith("    ") and block:
-                yield block
-                block = []
-            for inline in re.findall(r"`plugstream ([^`]+)`", line):
-                yield read_commands(inline, f"{name}:{number}", whole=False)
-    for command, example in EXAMPLES.items():
-        yield read_commands(example.removeprefix("plugstream"), f"plugstream {command} --help")
-
-
 def in_help() -> Iterator[Command]:
     """What the help of each flag names."""
-    for command in COMMANDS:
-        for action in command_parser(command, [command])._actions:
-            yield from named(str(action.help), f"plugstream {command} --help-all")
+    for name in COMMANDS:
+        for action in command_parser(name, [name])._actions:
+            yield from named(str(action.help), f"plugstream {name} --help-all")
 
 
 def named(text: str, place: str) -> list[Command]:
     """The commands that a line of output or a message names."""
-    return [Command(place, tuple(found.partition(", ")[0].rstrip(".,:").split()), False) for found in _NAMED.findall(text)]
+    return [Command(place, tuple(found.partition(", ")[0].rstrip(".,: ").split()), False) for found in _NAMED.findall(text)]
 
 
 # The small data have few views and pixels: a number above this is this.
-_MOST = {"--size": 24, "--views": 12, "--receivers": 30, "--iterations": 100, "--steps": 1, "--products": 3, "--batch": 6, "--count": 8, "--crop": 16}
+_MOST = {"--size": 24, "--views": 12, "--receivers": 30, "--iterations": 100, "--steps": 1, "--products": 3, "--batch": 6}
 _MOST |= {"--center": 11.5, "--expect": 20, "--uncertainty": 2, "--inner-steps": 4, "--search": 60, "--hop-steps": 4}
-# What a command has unless it says otherwise.
+_MOST |= {"--count": 8, "--crop": 16}
+# What a command, or a simulation of an instrument, has unless it says otherwise.
 _SCAN = {"--size": "24", "--views": "12"}
-_SIMULATED = {
+_USUAL = {
     "born-2d": {**_SCAN, "--receivers": "30", "--radius": "0.4", "--wavelength": "0.03"},
     "scattering-2d": {**_SCAN, "--receivers": "20"},
     "fpm": {"--size": "64", "--camera": "24", "--leds": "5"},
@@ -98,8 +99,6 @@ _SIMULATED = {
     "mri": {"--size": "24", "--coils": "4"},
     "odt-3d": {"--size": "12", "--views": "8"},
     "ct": _SCAN,
-}
-_USUAL = {
     "tune": {"--evaluations": "5", "--iterations": "20"},
     "certify": {"--size": "16", "--products": "3"},
     "train": {"--steps": "1", "--batch": "1", "--patch": "16"},
@@ -107,18 +106,19 @@ _USUAL = {
     "serve": {"--port": "0"},
     "import fresnel": {"--size": "16"},
 }
-_RUNS = ("reconstruct", "demo", "follow", "tune")
 
 
 def shrink(words: list[str]) -> list[str]:
-    """The command on small data: smaller numbers, one thread, and no page (one of README's has it)."""
+    """The command on small data: smaller numbers, one thread, a second at most for a run, and no page."""
     kept = [word for word in words if word != "--serve"]
     for place, (flag, value) in enumerate(pairwise(kept), 1):
         if flag in _MOST and value[0].isdigit() and float(value) > _MOST[flag]:
             kept[place] = str(_MOST[flag])
-    flags = dict(pairwise(kept))
-    usual = dict(_USUAL.get(words[0], _USUAL.get(" ".join(words[:2]), {}))) | ({"--threads": "1"} if words[0] in _RUNS else {})
-    usual |= {"--time-limit": "1"} if words[0] in ("reconstruct", "demo") and "--follow" not in words else {}
-    if words[0] in ("simulate", "demo") and "--help" not in flags:
-        usual |= _SIMULATED.get(flags.get("--instrument", "born-2d"), {})
+    usual = _USUAL.get(words[0], {}) | _USUAL.get(" ".join(words[:2]), {})
+    if words[0] in ("simulate", "demo") and "--help" not in words:
+        usual |= _USUAL.get(dict(pairwise(words)).get("--instrument", "born-2d"), {})
+    if words[0] in ("reconstruct", "demo", "follow", "tune"):
+        usual |= {"--threads": "1"}
+    if words[0] in ("reconstruct", "demo") and "--follow" not in words:
+        usual |= {"--time-limit": "1"}
     return [*kept, *(word for pair in usual.items() if pair[0] not in kept for word in pair)]

@@ -27,7 +27,7 @@ _SINGLE = (1e-17, 1e17)  # a square of these, times what is summed, is within th
 def check_settings(settings: Settings) -> None:
     """Refuse what can be known to fail whatever the scan is, before there is one; nothing is built for it."""
     a = settings.algorithm
-    _check_strength(a)
+    _check_strength(settings)
     if a.settled is not None and settings.monitor.hold_out is None:
         raise InputError("--settled goes by views that are held out, and there are none; add --hold-out, such as 10")
     check_precision(settings, sigma=a.sigma, sigma_end=a.sigma_end, lam=a.lam)
@@ -195,18 +195,22 @@ def _check_growth(settings: Settings) -> None:
         )
 
 
-def _check_strength(settings: AlgorithmSettings) -> None:
+def _check_strength(settings: Settings) -> None:
     """Refuse a noise level that is not given, or twice, and steps that are none."""
-    if settings.sigma is None and settings.lam is None:
+    a, monitor = settings.algorithm, settings.monitor
+    if a.sigma is None and a.lam is None:
+        # `search.check_search` refuses a search for sigma beside these.
+        alone = (a.sigma_end, a.stages, a.hop, a.changes, a.refined, a.settled, a.distance_limit)
+        alone = (*alone, settings.denoiser.opening, monitor.watch_theory, settings.scan.follow)
         raise InputError(
             "it is not clear how strongly to denoise; use --sigma (for TV and values from 0 to 1, 0.01 to 0.03 is a "
-            "good start), --lam, or --search 250 --iterations 300, which find sigma"
+            "good start)" + (" or --lam" if any(alone) else ", --lam, or --search 250 --iterations 300")
         )
-    if settings.sigma is not None and settings.lam is not None:
+    if a.sigma is not None and a.lam is not None:
         raise InputError("both sigma and lam are given; leave one out")
-    if settings.sigma_end is not None and not settings.sigma:
+    if a.sigma_end is not None and not a.sigma:
         raise InputError("sigma_end needs a sigma > 0 to start from")
-    for name, step in (("step_size", settings.step_size), ("step_size_end", settings.step_size_end)):
+    for name, step in (("step_size", a.step_size), ("step_size_end", a.step_size_end)):
         if isinstance(step, str):
             parse_step(step)
         elif step is not None and not 0 < step <= LONGEST_STEP:

@@ -126,7 +126,7 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
         (a.search >= a.iterations, f"it takes {a.search} of {a.iterations} steps; more must be left for the image"),
     ):
         if wrong:
-            without = ", or use --search none" + " and --sigma" * (a.sigma is not None)
+            without = ", or use --search none" + " --fall none" * (a.fall is not None) + " and --sigma" * bool(a.sigma)
             raise InputError(f"sigma cannot be searched for: {advice}{'' if rivals else without}")
     if blocks:
         raise SearchByBlocks(
