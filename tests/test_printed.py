@@ -6,6 +6,7 @@ says how work is made less. What a command prints to be typed next is run after 
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import re
 import shlex
@@ -25,10 +26,11 @@ import pytest
 import warm
 from plugstream import cli
 from plugstream.base.errors import InputError
+from plugstream.base.registry import entries
 from plugstream.cli import certify, follow
 from plugstream.cli.import_ import PARENT
 from ports import reserved_port
-from printed import Command, blocks, in_help, named, shrink
+from printed import ROOT, Command, blocks, in_help, named, read_blocks, shrink
 from printed_files import provide
 from small_run import main
 
@@ -42,7 +44,7 @@ EXCEPTIONS = {
     r"pva://": "needs EPICS: tests/scans/streams/test_pva.py",
     r"https?://": "needs a Tiled server: make test-tiled",
     r"deepinv:": "needs deepinv: make test-peers",
-    r"^(follow ct FILE --center 511.5|reconstruct --follow scan.zarr)$": "wants flags of one's own, for which `...` stands",
+    r"^(follow ct FILE --center 511.5|reconstruct --follow scan.zarr)$": "wants flags of one's own: it ends in `...`",
     r"^follow ct \S+ --center 511.5( --serve)?$": "is refused without a strength: to be --like RUN, issue 49",
     r"TNRD_sigma=5.mat": "needs the authors' weights",
     r"\.mp4": "needs ffmpeg: tests/runs/test_movie.py",
@@ -50,7 +52,12 @@ EXCEPTIONS = {
 }
 # What a page leaves to its reader.
 PLACEHOLDERS = {"N": "30", "NAME": "tv", "S": "0.1", "KIND": "ct", "COMMAND": "reconstruct"}
-PLACEHOLDERS |= {"average": "average.py:average", "/new/scan.zarr": "new/scan.zarr", "/tmp/live.zarr": "live.zarr", "instrument.key": "keys/instrument.key"}
+PLACEHOLDERS |= {
+    "average": "average.py:average",
+    "/new/scan.zarr": "new/scan.zarr",
+    "/tmp/live.zarr": "live.zarr",
+    "instrument.key": "keys/instrument.key",
+}
 # The places of the words that name what a command makes, which may be there from the one before.
 MADE = {"simulate": 1, "acquire": 1, "keys": 1, "import": 3, "follow": 3, "denoise": 2, "baseline": 2, "train": 3}
 
@@ -176,12 +183,131 @@ def test_it_works_as_printed(block: list[Command], desk: Desk) -> None:
 
 
 def test_every_exception_is_met() -> None:
-    """And nothing is run that is one."""
     printed = [shlex.join(command.words) for block in BLOCKS for command in block]
     assert [pattern for pattern in EXCEPTIONS if not any(re.search(pattern, text) for text in printed)] == []
 
 
-def test_help_names_flags_that_there_are() -> None:
+def test_help_names_commands_and_flags_that_there_are() -> None:
     found = list(in_help())
     assert len(found) > 10
-    assert all(parses(command, list(command.words)) or not command.whole for command in found)
+    assert all(parses(command, list(command.words)) or len(command.words) == 1 for command in found)
+
+
+# Where a message may come up, by its folder or file; where nothing is said, in `reconstruct`.
+SPEAKERS = {
+    "scans/importers": ("import", "follow"),
+    "models/ct_plausible.py": ("import",),
+    "scans/keys.py": ("keys",),
+    "scans": ("acquire", "simulate", "reconstruct"),
+    "runs/tiled.py": ("publish",),
+    "runs": ("reconstruct", "resume"),
+    "instruments": ("reconstruct", "simulate", "import"),
+    "denoisers": ("reconstruct", "denoise"),
+    "settings/consent.py": ("resume",),
+    "studies": ("tune", "certify", "train", "denoise"),
+    "cli/serve.py": ("serve", "reconstruct"),
+}
+
+
+def test_flags_that_errors_name_are_of_the_commands_that_raise_them() -> None:
+    kinds = [name for name in entries("importer") if ":" not in name]
+    flags = {}
+    for name in cli.COMMANDS:
+        typed = [[name, kind] for kind in kinds] if name in ("import", "follow") else [[name]]
+        flags[name] = {flag for words in typed for flag in cli.command_parser(name, words)._option_string_actions}
+    home, wrong, count = ROOT / "src" / "plugstream", [], 0
+    for path in home.rglob("*.py"):
+        place = path.relative_to(home).as_posix()
+        own = {f"cli/{name}.py": (name,) for name in flags} | {"cli": tuple(flags)}
+        speakers = next((those for part, those in (SPEAKERS | own).items() if place.startswith(part)), ("reconstruct",))
+        for raised in (node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Raise)):
+            texts = [str(node.value) for node in ast.walk(raised) if isinstance(node, ast.Constant)]
+            for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", "\n".join(texts)):
+                count += 1
+                wrong += [] if any(flag in flags[name] for name in speakers) else [f"{place}:{raised.lineno}: {flag}"]
+    assert wrong == []
+    assert count > 200
+
+
+# A command that is refused | what its message says | the flags with which it works; `- FLAG` leaves one out.
+REMEDIES = """
+reconstruct scan.zarr --iterations 20 | use --sigma | --sigma 0.02
+reconstruct scan.zarr --iterations 20 | --lam | --lam 0.001
+reconstruct scan.zarr --iterations 20 | --search 250 --iterations 300 | --search 250 --iterations 300
+reconstruct scan.zarr --opening tv --denoiser bm3d | --sigma | --sigma 0.02
+reconstruct scan.zarr --sigma 1 --lam 1 | leave one out | - --sigma
+reconstruct scan.zarr --search 50 --iterations 50 | or use --search none and --sigma | --search none --sigma 0.02
+reconstruct scan.zarr --fall 40 --search 9 | --search none --fall none and | --search none --fall none --sigma 0.02
+reconstruct scan.zarr --lam 1 --search 60 | or use --search none | --search none
+reconstruct scan.zarr --rivals tv | leave it out of --rivals | - --rivals
+reconstruct scan.zarr --sigma 0.02 --fall 20 | leave --fall out | - --fall
+reconstruct scan.zarr --sigma 0.02 --settled 5 | add --hold-out, such as 10 | --hold-out 10
+reconstruct scan.zarr --sigma 0.02 --window 8 | leave it out | - --window
+reconstruct scan.zarr --sigma 0.02 --port 0 | leave them out | - --port
+reconstruct scan.zarr --sigma 0.02 --algorithm admm --loss huber | or --loss gaussian | --loss gaussian
+reconstruct scan.zarr --sigma 0.02 --algorithm admm --loss huber | use --algorithm pgm | --algorithm pgm
+reconstruct scan.zarr --sigma 0.02 --algorithm admm --gradient saga | use --algorithm pgm | --algorithm pgm
+reconstruct scan.zarr --sigma 0.02 --algorithm ipa --momentum nesterov | leave it out | - --momentum
+reconstruct scan.zarr --algorithm red --lam 1 | give --sigma, and leave --lam out | - --lam --sigma 0.02
+reconstruct scan.zarr --sigma 0.02 --watch-theory --equivariant random | --equivariant mean | --equivariant mean
+reconstruct ptychography.zarr --denoiser bm3d --rivals tnrd --fall 10 | add --fall none | --fall none
+reconstruct scan.zarr --sigma 0.02 --nlm-guide noisy.npy | or choose nlm | --denoiser nlm
+denoise noisy.png clean.png --sigma 15 | did you mean 15/255? | --sigma 15/255
+denoise noisy.png clean.png --sigma 15 | --large-sigma uses it | --large-sigma
+denoise noisy.png clean.png | give --sigma, such as 15/255 | --sigma 15/255
+import mri spokes.npz | such as --size 128 | --size 24 --pixel 0.001
+import ct tooth.h5 --follow | or middle | --center middle
+import ct tooth.h5 --expect 3 --center 11.5 | add --follow | --follow
+import npz scan.npz --size 24 | --wavelength | --wavelength 0.03 --width 0.1
+simulate scan.zarr --instrument ct --receivers 9 | leave it out | - --receivers
+baseline slice.zarr first --iterations 3 | choose sirt | --method sirt
+certify --denoiser bm4d --sigma 0.1 --images pictures | leave --images out | - --images
+acquire scan.zarr --listen tcp://*:5577 | --remote --keys FOLDER | --remote --keys keys
+"""
+
+
+@pytest.mark.parametrize("row", REMEDIES.strip().splitlines())
+def test_a_remedy_is_one(row: str, desk: Desk) -> None:
+    refused, says, flags = row.split(" | ")
+    words = shlex.split(refused)
+    made = desk.make_way(words)
+    provide([word for word in words if word not in made], "", desk.folder)
+    assert main(words) == 2
+    assert says in desk.capfd.readouterr().err
+    if flags.startswith("- "):
+        _, gone, flags = f"{flags} ".split(" ", 2)
+        del words[words.index(gone) : words.index(gone) + 2]
+    desk.sender = Command("", ("simulate", "--stream", "tcp://127.0.0.1:5577", "--key", "keys/instrument.key"))
+    desk.run(Command("", (*words, *flags.split())))
+
+
+# What the docs tell each of four visitors to do: pages and headings, of which every command and all Python is run.
+VISITS = {
+    "a photograph": [("README.md", "One command"), ("docs/start.md", "Your own picture")],
+    "a NeXus file": [("docs/tomography.md", "A NeXus file")],
+    "radial MRI from arrays": [("docs/mri.md", "Plain arrays")],
+    "a model and a denoiser of one's own": [
+        ("docs/guide.md", "Your own forward model, in a notebook"),
+        ("README.md", "In Python"),
+    ],
+}
+
+
+def test_four_visits_go_without_a_fault(desk: Desk) -> None:
+    """The transcript is build/visits.txt."""
+    for visit, sections in VISITS.items():
+        desk.transcript.append(f"== {visit}")
+        for page, title in sections:
+            text = (ROOT / page).read_text(encoding="utf-8").partition(f" {title}\n")[2]
+            text = re.split(r"^#+ ", text, maxsplit=1, flags=re.MULTILINE)[0]
+            for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+                provide(re.findall(r'load\("(.*?)"', code), "", desk.folder)
+                code = code.replace("ps.TV(low=0.0)", "damp")  # as README says: any function
+                exec(compile(code, page, "exec"), {"damp": lambda image, sigma: image / (1 + sigma)})
+                desk.transcript += [code, *desk.capfd.readouterr()]
+            for command in (command for block in read_blocks(text, Path(page).name) for command in block):
+                desk.run(command)
+    (ROOT / "build").mkdir(exist_ok=True)
+    (ROOT / "build" / "visits.txt").write_text("\n".join(desk.transcript), encoding="utf-8")
+    faults = re.compile(r"error|Traceback|bug in plugstream")
+    assert [line for text in desk.transcript for line in text.splitlines() if faults.search(line)] == []

@@ -149,7 +149,11 @@ FILES: dict[str, str | Callable[[Path], object]] = {
     "own.h5": field_files.write_own_hdf5,
     "ptychography.h5": _program("lab-ptychography.md", "ptychography.zarr"),
     "lab-ptychography.md scan.h5": _program(
-        "lab-ptychography.md", "ptychography.zarr", data="entry/data/data", positions="entry/positions", probe="entry/probe"
+        "lab-ptychography.md",
+        "ptychography.zarr",
+        data="entry/data/data",
+        positions="entry/positions",
+        probe="entry/probe",
     ),
     "fpm.h5": _program("lab-ptychography.md", "fpm.zarr"),
     "pictures.h5": _program("lab-ptychography.md", "fpm.zarr", data="camera/frames", leds="camera/led"),

@@ -16,7 +16,7 @@ from plugstream.instruments.base import Columns, Instrument
 from plugstream.models.views import spread_views
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
-from plugstream.settings import AlgorithmSettings, ComputeSettings, Settings, parse_changes, parse_stages
+from plugstream.settings import ComputeSettings, Settings, parse_changes, parse_stages
 from plugstream.settings.choices import Choice
 
 # Views of a scan that is not in memory that are looked at for the range of its values, and what sums of them may add.
@@ -215,9 +215,9 @@ def _check_strength(settings: Settings) -> None:
             parse_step(step)
         elif step is not None and not 0 < step <= LONGEST_STEP:
             raise InputError(f"{name} must be more than 0 and finite, not {step:g}; write a number, or 0.5/L")
-    if settings.step_size_end is not None and _step_kind(settings.step_size) != _step_kind(settings.step_size_end):
+    if a.step_size_end is not None and _step_kind(a.step_size) != _step_kind(a.step_size_end):
         raise InputError(
-            f"step_size {settings.step_size} and step_size_end {settings.step_size_end} must both be numbers or "
+            f"step_size {a.step_size} and step_size_end {a.step_size_end} must both be numbers or "
             "multiples of 1/L, or both follow the overlap"
         )
 

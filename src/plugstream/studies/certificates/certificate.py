@@ -199,7 +199,7 @@ class Certificate:
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
-        """Numbers and words, without the images; an infinite theta is null, and so is what rounding gives without end."""
+        """Numbers and words, without the images; null where theta or what rounding gives is infinite."""
 
         def finite(value: float) -> float | None:
             return value if math.isfinite(value) else None
