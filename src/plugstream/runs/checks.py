@@ -200,11 +200,11 @@ def _check_strength(settings: Settings) -> None:
     a, monitor = settings.algorithm, settings.monitor
     if a.sigma is None and a.lam is None:
         # `search.check_search` refuses a search for sigma beside these.
-        alone = (a.sigma_end, a.stages, a.hop, a.changes, a.refined, a.settled, a.distance_limit)
-        alone = (*alone, settings.denoiser.opening, monitor.watch_theory, settings.scan.follow)
+        alone = a.sigma_end or a.stages or a.hop or a.changes or a.refined or a.settled or a.distance_limit
+        alone = alone or settings.denoiser.opening or monitor.watch_theory or settings.scan.follow
         raise InputError(
             "it is not clear how strongly to denoise; use --sigma (for TV and values from 0 to 1, 0.01 to 0.03 is a "
-            "good start)" + (" or --lam" if any(alone) else ", --lam, or --search 250 --iterations 300")
+            "good start)" + (" or --lam" if alone else ", --lam, or --search 250 --iterations 300")
         )
     if a.sigma is not None and a.lam is not None:
         raise InputError("both sigma and lam are given; leave one out")

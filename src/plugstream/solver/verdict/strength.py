@@ -90,7 +90,7 @@ class StrengthProbe:
         if self.side == 0:
             return Answer("agrees with the data", True, f"the best sigma is near this one: {numbers}", self.present)
         word, way = ("too strong", "below") if self.side < 0 else ("too weak", "above")
-        text = f"the best sigma lies {way} this one: {numbers}; leave --sigma out, or say --search 250, to have it found"
+        text = f"the best sigma lies {way} this one: {numbers}; leave --sigma out, or use --search 250, to find it"
         return Answer(word, False, text, self.present)
 
 
