@@ -61,7 +61,6 @@ PLACEHOLDERS |= {
 # The places of the words that name what a command makes, which may be there from the one before.
 MADE = {"simulate": 1, "acquire": 1, "keys": 1, "import": 3, "follow": 3, "denoise": 2, "baseline": 2, "train": 3}
 
-
 BLOCKS = blocks()
 TOLD: set[tuple[str, ...]] = {command.words for block in BLOCKS for command in block}
 
@@ -84,12 +83,6 @@ def parses(command: Command, words: list[str]) -> bool:
         assert {word for word in words if word.startswith("--")} <= set(known), str(command)
         return False
     return True
-
-
-def instrument(block: list[Command]) -> tuple[str, ...]:
-    """The instrument that a block names, as words of a command."""
-    pairs = [pair for command in block for pair in pairwise(command.words)]
-    return next((pair for pair in pairs if pair[0] == "--instrument"), ())
 
 
 def start_import(words: list[str], *, env: dict[str, str], errors: str, **more: object) -> subprocess.Popen[str]:
@@ -174,7 +167,9 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block[0].place)
 def test_it_works_as_printed(block: list[Command], desk: Desk) -> None:
-    sender = Command(block[0].place, ("simulate", "--stream", "tcp://127.0.0.1:5577", *instrument(block)))
+    pairs = [pair for command in block for pair in pairwise(command.words)]
+    instrument = next((pair for pair in pairs if pair[0] == "--instrument"), ())
+    sender = Command(block[0].place, ("simulate", "--stream", "tcp://127.0.0.1:5577", *instrument))
     waits = any(command.words[0] == "acquire" for command in block)
     desk.sender = next((command for command in block if "--stream" in command.words), sender)
     for command in block:

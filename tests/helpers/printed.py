@@ -82,9 +82,8 @@ def in_help() -> Iterator[Command]:
 
 def named(text: str, place: str) -> list[Command]:
     """The commands that a line of output or a message names."""
-    return [
-        Command(place, tuple(found.partition(", ")[0].rstrip(".,: ").split()), False) for found in _NAMED.findall(text)
-    ]
+    found = [re.split(r"\s{2,}|, ", words)[0].rstrip(".,: ") for words in _NAMED.findall(text)]
+    return [Command(place, tuple(words.split()), False) for words in found]
 
 
 # The small data have few views and pixels: a number above this is this.
