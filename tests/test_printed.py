@@ -52,12 +52,8 @@ EXCEPTIONS = {
 }
 # What a page leaves to its reader.
 PLACEHOLDERS = {"N": "30", "NAME": "tv", "S": "0.1", "KIND": "ct", "COMMAND": "reconstruct"}
-PLACEHOLDERS |= {
-    "average": "average.py:average",
-    "/new/scan.zarr": "new/scan.zarr",
-    "/tmp/live.zarr": "live.zarr",
-    "instrument.key": "keys/instrument.key",
-}
+PLACEHOLDERS |= {"/new/scan.zarr": "new/scan.zarr", "/tmp/live.zarr": "live.zarr", "/tmp/earlier.zarr": "earlier.zarr"}
+PLACEHOLDERS |= {"average": "average.py:average", "instrument.key": "keys/instrument.key"}
 # The places of the words that name what a command makes, which may be there from the one before.
 MADE = {"simulate": 1, "acquire": 1, "keys": 1, "import": 3, "follow": 3, "denoise": 2, "baseline": 2, "train": 3}
 
@@ -188,28 +184,17 @@ def test_help_names_commands_and_flags_that_there_are() -> None:
     assert all(parses(command, list(command.words)) or len(command.words) == 1 for command in found)
 
 
-# The Python of these pages is run elsewhere, or not, and why.
-PYTHON = {
-    "README.md": "test_package.py",
-    "CONTRIBUTING.md": "test_contributing.py",
-    "bridges.md": "bridges/test_adapters_in_docs.py",
-    "extending.md": "base/test_registry_documents.py",
-    "guide.md": "test_walkthroughs.py",
-    "importing.md": "scans/importers/test_documents.py",
-    "instruments.md": "instruments/test_documents.py",
-    "networks.md": "test_walkthroughs.py",
-    "scale.md": "needs a model and a scan of one's own",
-    "see.md": "needs napari",
-    "start.md": "test_site.py",
-}
+# The Python of these pages is run by tests that name them, or is not run, and why.
+ELSEWHERE = {"README", "CONTRIBUTING", "bridges", "extending", "guide", "importing", "instruments", "networks", "start"}
+NOT_RUN = {"scale": "needs a model and a scan of one's own", "see": "needs napari"}
 
 
 def test_python_on_a_page_runs() -> None:
-    shown = {page.name: re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL) for page in PAGES}
-    assert set(PYTHON) < {name for name, blocks in shown.items() if blocks}
-    for name, where in PYTHON.items():
-        assert not where.endswith(".py") or name in (Path(__file__).parent / where).read_text("utf-8")
-    for code in (code for name in shown.keys() - PYTHON for code in shown[name]):
+    tests = "".join(path.read_text("utf-8") for path in Path(__file__).parent.rglob("test_*.py"))
+    shown = {page.stem: re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL) for page in PAGES}
+    assert {*ELSEWHERE, *NOT_RUN} < {name for name, blocks in shown.items() if blocks}
+    assert [name for name in ELSEWHERE if f"{name}.md" not in tests] == []
+    for code in (code for name in shown.keys() - ELSEWHERE - NOT_RUN.keys() for code in shown[name]):
         exec(compile(code, "a page", "exec"), {})
 
 

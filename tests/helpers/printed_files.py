@@ -27,6 +27,7 @@ from plugstream import open_scan, ring
 from printed import PAGES, ROOT, shrink
 from small_run import main
 
+_ROOM = tempfile.TemporaryDirectory(prefix="printed-")
 _DRAW = np.random.default_rng(0)
 _TEXTS = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
 _WEIGHTS = ROOT / "src" / "plugstream" / "denoisers" / "networks" / "weights"
@@ -177,14 +178,9 @@ FILES = {name: how for names, how in FILES.items() for name in names.split("|")}
 
 
 @functools.cache
-def _store() -> Path:
-    return Path(tempfile.mkdtemp(prefix="printed-"))
-
-
-@functools.cache
 def made(key: str) -> Path:
     """The file of an entry, made at the first call."""
-    how, place = FILES[key], Path(tempfile.mkdtemp(dir=_store())) / key.rpartition(" ")[2]
+    how, place = FILES[key], Path(tempfile.mkdtemp(dir=_ROOM.name)) / key.rpartition(" ")[2]
     if callable(how):
         how(place)
     else:
