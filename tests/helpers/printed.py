@@ -118,7 +118,7 @@ _USUAL = {
 
 
 def shrink(words: list[str]) -> list[str]:
-    """The command on small data: smaller numbers, one thread, a second at most for a run, and no page."""
+    """The command on small data: smaller numbers, one thread, half a second at most for a run, and no page."""
     kept = [word for word in words if word != "--serve"]
     for place, (flag, value) in enumerate(pairwise(kept), 1):
         if flag in _MOST and value[0].isdigit() and float(value) > _MOST[flag]:
@@ -129,5 +129,5 @@ def shrink(words: list[str]) -> list[str]:
     if words[0] in ("reconstruct", "demo", "follow", "tune"):
         usual |= {"--threads": "1"}
     if words[0] in ("reconstruct", "demo") and "--follow" not in words:
-        usual |= {"--time-limit": "1"}
+        usual |= {"--time-limit": "0.5"}
     return [*kept, *(word for pair in usual.items() if pair[0] not in kept for word in pair)]

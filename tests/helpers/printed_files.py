@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import functools
+import io
 import re
 import runpy
 import shlex
@@ -19,6 +21,7 @@ import tifffile
 import torch
 from PIL import Image
 from safetensors.torch import save_file
+from scipy.io import savemat
 
 import field_files
 from fresnel_files import write_fresnel
@@ -82,6 +85,23 @@ def _camera(path: Path) -> None:
     np.savez(path, data=frames, shift=moves, gains=np.ones((6, 6)), factor=2)
 
 
+def _tike(path: Path) -> None:
+    counts, places, _ = field_files._diffraction()
+    probe = np.load(made("probe.npy"))[None, None, None, None]
+    with io.BytesIO() as plain:
+        np.savez(
+            plain, data=np.fft.ifftshift(counts, (1, 2))[None] + np.float32(0), scan=places[None] + 0.0, probe=probe
+        )
+        path.write_bytes(bz2.compress(plain.getvalue()))
+
+
+def _helsinki(path: Path) -> None:
+    counts, flats, _, degrees = field_files._xray_counts(20)
+    lines = np.log((flats.mean((0, 1)) - 100) / (counts[:, 0] - 100.0))
+    about = {"distanceSourceOrigin": 410.66, "distanceSourceDetector": 553.74, "pixelSizePost": 0.2, "angles": degrees}
+    savemat(path, {"CtDataLimited": {"sinogram": lines, "parameters": about}})
+
+
 def _tiffs(folder: Path) -> None:
     lines = re.findall(r"^    (\w+ = .*)$", _TEXTS["tomography.md"].partition("`tiffs/scan.toml`")[2], re.MULTILINE)
     field_files.write_tiffs(folder, "\n".join(lines[:5]), views=20)
@@ -138,14 +158,16 @@ FILES: dict[str, str | Callable[[Path], object]] = {
     "probe.npy|beam.npy": lambda path: np.save(path, np.exp(-(field_files._grid((32, 32)) ** 2).sum(0) / 72) + 0j),
     "stack.tif": lambda path: tifffile.imwrite(path, _DRAW.random((6, 16, 16)).astype(np.float32)),
     "counts.tif": lambda path: tifffile.imwrite(path, _DRAW.poisson(50, (24, 24)).astype(np.uint16)),
-    "scan.nxs|htc2022_tb_90deg.mat": field_files.write_nexus,
+    "scan.nxs": field_files.write_nexus,
+    "htc2022_tb_90deg.mat": _helsinki,
     "tiffs|scan.toml": _tiffs,
     "tooth.h5|scan.h5|earlier.h5|FILE": _exchange,
     "lab-tomography.md scan.h5": _program("lab-tomography.md"),
     "mri.md scan.h5|mri FILE": lambda path: field_files.write_ismrmrd(path, 32),
     "kspace.npy|cartesian_ksp.npy": lambda path: field_files.write_kspace(path, 32),
     "spokes.npz": _spokes,
-    "scan.cxi|siemens-star-small.npz.bz2|ptychography FILE": field_files.write_cxi,
+    "scan.cxi|ptychography FILE": field_files.write_cxi,
+    "siemens-star-small.npz.bz2": _tike,
     "scan.ptyd": field_files.write_ptyd,
     "own.h5": field_files.write_own_hdf5,
     "ptychography.h5": _program("lab-ptychography.md", "ptychography.zarr"),
@@ -160,6 +182,7 @@ FILES: dict[str, str | Callable[[Path], object]] = {
     "pictures.h5": _program("lab-ptychography.md", "fpm.zarr", data="camera/frames", leds="camera/led"),
     "leds.mat|bloodsmear_red.mat|fpm FILE": lambda path: field_files.write_leds(path, 24, 5),
     "cell|hl60|odt FILE": lambda path: field_files.write_series(path, 24, 16),
+    "cell.npz": lambda path: np.savez(path, fields=np.exp(0.1j * _DRAW.random((8, 16, 16))), angles=np.arange(8) / 2),
     "lab.npz": field_files.write_scattering,
     "shots.npz": field_files.write_shots,
     "FoamDielExtTM.txt|fresnel FILE": lambda path: write_fresnel(
