@@ -291,7 +291,7 @@ def test_a_remedy_is_one(row: str, desk: Desk) -> None:
 VISITS = {
     "a photograph": [("README.md", "One command"), ("docs/start.md", "Your own picture")],
     "a NeXus file": [("docs/tomography.md", "A NeXus file")],
-    "radial MRI from arrays": [("docs/mri.md", "Plain arrays")],
+    "radial MRI from arrays": [("docs/mri.md", "Samples along spokes or spirals")],
     "a model and a denoiser of one's own": [
         ("docs/guide.md", "Your own forward model, in a notebook"),
         ("README.md", "In Python"),
