@@ -92,14 +92,14 @@ class Desk:
     def __init__(self, folder: Path, capfd: pytest.CaptureFixture[str], port: int) -> None:
         self.folder, self.capfd, self.port = folder, capfd, port
         self.transcript: list[str] = []
-        self.sender = Command("", ())
+        self.sender, self.seconds = Command("", ()), 0.5
 
     def run(self, command: Command, *, further: bool = True) -> None:
         """Run a command, and then what it says to type next."""
         page = command.place.partition(":")[0]
         words = list(command.words)
         words = words[words.index("plugstream") + 1 :] if "plugstream" in words else words  # after torchrun's
-        words = shrink([PLACEHOLDERS.get(word, word.replace("HOST:", "127.0.0.1:")) for word in words])
+        words = shrink([PLACEHOLDERS.get(word, word.replace("HOST:", "127.0.0.1:")) for word in words], self.seconds)
         words = [word.replace(":5577", f":{self.port}") for word in words]
         made = self.make_way(words)
         provide([word for word in words if word not in made], page, self.folder)
@@ -301,6 +301,7 @@ VISITS = {
 
 def test_four_visits_go_without_a_fault(desk: Desk) -> None:
     """The transcript is build/visits.txt."""
+    desk.seconds = 2
     for visit, sections in VISITS.items():
         desk.transcript.append(f"== {visit}")
         for page, title in sections:

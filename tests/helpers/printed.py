@@ -117,8 +117,8 @@ _USUAL = {
 }
 
 
-def shrink(words: list[str]) -> list[str]:
-    """The command on small data: smaller numbers, one thread, half a second at most for a run, and no page."""
+def shrink(words: list[str], seconds: float = 0.5) -> list[str]:
+    """The command on small data: smaller numbers, one thread, so many seconds at most for a run, and no page."""
     kept = [word for word in words if word != "--serve"]
     for place, (flag, value) in enumerate(pairwise(kept), 1):
         if flag in _MOST and value[0].isdigit() and float(value) > _MOST[flag]:
@@ -129,5 +129,5 @@ def shrink(words: list[str]) -> list[str]:
     if words[0] in ("reconstruct", "demo", "follow", "tune"):
         usual |= {"--threads": "1"}
     if words[0] in ("reconstruct", "demo") and "--follow" not in words:
-        usual |= {"--time-limit": "0.5"}
+        usual |= {"--time-limit": str(seconds)}
     return [*kept, *(word for pair in usual.items() if pair[0] not in kept for word in pair)]
