@@ -45,7 +45,7 @@ EXCEPTIONS = {
     r"https?://": "needs a Tiled server: make test-tiled",
     r"deepinv:": "needs deepinv: make test-peers",
     r"^(follow ct FILE --center 511.5|reconstruct --follow scan.zarr)$": "wants flags of one's own: it ends in `...`",
-    r"^follow ct \S+ --center 511.5( --serve)?$": "is refused without a strength: to be --like RUN, issue 49",
+    r"^follow ct scan.h5 --center 511.5 --serve$": "is refused without a strength: to be --like RUN, issue 49",
     r"TNRD_sigma=5.mat": "needs the authors' weights",
     r"\.mp4": "needs ffmpeg: tests/runs/test_movie.py",
     r"--publish recon:": "needs EPICS: tests/runs/test_epics.py",

@@ -144,7 +144,7 @@ FILES: dict[str, str | Callable[[Path], object]] = {
     ),
     "--along scan.zarr": "import ct scan.nxs {}",
     "run|RUN|RUN1|RUN2|RUN3|FOLDER|other-run|OTHER-RUN|scan-run|first-run|live-run|plugstream-demo": _RUN,
-    "tomography.md run|phantom-run": "reconstruct tooth.zarr --sigma 1% --iterations 20 --out {}",
+    "tomography.md run|phantom-run|--like RUN|--like run": "reconstruct tooth.zarr --sigma 1% --iterations 20 --out {}",
     "RUNS": lambda path: shutil.copytree(made("run"), path / "run"),
     "new": lambda path: shutil.copytree(made("scan.zarr"), path / "scan.zarr"),
     "my.toml": lambda path: path.write_text("[algorithm]\niterations = 20\n"),
