@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import re
 import shlex
 import shutil
@@ -29,6 +30,7 @@ from plugstream.base.errors import InputError
 from plugstream.base.registry import entries
 from plugstream.cli import certify, follow
 from plugstream.cli.import_ import PARENT
+from plugstream.studies import certificates
 from ports import reserved_port
 from printed import PAGES, ROOT, Command, blocks, in_help, named, read_blocks, shrink
 from printed_files import provide
@@ -155,6 +157,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "1000")
     monkeypatch.setattr(certify, "_PICTURES", ("camera",))  # of three
+    less = functools.partial(certificates.certify, steps=2, halvings=2, sizes=(1.0,))
+    monkeypatch.setattr(certificates, "certify", less)
     known = {"Popen": start_import, "DEVNULL": subprocess.DEVNULL, "PIPE": subprocess.PIPE}
     monkeypatch.setattr(follow, "subprocess", SimpleNamespace(**known))
     with reserved_port() as port:
