@@ -9,7 +9,7 @@ PIP := PIP_CONSTRAINT=$(abspath constraints.txt) $(BIN)/python -m pip install --
 # Tests start many processes, each of which would compile every module again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: bench-peers demo docs test test-browser test-emulated test-long test-peers test-random test-slow test-tiled test-wheel wheel lint bench asan install clean
+.PHONY: bench-peers demo docs test test-browser test-emulated test-long test-peers test-printed test-random test-slow test-tiled test-wheel wheel lint bench asan install clean
 .DEFAULT_GOAL := demo
 
 # pip with constraints.txt, never a looser request: that would download gigabytes of CUDA libraries for torch.
@@ -38,6 +38,10 @@ test: .venv/.dev
 # Those of tests/long.txt, which take half a second or more each: CI runs them too.
 test-long: .venv/.dev
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "long and not (slow or emulated or browser)"
+
+# Every command that README, docs/ and --help print, and remedies that errors name, on small data.
+test-printed: .venv/.dev
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m printed tests/test_printed.py
 
 # GPU kernels on the CPU, thread by thread; and pages in Chromium. Tests that are `slow` too are of test-slow.
 test-emulated: .venv/.dev .venv/.emulated

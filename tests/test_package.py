@@ -5,19 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import plugstream
 import warm
-from plugstream import cli
 from plugstream.base.lazy import read_names
 
 ROOT = Path(__file__).parents[1]
@@ -113,33 +109,6 @@ def test_the_readmes_code_runs_as_it_is(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert float(re.search(r"([\d.]+) dB", done.stdout)[1]) > 20
-
-
-def commands_of(page: str) -> list[list[str]]:
-    """The commands of a page, as a person types them."""
-    lines = re.findall(r"(?m)^    (plugstream .*?)(?:  +#.*)?$", (ROOT / page).read_text())
-    return [shlex.split(line)[1:] for line in lines]
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
-def test_the_first_commands_are_ones_that_there_are(page, monkeypatch):
-    monkeypatch.setattr(cli, "check_place", lambda arguments: None)
-    commands = commands_of(page)
-    assert [words[0] for words in commands[:2]] == ["demo", "simulate"]
-    for words in commands:
-        if "--help" not in words:
-            assert cli._parse(words).command == words[0]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_the_readmes_commands_run_as_they_are(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    Image.fromarray((255 * rng.random((9, 12))).astype(np.uint8)).resize((400, 300)).save("photo.png")
-    for words in commands_of("README.md"):
-        assert cli.main([word for word in words if word != "--serve"]) == 0, words
-    assert (tmp_path / "run" / "report.html").exists()
 
 
 def test_the_release_names_files_that_are_there_and_this_python():

@@ -17,7 +17,6 @@ import pytest
 import warm
 from plugstream import MemoryScan, open_scan
 from plugstream.instruments.born import born_geometry
-from plugstream.models.born_geometry import ring
 from plugstream.scans import save_scan
 from small_run import SMALL, main
 
@@ -155,18 +154,3 @@ def test_info_of_the_real_tooth(shared_data, tmp_path, capsys):
     assert f"'plugstream import ct {file}' makes a scan of it" in capsys.readouterr().out.splitlines()[0]
     assert main(["import", "ct", str(file), str(tmp_path / "s.zarr"), "--rows", "0"]) == 0
     assert main(["import", "hdf5", str(file), str(tmp_path / "t.zarr"), "--map", "data=/exchange/data"]) == 2
-
-
-def test_info_says_what_import_will_do(tmp_path, capsys, monkeypatch):
-    """The command that it names works; where something is missing it is what import would say."""
-    monkeypatch.chdir(tmp_path)
-    arrays = {"receivers": ring(5, 0.5), "transmitters": ring(4, 0.5), "data": np.ones((4, 5), dtype=np.complex64)}
-    np.savez("a.npz", **arrays, wavelength=0.03, size=16, width=0.1)
-    np.savez("b.npz", **arrays)
-    assert main(["info", "a.npz"]) == 0
-    first = capsys.readouterr().out.splitlines()[0]
-    assert first == "a.npz: 'plugstream import npz a.npz' makes a scan of it"
-    assert main(first.split("'")[1].split()[1:]) == 0
-    assert main(["info", "b.npz"]) == 0
-    first = capsys.readouterr().out.splitlines()[0]
-    assert "if --map says where in it everything is: the image's grid is not given" in first

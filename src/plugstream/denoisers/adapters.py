@@ -158,6 +158,8 @@ def from_skimage(name: Literal["tv", "nlm", "wavelet", "bilateral"], **options: 
     Reference: scikit-image, https://scikit-image.org.
     """
     restoration = _import("skimage.restoration", "pip install scikit-image")
+    if name == "wavelet":
+        _import("pywt", "pip install PyWavelets")
     functions: dict[str, Callable[[Any, float], Any]] = {
         "tv": lambda z, s: restoration.denoise_tv_chambolle(z, **{"weight": s * s, **options}),
         "nlm": lambda z, s: restoration.denoise_nl_means(z, **{"sigma": s, "h": 0.8 * s, **options}),

@@ -96,7 +96,7 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
     other = next((rival for rival in rivals if a.fall is None and not are_comparable(name, rival)), "")
     share, waves = heat_share(name, rivals), settings.loss.entry.facts.get("bends", False)
     for wrong, advice in (
-        (a.sigma is None, "it starts from a sigma, and not from a lam; give --sigma"),
+        (a.sigma is None, "it starts from a sigma, and not from a lam; give --sigma in its place"),
         (a.sigma == 0, "it starts from a sigma > 0"),
         (a.sigma_end is not None, "it is for one sigma for all steps; leave --sigma-end out"),
         (a.stages is not None or a.hop is not None, "it is for one problem from start to end; leave stages out"),
@@ -126,7 +126,8 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
         (a.search >= a.iterations, f"it takes {a.search} of {a.iterations} steps; more must be left for the image"),
     ):
         if wrong:
-            raise InputError(f"sigma cannot be searched for: {advice}, or use --search none")
+            without = ", or use --search none" + " --fall none" * (a.fall is not None) + " and --sigma" * bool(a.sigma)
+            raise InputError(f"sigma cannot be searched for: {advice}{'' if rivals else without}")
     if blocks:
         raise SearchByBlocks(
             "sigma cannot be searched for: this volume goes by blocks of slices, which must all have one sigma; give "

@@ -321,5 +321,6 @@ def check_address(address: str, *, remote: bool) -> None:
         loopback = False
     if not (loopback or remote):
         raise InputError(
-            f"{host} may be reached from other machines, which anybody could send from; allow it by --remote"
+            f"{host} may be reached from other machines, which anybody could send from; allow it by --remote --keys "
+            "FOLDER, with keys that 'plugstream keys FOLDER' makes"
         )

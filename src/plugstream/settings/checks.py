@@ -112,30 +112,32 @@ def _check_growth(settings: Settings) -> None:
         )
 
 
-def _check_strength(everything: Settings) -> None:
+def _check_strength(settings: Settings) -> None:
     """Refuse a noise level that is not given, or twice, and steps that are none."""
-    settings = everything.algorithm
-    if settings.sigma is None and settings.lam is None:
-        if everything.scan.follow:
+    a, monitor = settings.algorithm, settings.monitor
+    if a.sigma is None and a.lam is None:
+        # `search.check_search` refuses a search for sigma beside these.
+        alone = a.sigma_end or a.stages or a.hop or a.changes or a.refined or a.settled or a.distance_limit
+        others = "--sigma (for TV and values from 0 to 1, 0.01 to 0.03 is a good start)"
+        if settings.scan.follow:
             others = "--like RUN, an earlier run of a scan like this one, whose data chose it, or --sigma or --lam"
+        elif alone or settings.denoiser.opening or monitor.watch_theory:
+            others += " or --lam"
         else:
-            others = "--sigma (for TV and values from 0 to 1, 0.01 to 0.03 is a good start) or --lam"
-            varied = settings.changes or settings.stages or settings.hop or settings.refined
-            varied = varied or everything.denoiser.opening or everything.monitor.watch_theory
-            others += "" if varied else ", or --search 250, which finds sigma"
+            others += ", --lam, or --search 250 --iterations 300"
         raise InputError(f"it is not clear how strongly to denoise; use {others}")
-    if settings.sigma is not None and settings.lam is not None:
+    if a.sigma is not None and a.lam is not None:
         raise InputError("both sigma and lam are given; leave one out")
-    if settings.sigma_end is not None and not settings.sigma:
+    if a.sigma_end is not None and not a.sigma:
         raise InputError("sigma_end needs a sigma > 0 to start from")
-    for name, step in (("step_size", settings.step_size), ("step_size_end", settings.step_size_end)):
+    for name, step in (("step_size", a.step_size), ("step_size_end", a.step_size_end)):
         if isinstance(step, str):
             parse_step(step)
         elif step is not None and not 0 < step <= LONGEST_STEP:
             raise InputError(f"{name} must be more than 0 and finite, not {step:g}; write a number, or 0.5/L")
-    if settings.step_size_end is not None and _step_kind(settings.step_size) != _step_kind(settings.step_size_end):
+    if a.step_size_end is not None and _step_kind(a.step_size) != _step_kind(a.step_size_end):
         raise InputError(
-            f"step_size {settings.step_size} and step_size_end {settings.step_size_end} must both be numbers or "
+            f"step_size {a.step_size} and step_size_end {a.step_size_end} must both be numbers or "
             "multiples of 1/L, or both follow the overlap"
         )
 

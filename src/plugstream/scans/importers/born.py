@@ -162,7 +162,7 @@ def _read_band(look: _BornLookup, options: Any, frequency: float | None) -> Read
         names = " and ".join(lights) or "none"
         raise InputError(f"{path} must give one of {', '.join(SOURCES)}, but gives {names}; map it with --map")
     ((kind, light),) = lights.items()
-    grid = _grid(look)
+    grid = _grid(look, band)
     if kind == "fields":
         light = read_complex(path, kind, at_band(kind, (views, *grid.shape), pairs=True))
         check_array(path, kind, light, "c", (views, *grid.shape), "(views, H, W)")
@@ -250,13 +250,14 @@ def _warn_if_off(calibration: Calibration, file: str) -> None:
         )
 
 
-def _grid(look: _BornLookup) -> Grid:
+def _grid(look: _BornLookup, band: Band | None) -> Grid:
     size, center = look.value("size"), look.length("center") or [0.0, 0.0]
     # An explicit width wins over a pixel in the file, and the other way round.
     names = [name for name in ("pixel", "width") if name in look.mapping] or ["pixel", "width"]
     steps = {name: length for name in names if (length := look.length(name)) is not None}
     if size is None or not steps:
-        raise InputError("the image's grid is not given; use --size in pixels, and --width or pixel=... by --map")
+        missing = "the image's grid is not given; use --size in pixels, and --width or pixel=... by --map"
+        raise InputError(missing + ", and --wavelength or --frequency" * (band is None))
     if len(steps) > 1:
         raise InputError(
             "the image's grid is given twice, by pixel and by width; give one of them, as --width or --map"

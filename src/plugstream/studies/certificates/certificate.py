@@ -199,12 +199,15 @@ class Certificate:
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
-        """Numbers and words, without the images; an infinite theta is null."""
+        """Numbers and words, without the images; null where theta or what rounding gives is infinite."""
+
+        def finite(value: float) -> float | None:
+            return value if math.isfinite(value) else None
 
         def witness(goal: str, pair: Pair) -> dict[str, Any]:
             value = getattr(pair, goal)
             return {
-                "at_least": value if math.isfinite(value) else None,
+                "at_least": finite(value),
                 "infinite": not math.isfinite(value),
                 "distance_over_sigma": pair.spread / self.sigma,
                 "where": pair.where,
@@ -227,7 +230,7 @@ class Certificate:
                 "theta": witness("theta", self.theta),
                 "pseudo_contraction": witness("pseudo", self.pseudo),
                 "boundedness": {"at_least": self.boundedness, "where": self.boundedness_where},
-                "asymmetry": {"estimate": self.asymmetry, "rounding": self.asymmetry_floor},
+                "asymmetry": {"estimate": self.asymmetry, "rounding": finite(self.asymmetry_floor)},
             },
             "refuted": self.refutations(),
             "open": self.questions(),
