@@ -198,12 +198,12 @@ def reconstruct_scan(
         if not (folder / "run.json").exists():  # nothing to go on with
             raise
         say("interrupted")
-        say_next(*resume_words(folder, more=False))
+        say_next(*resume_words(folder, planned.settings, more=False))
         return 130
     status = {Outcome.DIVERGED: 1, Outcome.STUCK: 3, Outcome.UNEXPLAINED: 3}.get(result.verdict.outcome, 0)
     stopped = result.reason is Stop.INTERRUPTED
     if planned.parts.group.leads:  # the others may read before it writes
-        resume = resume_words(folder) if stopped or result.verdict.outcome is Outcome.MOVING else []
+        resume = resume_words(folder, planned.settings) if stopped or result.verdict.outcome is Outcome.MOVING else []
         say_next(*(resume or ["info" if status else "serve", folder]))
     return 130 if stopped else status
 

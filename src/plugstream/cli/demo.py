@@ -20,9 +20,9 @@ from plugstream.cli.common import (
 from plugstream.cli.serve import add_viewers, open_page, viewers_of
 
 PRESETS = (("instrument", "name", "ct"),)
-# What the demo changes of the defaults of some instruments. Of ct, a scan that is reconstructed in a quarter of a minute with
-# everything chosen by its data. Of the paper's case, TV at a strength that suits a photograph with values from 0 to 1,
-# whose image has arrived after this many steps.
+# What the demo changes of the defaults of some instruments. Of ct, a scan that is reconstructed in a quarter of a
+# minute, with everything chosen by its data. Of the paper's case, TV at a strength that suits a photograph with values
+# from 0 to 1, whose image has arrived after this many steps.
 _PRESETS_OF: dict[str, tuple[tuple[str, str, Any], ...]] = {
     "ct": (("simulate", "size", 128), ("simulate", "views", 60)),
     "born-2d": (("algorithm", "sigma", 0.016), ("algorithm", "iterations", 160), ("sampler", "name", "shifted")),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from plugstream.runs.terminal import Viewers
     from plugstream.settings import AlgorithmSettings
 
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="the folder of a run")
     parser.add_argument(

@@ -116,7 +116,7 @@ def advised_settings(
 
 
 class _Advisor:
-    """What is added to a draft: `presets`, reasons in `notes`; `typed` is without them, `given` what a person or the command chose."""
+    """What is added to a draft: `presets`, reasons in `notes`; `typed` is without them, `given` what was chosen."""
 
     def __init__(self, draft: Draft, scan: Scan, decide: Callable[[Callable[[], float]], float] | None = None) -> None:
         name = ("instrument", "name", scan.instrument.name)  # not known before, where the scan was not there yet

@@ -18,7 +18,6 @@ from plugstream.runs.results import title_of
 from plugstream.settings import Settings, resolve
 from plugstream.settings.consent import needs_trust
 
-
 # How the reasons end of runs that were stopped before they ended by themselves.
 _STOPPED = ("interrupted", "asked for it", "asked it to stop")
 
@@ -80,19 +79,19 @@ def describe_run(folder: Path) -> dict[str, str]:
         rows["step"] += f"{record.step.get('size')}: {record.step.get('asked')}, {record.step.get('origin')}"
     if history.preview is not None:
         rows["preview"] = f"{history.preview.file}, of step {history.preview.step}"
-    if not running and (words := resume_words(folder)):
+    if not running and (words := resume_words(folder, settings)):
         rows["go on with"] = shell_join(["plugstream", *words])
     rows["repeat with"] = record.command
     return rows
 
 
-def resume_words(folder: Path, *, more: bool = True) -> list[object]:
+def resume_words(folder: Path, settings: Settings, *, more: bool = True) -> list[object]:
     """The words after `plugstream` that go on with a run; none for blocks that have finished.
 
-    Arguments: folder; more, whether a run that ended by itself is to take more steps, rather than write its results.
+    Arguments: folder; its settings; more, whether a run that ended by itself is to take more steps, rather than write
+    its results.
     """
-    record, history = open_run(folder), replay(folder / "events.jsonl")
-    settings, ended = resolve(folder / "settings.toml", used=()), history.stop
+    record, ended = open_run(folder), replay(folder / "events.jsonl").stop
     words: list[object] = ["resume", folder]
     words += [TRUST] * (needs_trust(settings) or isinstance(record.source, str))
     if not more or ended is None or ended.failed or ended.reason.endswith(_STOPPED):
