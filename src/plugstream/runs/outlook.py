@@ -71,8 +71,9 @@ def _memory(plan: Plan, scan: Scan) -> float:
     dtype = parts.dtype.to_complex() if plan.instrument.image.is_complex else parts.dtype
     in_memory = data <= plan.settings.scan.in_memory * 1e6
     first, last = (0, shape[0]) if plan.partition is None else plan.partition.blocks[0]
-    sizes = {"in_memory": in_memory, "device": parts.device}
-    return Footprint.of(plan.denoiser, shape, dtype, data / shape[0], **sizes).bytes(last - first)
+    each = data / shape[0]
+    size = Footprint.of(plan.denoiser, shape, dtype, each, in_memory=in_memory, device=parts.device)
+    return size.bytes(last - first)
 
 
 def _time(plan: Plan, scan: Scan, names: list[str], batch: int) -> str:
@@ -119,7 +120,8 @@ def _time_prior(denoiser: Denoiser, image: Tensor, sigma: Any, plan: Plan) -> fl
     shape = plan.instrument.image.spatial
     side = round(_PIXELS ** (1 / len(shape)))
     where = tuple(slice((n - min(n, side)) // 2, (n + min(n, side)) // 2) for n in shape)
-    part, denoiser = image[(..., *where)], denoiser.window(where)
+    index: Any = (..., *where)
+    part, denoiser = image[index], denoiser.window(where)
     _, warm = denoiser.denoise(part, sigma)
     before = time.perf_counter()
     denoiser.denoise(part, sigma, warm)
