@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.base.arrays import Array, as_tensor
-from plugstream.base.errors import InputError, PlugstreamWarning, StorageError, check_whole
+from plugstream.base.errors import InputError, PlugstreamWarning, StorageError
 from plugstream.base.files import write_whole
 from plugstream.images.planes import Plane, color_phase, cut_planes, is_faint, split_parts, turn_image, value_span
 from plugstream.images.space import ImageSpace
@@ -45,8 +45,8 @@ def load_picture(source: str | Path, size: int | tuple[int, int] | None = None) 
     `save_image` writes it, the rows are those of the image again.
     """
     shape = None if size is None else (size, size) if not isinstance(size, tuple) else size
-    if shape is not None and (len(shape) != 2 or min(check_whole("the size of a picture", n) for n in shape) < 1):
-        raise InputError(f"the size of a picture must be one number or two, at least 1, not {size}")
+    if shape is not None and not (len(shape) == 2 and all(hasattr(n, "__index__") and n >= 1 for n in shape)):
+        raise InputError(f"the size of a picture must be one whole number or two, at least 1, not {size!r}")
     path = Path(source)
     if path.exists():
         pixels, _ = read_picture(path)
