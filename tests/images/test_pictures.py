@@ -322,3 +322,31 @@ def test_a_photograph_is_as_the_camera_was_held_and_its_cut_is_said(tmp_path):
     with pytest.warns(ps.PlugstreamWarning, match="4 rows and 3 columns: its middle 3 x 3 is used"):
         square = ps.load_picture(tmp_path / "held.png", 3)
     assert np.allclose(square.numpy() * 255, np.rot90(pixels, -1)[:3])
+
+
+@pytest.mark.parametrize("size", [(48, 96), (20, 10), (64, 64)])
+def test_a_picture_is_cut_to_the_shape_that_is_asked_for(size):
+    """The largest centred part of that shape, resampled as scikit-image does."""
+    whole = ps.load_picture("camera").numpy()
+    scale = min(n / side for n, side in zip(whole.shape, size, strict=True))
+    tops = [(n - round(scale * side)) // 2 for n, side in zip(whole.shape, size, strict=True)]
+    part = whole[tops[0] : whole.shape[0] - tops[0], tops[1] : whole.shape[1] - tops[1]]
+    expected = pytest.importorskip("skimage.transform").resize(part, size, anti_aliasing=True)
+    assert np.allclose(ps.load_picture("camera", size).numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("instrument", ["ct", "mri", "born-2d", "scattering-2d", "odt-3d", "fpm"])
+def test_scans_of_rectangles_are_simulated(instrument, tmp_path, capsys):
+    """Pixels stay square; where only squares can be simulated, that is said."""
+    words = ["simulate", str(tmp_path / "s.zarr"), "--instrument", instrument, "--size", "24,32"]
+    if instrument in ("odt-3d", "fpm"):
+        assert main(words) == 2
+        assert "only square images are simulated here; give one number" in capsys.readouterr().err
+        return
+    assert main([*words, "--picture", "camera"]) == 0
+    scan = ps.open_scan(tmp_path / "s.zarr")
+    assert scan.truth is not None
+    assert scan.truth.shape == scan.instrument.image.shape == (24, 32)
+    assert scan.instrument.image.spacing[0] == pytest.approx(scan.instrument.image.spacing[1])
+    # The picture covers all of it but what lies outside the circle that every view of ct sees.
+    assert (np.abs(scan.truth) > 0).mean() > 0.7
