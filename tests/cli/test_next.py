@@ -91,7 +91,11 @@ def test_the_demo_is_ct_and_its_report_says_in_80_words_what_was_done(tmp_path: 
     assert len(about.split()) <= 80
     truth, result = np.load(run / "truth.npy"), np.load(run / "result.npy")
     snr = 20 * np.log10(np.linalg.norm(truth) / np.linalg.norm(truth - result))
-    for part in ("20 noisy views (X-ray tomography) of shepp-logan", "20 steps with tv", f"SNR is {snr:.2f} dB"):
+    for part in (
+        "20 noisy views (X-ray tomography) of shepp-logan",
+        "20 steps with tv",
+        f"SNR of the image is {snr:.2f} dB",
+    ):
         assert part in about
     assert "Its strength was given" in about
     assert content["settings"]["instrument"]["name"] == "ct"

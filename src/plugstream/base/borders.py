@@ -50,6 +50,7 @@ def check_arguments(function: Any) -> Any:
         return function
     texts = getattr(function, "__annotations__", {})
     kinds = {name: str(text).replace("device | str", "device").split(" | ") for name, text in texts.items()}
+    kinds |= {name: [*kinds[name], "None"] for name in ("low", "high") if name in kinds}  # which is no bound
     kinds = {name: parts for name, parts in kinds.items() if set(parts) <= _TESTS.keys() and name != "return"}
     if not inspect.isfunction(function) or not kinds or hasattr(function, "checks_arguments"):
         return function
@@ -62,7 +63,7 @@ def check_arguments(function: Any) -> Any:
             arguments = signature.bind(*values, **named).arguments
         for name, value in arguments.items():
             if name in kinds and not any(_TESTS[part][0](value) for part in kinds[name]):
-                wanted = " or ".join(_TESTS[part][1] for part in kinds[name] if part != "None")
+                wanted = " or ".join(_TESTS[part][1] for part in kinds[name]).replace(" or None", ", or None")
                 raise InputError(f"{name} must be {wanted}, not {value!r}")
             if name == "seed" and isinstance(value, int) and value < 0:
                 raise InputError(f"seed must be at least 0, not {value}")

@@ -102,7 +102,7 @@ def _about_demo(history: History, settings: Settings | None, content: Mapping[st
     both = "the prior and its strength" if history.chosen else "its strength"
     how = f"Views that no step used chose {both}" if history.trials else "Its strength was given"
     others = [f"that of {label} {scores[role]}" for role, label in METHODS.items() if scores.get(role)]
-    near = f" Its SNR is {', '.join([scores['result'], *others])}." if scores.get("result") else ""
+    near = f" The SNR of the image is {', '.join([scores['result'], *others])}." if scores.get("result") else ""
     trusted = "trusts this image" if stop.trusted else "does not trust this image yet"
     return (
         f"plugstream simulated {views} noisy views ({title}) of {picture}, and formed the image from them alone, in "
