@@ -43,6 +43,7 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.runs.identity import absolute
     from plugstream.runs.parts import prepare
     from plugstream.runs.plan import advised_plan, plan
+    from plugstream.scans.store import open_scan
 
     settings = absolute(draft.settings)
     experiment = make_experiment(settings)
@@ -57,6 +58,8 @@ def run(parsed: argparse.Namespace) -> int:
         scan, model = simulate_scan(settings, partial / place.name, name=place, experiment=experiment)
         planned = advised_plan(draft, scan, early)
         write_down(partial, planned.settings, again, Path(place.name))
+    if planned.partition is not None:  # which reads slices
+        scan = open_scan(place)
     if page is not None:
         page.start(folder)
     try:

@@ -23,9 +23,12 @@ from plugstream.runs.search import count_judges
 from plugstream.scans.scan import Scan
 from plugstream.settings import Draft, Settings
 
-# The flags by which the reasons of settings are told apart, by what they are about; others are about the strength.
-_ABOUT = {"prior": ("denoiser", "rivals", "white", "damping"), "a step": ("batch", "sampler", "momentum")}
-_USUAL = {"prior": "--denoiser", "strength": "--sigma", "a step": "--batch"}
+# The flags by which the reasons of settings are told apart, by what they are about, the one that is always there first.
+_ABOUT = {
+    "prior": ("denoiser", "rivals", "white", "damping"),
+    "strength": ("sigma", "search", "fall"),
+    "a step": ("batch", "sampler", "momentum"),
+}
 # Seconds that a round of timing is expected to take at most, and pixels that are denoised in it at most.
 _SECONDS, _PIXELS = 2.0, 1 << 20
 
@@ -59,9 +62,11 @@ def describe_outlook(scan: Scan, instrument: str | None = None) -> dict[str, str
     for reason in plan.advice:
         flags = re.findall(r"--([a-z-]+)", reason)
         if flags[-1:] != ["iterations"]:
-            about = next((row for row, some in _ABOUT.items() if set(some) & set(flags)), "strength")
-            rows[about] += f"; {reason}"
-    return rows | {row: f"{rows[row]} ({flag})" for row, flag in _USUAL.items() if "(--" not in rows[row]}
+            about = next(
+                (row for row, some in _ABOUT.items() if set(some) & set(flags)), "also" if flags else "strength"
+            )
+            rows[about] = "; ".join(filter(None, (rows.get(about), reason)))
+    return rows | {row: f"{rows[row]} (--{flags[0]})" for row, flags in _ABOUT.items() if "(--" not in rows[row]}
 
 
 def _memory(plan: Plan, scan: Scan) -> float:
