@@ -80,6 +80,7 @@ def test_what_was_checked_is_what_it_was() -> None:
     assert list(inspect.signature(ps.simulate).parameters)[:3] == ["model", "image", "instrument"]
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'image'"):
         ps.simulate(MODEL)
+    assert ps.advise(SCAN, "algorithm.sigma=0.02", "sampler.batch=2").settings.sampler.views == 2
     with pytest.raises(ps.InputError, match="seed must be at least 0, not -1"):
         ps.simulate(MODEL, IMAGE, seed=-1)
     with pytest.raises(ps.InputError, match="device must be cpu, cuda or cuda:N, not 'abc'"):

@@ -55,6 +55,9 @@ def check_arguments(function: Any) -> Any:
     if not inspect.isfunction(function) or not kinds or hasattr(function, "checks_arguments"):
         return function
     signature = inspect.signature(function)
+    for one in signature.parameters.values():
+        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            kinds.pop(one.name, None)
 
     @wraps(function)
     def checked(*values: Any, **named: Any) -> Any:

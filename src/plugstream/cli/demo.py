@@ -43,7 +43,6 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.runs.identity import absolute
     from plugstream.runs.parts import prepare
     from plugstream.runs.plan import advised_plan, plan
-    from plugstream.scans.store import open_scan
 
     settings = absolute(draft.settings)
     experiment = make_experiment(settings)
@@ -56,10 +55,8 @@ def run(parsed: argparse.Namespace) -> int:
     again = f"plugstream demo --settings {shell_quote(folder / 'settings.toml')}{trust_flag(settings)}"
     with whole_folder(folder) as partial:
         scan, model = simulate_scan(settings, partial / place.name, name=place, experiment=experiment)
-        planned = advised_plan(draft, scan, early)
+        planned = advised_plan(draft, scan, early, divide=False)
         write_down(partial, planned.settings, again, Path(place.name))
-    if planned.partition is not None:  # which reads slices
-        scan = open_scan(place)
     if page is not None:
         page.start(folder)
     try:
