@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,28 +26,21 @@ CALLS: dict[Callable[..., Any], dict[str, Any]] = {
     ps.ring: {"count": 5, "radius": 0.4},
     ps.BornGeometry.rings: RINGS,
     ps.BornModel: {"geometry": GEOMETRY},
-    ps.ScatteringModel: {"geometry": GEOMETRY},
     ps.simulate: {"model": MODEL, "image": IMAGE},
     ps.add_noise: {"data": SCAN.data, "snr": 30.0},
     ps.Huber: {"delta": 0.1},
     ps.ProximalGradient: STRENGTH,
-    ps.RED: STRENGTH,
-    ps.ADMM: STRENGTH,
     ps.solve: {"algorithm": ps.ProximalGradient(**STRENGTH), "iterations": 1},
     ps.Epochs: {"batch": 2},
-    ps.Damping: {"denoiser": ps.TV(), "theta": 0.5},
     ps.Tiles: {"denoiser": ps.TV(), "tile": 8, "halo": 2},
     ps.snr: {"image": IMAGE, "truth": IMAGE},
-    ps.psnr: {"image": IMAGE, "truth": IMAGE},
     ps.save_scan: {"scan": SCAN, "path": "scan.zarr"},
     ps.open_scan: {"path": "no.zarr"},
-    ps.load_result: {"folder": "no"},
     ps.import_file: {"kind": "npz", "file": "no.npz"},
     ps.reconstruct: {"scan": SCAN},
     ps.check_adjoint: {"model": MODEL},
     ps.certify: {"denoiser": ps.TV(), "sigma": 0.1, "images": {"a": IMAGE}},
-    ps.Limits: {},
-    **{kind: {} for kind in (ps.TV, ps.NLM, ps.TNRD, ps.SoftThreshold, ps.ConvexRidge, ps.SVRG)},
+    **{kind: {} for kind in (ps.TV, ps.NLM, ps.TNRD, ps.ConvexRidge, ps.Limits, ps.SVRG)},
 }
 KINDS = {"int", "float", "bool", "str", "Path", "None", "torch.device"}
 CASES = [
@@ -60,9 +52,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("call", "name"), CASES, ids=lambda one: getattr(one, "__name__", one))
-def test_a_wrong_scalar_or_text_is_one_line(
-    call: Callable[..., Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_scalar_or_text_is_one_line(call, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = "str" in str(inspect.signature(call).parameters[name].annotation)
     for wrong in (object(), [1], 2.5j, *(() if text else ("40", "abc"))):
@@ -72,11 +62,10 @@ def test_a_wrong_scalar_or_text_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_checked_is_what_it_was() -> None:
+def test_what_was_checked_is_what_it_was():
     """Numbers of NumPy are numbers; names, signatures and Python's own words stay."""
     noisy = ps.simulate(MODEL, IMAGE, snr=np.float64(30), seed=np.int64(3))
     assert torch.equal(noisy.data, ps.simulate(MODEL, IMAGE, snr=30, seed=3).data)
-    assert ps.simulate.__name__ == "simulate"
     assert list(inspect.signature(ps.simulate).parameters)[:3] == ["model", "image", "instrument"]
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'image'"):
         ps.simulate(MODEL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,15 +17,11 @@ FEW = [*RUN[:-3], "4"]  # steps after which the image still moves
 
 
 def next_of(said: str) -> list[str]:
-    lines = [line for line in said.splitlines() if line.startswith("next: ")]
-    assert len(lines) == 1
-    assert said.splitlines()[-1] == lines[0]
-    words = shlex.split(lines[0].removeprefix("next: "))
-    assert words[0] == "plugstream"
-    return words[1:]
+    assert said.count("\nnext: plugstream ") == 1
+    return shlex.split(said.splitlines()[-1].removeprefix("next: plugstream "))
 
 
-def test_the_chain_from_a_scan_to_a_run_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_chain_from_a_scan_to_a_run_that_goes_on(tmp_path, capsys):
     place, run = tmp_path / "a scan.zarr", tmp_path / "its run"
     assert main(["simulate", str(place), *SMALL]) == 0
     words = next_of(capsys.readouterr().err)
@@ -44,9 +39,7 @@ def test_the_chain_from_a_scan_to_a_run_that_goes_on(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize("limit", [["--time-limit", "0.001"], ["--distance-limit", "0.9", "--every", "1"]])
-def test_a_run_that_a_limit_ended_takes_the_steps_that_are_asked_for(
-    scan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: list[str]
-) -> None:
+def test_a_run_that_a_limit_ended_takes_the_steps_that_are_asked_for(scan, tmp_path, capsys, limit):
     run = tmp_path / "run"
     assert main(["reconstruct", str(scan), "--out", str(run), *FEW[:-1], "30", *limit]) == 0
     assert replay(run / "events.jsonl").step < 30
@@ -56,9 +49,7 @@ def test_a_run_that_a_limit_ended_takes_the_steps_that_are_asked_for(
     assert replay(run / "events.jsonl").step == 30
 
 
-def test_every_other_command_that_writes_names_one_that_works(
-    scan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_other_command_that_writes_names_one_that_works(scan, tmp_path, capsys):
     noisy, run, tuned, keys = (tmp_path / name for name in ("noisy.png", "run", "tuned.toml", "keys"))
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (16, 16)).astype(np.uint8)).save(noisy)
     assert main(["reconstruct", str(scan), "--out", str(run), *RUN, "--preview", "0.001"]) == 0
@@ -69,19 +60,17 @@ def test_every_other_command_that_writes_names_one_that_works(
         f"serve {run}": ["report", str(run), "--out", str(tmp_path / "report.html")],
         f"reconstruct {scan} --settings {tuned}": ["tune", str(scan), "--out", str(tuned), *search],
         f"acquire scan.zarr --listen tcp://*:5577 --remote --keys {keys}": ["keys", str(keys)],
-        "denoisers --facts": ["certify", "--sigma", "0.1", "--size", "8", "--products", "3", "--denoiser", "soft"],
     }
-    commands["denoisers --facts"] += ["--out", str(tmp_path / "c")]
     for words, command in commands.items():
         assert main(command) == 0
         assert next_of(capsys.readouterr().err) == words.split()
         if words.startswith(("denoisers", "reconstruct")):
-            again = [*words.split(), *(["--out", str(tmp_path / "again")] if words.startswith("reconstruct") else [])]
-            assert main(again) == 0
+            out = ["--out", str(tmp_path / "again")] if words.startswith("reconstruct") else []
+            assert main([*words.split(), *out]) == 0
             capsys.readouterr()
 
 
-def test_the_demo_is_ct_and_its_report_says_in_80_words_what_was_done(tmp_path: Path) -> None:
+def test_the_demo_is_ct_and_its_report_says_in_80_words_what_was_done(tmp_path):
     run = tmp_path / "run"
     words = ["--size", "24", "--views", "20", "--sigma", "1%", "--iterations", "20", "--threads", "1"]
     assert main(["demo", "--out", str(run), *words, "--report", "html"]) == 0
@@ -101,7 +90,7 @@ def test_the_demo_is_ct_and_its_report_says_in_80_words_what_was_done(tmp_path: 
     assert content["settings"]["instrument"]["name"] == "ct"
 
 
-def test_the_demo_of_the_paper_is_as_it_was(tmp_path: Path) -> None:
+def test_the_demo_of_the_paper_is_as_it_was(tmp_path):
     assert main(["demo", "--out", str(tmp_path / "run"), *SMALL, "--iterations", "2", "--threads", "1"]) == 0
     begun = replay(tmp_path / "run" / "events.jsonl").settings
     assert (begun["algorithm"]["sigma"], begun["algorithm"]["name"]) == (0.016, "pgm")

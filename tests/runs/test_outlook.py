@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 
 import pytest
 
@@ -16,15 +15,13 @@ from small_run import main
 
 
 @pytest.fixture(scope="module")
-def ct(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ct(tmp_path_factory):
     place = tmp_path_factory.mktemp("ct") / "ct.zarr"
     assert main(["simulate", str(place), "--instrument", "ct", "--size", "24", "--views", "30"]) == 0
     return place
 
 
-def test_it_says_what_the_run_will_do_and_the_flag_that_changes_each(
-    ct: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_says_what_the_run_will_do_and_the_flag_that_changes_each(ct, capsys):
     assert main(["info", str(ct)]) == 0
     rows = dict(re.findall(r"^(\S[^\n]{10}) ((?:.|\n {12})*)", capsys.readouterr().out, re.MULTILINE))
     rows = {name.strip(): " ".join(text.split()) for name, text in rows.items()}
@@ -40,7 +37,7 @@ def test_it_says_what_the_run_will_do_and_the_flag_that_changes_each(
         assert flag in rows[row]
 
 
-def test_the_time_is_measured(ct: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_is_measured(ct, monkeypatch):
     """A denoiser that takes a tenth of a second more makes a step take that much more."""
     denoise = TV.denoise
     monkeypatch.setattr(TV, "denoise", lambda *values: (time.sleep(0.1), denoise(*values))[1])
@@ -49,7 +46,7 @@ def test_the_time_is_measured(ct: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert seconds["tv"] > 0.1
 
 
-def test_what_a_run_would_refuse_is_said(tmp_path: Path) -> None:
+def test_what_a_run_would_refuse_is_said(tmp_path):
     place = tmp_path / "few.zarr"
     words = ["--instrument", "born-2d", "--size", "16", "--views", "1", "--receivers", "3", "--radius", "0.4"]
     assert main(["simulate", str(place), *words, "--wavelength", "0.03"]) == 0
