@@ -57,7 +57,7 @@ def test_without_native_kernels_the_torch_form_serves(monkeypatch: pytest.Monkey
         (lambda: bm4d(np.full((5, 5, 5), np.inf), 0.1), "NaN or infinity"),
         (lambda: bm4d(np.zeros((5, 5, 5)), np.ones((5, 5, 5))), "not a power spectrum"),
         (lambda: bm4d(np.zeros((5, 5, 5)), -1), "sigma must be a number >= 0"),
-        (lambda: bm4d(np.zeros((5, 5, 5)), "x"), "sigma must be a number >= 0"),
+        (lambda: bm4d(np.zeros((5, 5, 5)), "x"), "sigma_psd must be a number"),
         (lambda: bm4d(np.zeros((5, 5, 5)), 0.1, "refilter"), "no BM4D profile"),
         (lambda: bm4d(np.zeros((5, 5, 5)), 0.1, stage_arg=np.zeros((5, 5, 5))), "no estimate is taken"),
         (lambda: bm4d(np.zeros((5, 5, 5)), 0.1, blockmatches=(True, True)), "blockmatches are neither"),

@@ -236,7 +236,7 @@ def test_ctrl_c_saves_the_best_so_far(scan, tmp_path):
         (["simulate", "{scan}"], "exists already"),
         (["simulate", "{tmp}/s.zarr", "--picture", "nobody"], "there is no picture nobody"),
         (["simulate", "{tmp}/s.zarr", "--radius", "0.1"], "cuts the image, whose corners are at"),
-        (["simulate", "{tmp}/s.zarr", "--size", "2"], "simulate.size = 2 cannot be used"),
+        (["simulate", "{tmp}/s.zarr", "--size", "2"], "--size must be from 8 to 8192, not 2"),
         (["info", "{tmp}"], "is not a scan"),
         (["imagine"], "there is no command 'imagine'"),
     ],

@@ -97,6 +97,7 @@ def test_memory_that_runs_out_is_one_line(tmp_path, capfd):
         "sys.exit(main(sys.argv[1:]))\n"
     )
     words = ["demo", "--size", "512", "--receivers", "2000", "--views", "4", "--batch", "2", "--method", "dense"]
+    words += ["--instrument", "born-2d"]
     words += ["--threads", "1", "--out", str(tmp_path / "r")]
     done = warm.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120)
     assert done.returncode == 2

@@ -165,5 +165,5 @@ def test_an_import_that_fails_stops_the_run(tmp_path, tell):
         said = run.communicate(timeout=120)[1]
     assert run.returncode == 130, said
     assert "was begun anew" in said
-    assert "go on with: plugstream resume" in said
+    assert "next: plugstream resume" in said
     assert "the import ended early; go on with: plugstream import ct" in said

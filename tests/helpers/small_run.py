@@ -18,7 +18,8 @@ from plugstream.scans.store import StoredScan, open_scan
 from plugstream.settings import Settings
 from plugstream.solver.verdict import strength
 
-SMALL = ["--size", "24", "--views", "12", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
+RING = ["--size", "24", "--views", "12", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
+SMALL = ["--instrument", "born-2d", *RING]
 RUN = [
     "--report",
     "none",

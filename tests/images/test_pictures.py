@@ -362,3 +362,31 @@ def test_a_tiff_that_is_whole_is_read(tmp_path, how):
     values = np.arange(40 * 20 * 30, dtype=np.float32).reshape(40, 20, 30)
     tifffile.imwrite(tmp_path / "whole.tif", values, photometric="minisblack", **how)
     assert (read_tiff(tmp_path / "whole.tif") == values).all()
+
+
+@pytest.mark.parametrize("size", [(48, 96), (20, 10), (64, 64)])
+def test_a_picture_is_cut_to_the_shape_that_is_asked_for(size):
+    """The largest centred part of that shape, resampled as scikit-image does."""
+    whole = ps.load_picture("camera").numpy()
+    scale = min(n / side for n, side in zip(whole.shape, size, strict=True))
+    tops = [(n - round(scale * side)) // 2 for n, side in zip(whole.shape, size, strict=True)]
+    part = whole[tops[0] : whole.shape[0] - tops[0], tops[1] : whole.shape[1] - tops[1]]
+    expected = pytest.importorskip("skimage.transform").resize(part, size, anti_aliasing=True)
+    assert np.allclose(ps.load_picture("camera", size).numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("instrument", ["ct", "mri", "born-2d", "scattering-2d", "odt-3d", "fpm"])
+def test_scans_of_rectangles_are_simulated(instrument, tmp_path, capsys):
+    """Pixels stay square; where only squares can be simulated, that is said."""
+    words = ["simulate", str(tmp_path / "s.zarr"), "--instrument", instrument, "--size", "24,32"]
+    if instrument in ("odt-3d", "fpm"):
+        assert main(words) == 2
+        assert "only square images are simulated here; give one number" in capsys.readouterr().err
+        return
+    assert main([*words, "--picture", "camera"]) == 0
+    scan = ps.open_scan(tmp_path / "s.zarr")
+    assert scan.truth is not None
+    assert scan.truth.shape == scan.instrument.image.shape == (24, 32)
+    assert scan.instrument.image.spacing[0] == pytest.approx(scan.instrument.image.spacing[1])
+    # The picture covers all of it but what lies outside the circle that every view of ct sees.
+    assert (np.abs(scan.truth) > 0).mean() > 0.7

@@ -136,7 +136,7 @@ def test_gains_bring_the_mean_energy_of_every_wavelength_to_one():
 def test_simulated_frequencies_are_one_scan_at_one_scale(tmp_path, capsys):
     place = tmp_path / "hop.zarr"
     small = ["--size", "16", "--views", "5", "--receivers", "12", "--radius", "0.4"]
-    words = [*small, "--frequencies", "4,8GHz,30mm", "--input-snr", "60"]
+    words = ["--instrument", "born-2d", *small, "--frequencies", "4,8GHz,30mm", "--input-snr", "60"]
     assert main(["simulate", str(place), *words]) == 0
     scan = open_scan(place)
     waves = scan.columns["wavelengths"][:]

@@ -98,7 +98,7 @@ def test_import_warns_of_antennas_kilometres_away(tmp_path, capsys):
         "warning: a transmitter is 800",
     ]
     assert lines[2].startswith("wrote ")
-    assert len(lines) == 3
+    assert lines[3:] == [f"next: plugstream reconstruct {tmp_path / 's.zarr'}"]
 
 
 def test_import_of_millimetres_with_the_unit_is_the_scan_in_metres(tmp_path, capsys):

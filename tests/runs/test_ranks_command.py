@@ -181,7 +181,7 @@ def test_ranks_follow_a_live_scan_and_hear_a_signal(scan: Path, tmp_path: Path) 
         launch.process.wait(60)
     said = launch.log.read_text()
     assert "it was interrupted" in said
-    assert "go on with: plugstream resume" in said
+    assert "next: plugstream resume" in said
     records = [event for event in read_events(folder / "events.jsonl") if isinstance(event, Views)]
     assert records[-1].views == 12
     assert len(records) > 1

@@ -10,7 +10,7 @@ import pytest
 
 from effort import effort, thorough
 from plugstream.base.checked_jsonl import LineWriter
-from small_run import main
+from small_run import SMALL, main
 
 RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "2"]
 
@@ -67,7 +67,7 @@ def test_a_refusal_that_is_found_late_leaves_no_folder(scan, tmp_path, capsys, m
     assert main(["reconstruct", str(scan), *RUN, "--out", str(tmp_path / "r")]) == 2
     assert "L is 0" in capsys.readouterr().err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
-    words = ["demo", "--size", "24", "--views", "6", "--receivers", "9", "--radius", "0.4", "--wavelength", "0.03"]
+    words = ["demo", *SMALL]
     assert main([*words, "--batch", "2", "--out", str(tmp_path / "r")]) == 2
     assert "L is 0" in capsys.readouterr().err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []

@@ -142,7 +142,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on(scan, whole, tmp_path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     if process.returncode == 130:  # else it was quicker than the signal
-        assert f"go on with: plugstream resume {folder}" in said
+        assert f"next: plugstream resume {folder}\n" in said
         assert main(["resume", str(folder)]) == 0
     # It was measured once more where it stopped, so only the result is the same.
     assert np.array_equal(np.load(folder / "result.npy"), np.load(whole / "result.npy"))
@@ -159,7 +159,7 @@ def test_ctrl_c_outside_of_the_steps_says_how_to_go_on_too(scan, whole, tmp_path
     with monkeypatch.context() as patch:
         patch.setattr(f"plugstream.runs.execution.{part}", interrupt)
         assert main(["reconstruct", str(scan), "--out", str(folder), *RUN]) == 130
-    assert capsys.readouterr().err.splitlines()[-1] == f"interrupted; go on with: plugstream resume {folder}"
+    assert capsys.readouterr().err.splitlines()[-2:] == ["interrupted", f"next: plugstream resume {folder}"]
     assert main(["resume", str(folder)]) == 0
     assert np.array_equal(np.load(folder / "result.npy"), np.load(whole / "result.npy"))
 
@@ -190,7 +190,7 @@ def test_a_signal_in_the_middle_of_a_step_waits_for_its_end(scan, tmp_path, name
     words = [sys.executable, "-m", "plugstream", *words, *RUN[:-2], "--checkpoint", "100"]
     done = warm.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 130, done.stderr
-    assert "go on with: plugstream resume" in done.stderr
+    assert "next: plugstream resume" in done.stderr
     (path,) = (tmp_path / "run" / "checkpoints").iterdir()
     assert path.name == "step-00000007.safetensors"  # one call is for the distance at step 0
     (stop,) = (event for event in read_events(tmp_path / "run" / "events.jsonl") if event.kind == "stop")

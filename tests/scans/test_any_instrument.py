@@ -52,7 +52,7 @@ class ToyCounts(Instrument):
         return ImageSpace((2, 4, 6), is_complex=True, quantity="refractive index")
 
     def build_model(self, columns: Columns, n_views: int, options: Any = None, **_: Any) -> Any:
-        raise AssertionError("a scan is written, sent and read without its model")
+        raise InputError("a scan is written, sent and read without its model")
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         return {"turn": f"{columns['angle'][n_views - 1]:.3f} rad at the end"}

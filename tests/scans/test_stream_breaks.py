@@ -188,7 +188,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(tmp_path):
         views = open_scan(out).n_views
         assert int(found[1]) <= views < 40
         assert f"{views} views in {out}, not complete" in said[-2]
-        again = shlex.split(said[-1].removeprefix("interrupted; go on with: "))
+        again = shlex.split(said[-1].removeprefix("next: "))
         assert again == ["plugstream", "acquire", str(out), "--listen", address]
         with warm.Popen([*words, "--timeout", str(LIMIT)], stderr=subprocess.DEVNULL) as sender:
             assert main([*again[1:], "--timeout", str(LIMIT)]) == 0

@@ -65,7 +65,7 @@ def commands(scan: Path, tmp_path: Path) -> list[list[str]]:
     small = ["--size", "24", "--views", "4", "--receivers", "9", "--radius", "0.4", "--wavelength", "0.03"]
     return [
         ["reconstruct", str(scan), "--out", out, *RUN],
-        ["demo", "--out", out, *small, *RUN],
+        ["demo", "--instrument", "born-2d", "--out", out, *small, *RUN],
         ["tune", str(scan), "--out", f"{out}.toml", "--evaluations", "3", "--iterations", "2"],
         ["denoise", str(tmp_path / "z.npy"), f"{out}.npy", "--sigma", "0.1"],
         ["certify", "--sigma", "0.1", "--out", out, "--size", "8", "--products", "3"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import sys
@@ -36,7 +37,7 @@ from plugstream import (
 from plugstream.solver import monitors
 
 F64 = torch.float64
-LOOP = solve.__code__.co_filename
+LOOP = inspect.unwrap(solve).__code__.co_filename
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.base.draws import draw_words
-from plugstream.base.errors import InputError, check_whole
+from plugstream.base.errors import InputError
 from plugstream.models.views import evenly_spaced
 
 
@@ -103,7 +103,7 @@ class _Places:
     batch: int
 
     def __post_init__(self) -> None:
-        if check_whole("a batch", self.batch) < 1:
+        if self.batch < 1:
             raise InputError(f"a batch needs at least one view, not {self.batch}")
 
     def draw(self, step: int, available: Tensor) -> Batch:

@@ -7,9 +7,7 @@ damaged (`DamagedError`). The last two are subclasses of the first, so catching 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
-from typing import Any
 
 from plugstream.base.text import one_line
 
@@ -45,14 +43,6 @@ class DamagedError(InputError):
 
 class PlugstreamWarning(UserWarning):
     """Something that is possible but will probably not do what was meant."""
-
-
-def check_whole(name: str, value: Any) -> int:
-    """A whole number as it is; anything else, such as 1.5 or "3", is refused by its name."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise InputError(f"{name} must be a whole number, not {value!r}") from None
 
 
 def is_refusal(error: BaseException) -> bool:

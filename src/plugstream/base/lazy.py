@@ -22,6 +22,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from plugstream.base.borders import check_arguments
+
 
 class Place(NamedTuple):
     """Where a name comes from: a module, its name there, and whether it belongs to its room alone."""
@@ -49,7 +51,9 @@ def lazy_names(
         place = None if name.startswith("_") else next((p for n, p in _iterate_names(package) if n == name), None)
         if place is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(place.module), place.name)
+        home = import_module(place.module)
+        value = check_arguments(getattr(home, place.name))
+        setattr(home, place.name, value)
         setattr(sys.modules[package], name, value)
         return value
 

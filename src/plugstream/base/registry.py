@@ -38,7 +38,7 @@ from plugstream.base.errors import InputError
 from plugstream.base.user_code import allow, call_own, declarations, is_allowed, run_file
 
 if TYPE_CHECKING or importlib.util.find_spec("pydantic") is not None:
-    from pydantic import BaseModel, ConfigDict, Field as Field
+    from pydantic import BaseModel, BeforeValidator as BeforeValidator, ConfigDict, Field as Field
 else:  # the library does without the command line's packages: options then have their defaults, and are not checked
 
     class BaseModel:
@@ -47,6 +47,9 @@ else:  # the library does without the command line's packages: options then have
 
     def Field(default: Any = None, **_: Any) -> Any:
         return default
+
+    def BeforeValidator(check: Any) -> Any:
+        return check
 
     ConfigDict = dict
 

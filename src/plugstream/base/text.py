@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import Any
 
 # Only the two ends of a longer word or message are shown.
@@ -69,7 +70,7 @@ def shell_quote(word: object) -> str:
     return "$'" + "".join(c if c.isprintable() and c not in "\\'" else _escape(c) for c in text) + "'"
 
 
-def shell_join(words: list[str]) -> str:
+def shell_join(words: Iterable[object]) -> str:
     """A command as typed into a shell."""
     return " ".join(map(shell_quote, words))
 

@@ -53,7 +53,7 @@ _LISTS = {
     "importers": "list the importers: which files become scans",
 }
 COMMANDS = {
-    "demo": "simulate a scan of a picture and reconstruct it",
+    "demo": "simulate a scan, of X-rays by default, and reconstruct it",
     "simulate": "make a scan of a picture, with noise, as a Zarr folder",
     "reconstruct": "form the image of a scan, a few views at a time",
     "resume": "continue a run that was stopped",
@@ -68,7 +68,7 @@ COMMANDS = {
     "publish": "write the result of a run into a Tiled catalogue",
     "movie": "make a GIF or MP4 of a run's image as it forms",
     "watch": "follow a run from another terminal",
-    "info": "describe a scan, a run, or a file to import",
+    "info": "describe a scan and what a run will do, a run, or a file",
     "verify": "check every byte of a scan, and name damaged views",
     "denoise": "remove noise from a picture or a volume",
     **_LISTS,

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plugstream.base.progress import report
-from plugstream.base.text import shell_join
-from plugstream.cli.common import add_instrument, load_instrument, say
+from plugstream.cli.common import add_instrument, load_instrument, say, say_next, say_reconstruct
 from plugstream.cli.values import size
 
 if TYPE_CHECKING:
@@ -61,15 +60,17 @@ def run(parsed: argparse.Namespace) -> int:
             receiver.run(timeout=parsed.timeout, progress=progress)
         except KeyboardInterrupt:
             if not receiver.finished:  # else it only waited for the sender to leave
-                say(_summary(receiver, parsed.out))
-                again = ["plugstream", "acquire", str(parsed.out), "--listen", receiver.address]
+                say(f"interrupted; {_summary(receiver, parsed.out)}")
+                again = ["acquire", str(parsed.out), "--listen", receiver.address]
                 again += ["--remote"] * parsed.remote
                 for flag in ("keys", "max_views", "max_bytes", "keep_free", "max_connections", "instrument"):
                     if (value := getattr(parsed, flag)) is not None:
                         again += ["--" + flag.replace("_", "-"), str(value)]
-                say(f"interrupted; go on with: {shell_join(again)}")
+                say_next(*again)
                 return 130
         say(_summary(receiver, parsed.out))
+        if receiver.finished:
+            say_reconstruct(parsed.out, parsed.instrument or "")
     return 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plugstream.base.errors import InputError
-from plugstream.cli.common import say, scan_place, settings_of
+from plugstream.cli.common import say, say_reconstruct, scan_place, settings_of
 from plugstream.cli.values import number, whole_number
 
 if TYPE_CHECKING:
@@ -104,4 +104,5 @@ def run(parsed: argparse.Namespace) -> int:
             left = relative_residual(scan, image, model)
             say(f"it leaves {left:.4f} of the data of its {scan.n_views} views unexplained")
     say(f"wrote {', '.join(names)}" + (f" in {parsed.out.parent}" if str(parsed.out.parent) != "." else ""))
+    say_reconstruct(parsed.scan, settings.instrument.name)
     return 0

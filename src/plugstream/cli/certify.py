@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugstream.base.errors import InputError
 from plugstream.base.text import printable
-from plugstream.cli.common import say, settings_of
+from plugstream.cli.common import say, say_next, settings_of
 from plugstream.cli.values import SEEDS, whole_number
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def run(parsed: argparse.Namespace) -> int:
         draw_certificate(certificate, partial / "certificate.png")
     print(certificate.text())
     say(f"wrote certificate.json, .txt, .png and witnesses.npz to {folder}")
+    say_next("denoisers", "--facts")
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from plugstream.base.capacity import MAX_READ
 from plugstream.base.errors import InputError
-from plugstream.base.text import printable, shell_quote
+from plugstream.base.text import printable, shell_join
 from plugstream.cli.values import read_path, size
 
 if TYPE_CHECKING:
@@ -134,18 +134,17 @@ def simulate_scan(
     *,
     name: Path | None = None,
     experiment: Experiment | None = None,
-    model: Model | None = None,
-) -> Scan:
-    """Simulate a scan, and write it if there is a path.
+) -> tuple[Scan, Model]:
+    """Simulate a scan, write it if there is a path, and return it with the model that measured it.
 
-    Arguments: name, what the path is called in messages; experiment, that of `make_experiment`, and its model, where
-    they were made already.
+    Arguments: name, what the path is called in messages; experiment, that of `make_experiment` if it was made already.
     """
     import math
 
     import numpy as np
 
     from plugstream.base.capacity import check_disk
+    from plugstream.models.base import as_model
     from plugstream.runs.checks import prepare_device
     from plugstream.scans import save_scan
     from plugstream.scans.simulation import measure
@@ -161,17 +160,16 @@ def simulate_scan(
         check_disk(path, size * views * math.prod(instrument.data_shape), f"a scan of {contents}")
     instrument.warn_if_implausible()
     instrument.warn_if_implausible(experiment.columns)
-    if model is None:
-        device, dtype = prepare_device(settings.compute)
-        options = settings.instrument.options
-        instrument.check_model(experiment.columns, views, options, device=device, dtype=dtype)
-        model = instrument.build_model(experiment.columns, views, options, device=device, dtype=dtype)
+    device, dtype = prepare_device(settings.compute)
+    options = settings.instrument.options
+    instrument.check_model(experiment.columns, views, options, device=device, dtype=dtype)
+    model = as_model(instrument.build_model(experiment.columns, views, options, device=device, dtype=dtype))
     say(f"simulating {contents}" + (f" of {experiment.summary}" if experiment.summary else ""))
     scan = measure(experiment, model, settings.simulate.options)
     if path is not None:
         save_scan(scan, path)
         say(f"wrote {name or path}")
-    return scan
+    return scan, model
 
 
 def reconstruct_scan(
@@ -186,6 +184,7 @@ def reconstruct_scan(
 ) -> int:
     """Reconstruct into the folder, say what came out, and return the exit status."""
     from plugstream.base.display.screen import active_display
+    from plugstream.runs.describe import resume_words
     from plugstream.runs.run import reconstruct
     from plugstream.runs.terminal import Terminal
     from plugstream.solver.result import Stop
@@ -194,7 +193,6 @@ def reconstruct_scan(
     display = active_display()
     terminal = None if display is None else Terminal(display)
     origin: dict[str, Any] = {"command": command, "source": source, "go_on": go_on, "viewers": viewers}
-    again = f"go on with: plugstream resume {shell_quote(folder)}{trust_flag(planned.settings, source)}"
     try:
         result: Result[Any] | VolumeResult
         if planned.partition is None:
@@ -207,12 +205,15 @@ def reconstruct_scan(
     except KeyboardInterrupt:  # before its first step or after its last: between steps the run only notes it
         if not (folder / "run.json").exists():  # nothing to go on with
             raise
-        say(f"interrupted; {again}")
+        say("interrupted")
+        say_next(*resume_words(folder, planned.settings, more=False))
         return 130
-    if result.reason is Stop.INTERRUPTED:
-        say(again)
-        return 130
-    return {Outcome.DIVERGED: 1, Outcome.STUCK: 3, Outcome.UNEXPLAINED: 3}.get(result.verdict.outcome, 0)
+    status = {Outcome.DIVERGED: 1, Outcome.STUCK: 3, Outcome.UNEXPLAINED: 3}.get(result.verdict.outcome, 0)
+    stopped = result.reason is Stop.INTERRUPTED
+    if planned.parts.group.leads:  # the others may read before it writes
+        resume = resume_words(folder, planned.settings) if stopped or result.verdict.outcome is Outcome.MOVING else []
+        say_next(*(resume or ["info" if status else "serve", folder]))
+    return 130 if stopped else status
 
 
 def _describe_result(result: Result[Any] | VolumeResult, folder: Path, formats: tuple[str, ...]) -> None:
@@ -234,6 +235,20 @@ def join_processes() -> Iterator[Group | None]:
 
     with process_group() as group:
         yield group
+
+
+def say_next(*words: object) -> None:
+    """End a command that has written something: the next sensible command, in one line, unless a program reads it."""
+    from plugstream.base.display.screen import active_display
+
+    display = active_display()
+    if display is None or display.mode != "json":
+        say(f"next: {shell_join(['plugstream', *words])}")
+
+
+def say_reconstruct(scan: str | Path, instrument: str) -> None:
+    """The next command after one that has written a scan; an instrument of one's own is named in it."""
+    say_next("reconstruct", scan, *(["--instrument", instrument] if ":" in instrument else []))
 
 
 def say(text: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plugstream.base.errors import InputError
-from plugstream.cli.common import add_max_read, say, settings_of
+from plugstream.cli.common import add_max_read, say, say_next, settings_of
 
 if TYPE_CHECKING:
     from plugstream.denoisers.base import Denoiser
@@ -72,6 +72,7 @@ def run(parsed: argparse.Namespace) -> int:
     sigma = float(parsed.counts) if parsed.sigma is None else parse_sigma(parsed.sigma, zero=True)
     (_denoise_volume if axes else _denoise_picture)(parsed, settings, sigma)
     say(f"wrote {parsed.out}")
+    say_next("denoisers")
     return 0
 
 

@@ -53,7 +53,7 @@ _RUN = ("sigma", "denoiser", "batch", "iterations", "time-limit", "device", "set
 FIRST: dict[str, tuple[str, ...]] = {
     "reconstruct": ("out", *_RUN, "follow", "serve"),
     "follow": ("out", "expect", "like", *_RUN[:2], "batch", "iterations", "window", "device", "serve"),
-    "demo": ("out", "picture", "instrument", "input-snr", *_RUN[:4], "device", "serve"),
+    "demo": ("out", "picture", "instrument", "size", *_RUN[:4], "device", "serve"),
     "simulate": ("picture", "instrument", "size", "views", "receivers", "input-snr", "noise-seed", "stream", "device"),
     "train": ("form", "steps", "start", "judge", "time-limit", "seed", "device"),
     "tune": ("out", "by", "over", "evaluations", *_RUN[1:]),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.progress import report
-from plugstream.cli.common import OUTSIDE_HELP, add_max_read, say, scan_place
+from plugstream.cli.common import OUTSIDE_HELP, add_max_read, say, say_reconstruct, scan_place
 
 if TYPE_CHECKING:
     from plugstream.scans.importers.base import ImportResult
@@ -109,6 +109,7 @@ def run(parsed: argparse.Namespace) -> int:
     for remark in scan.remarks:
         say(remark)
     say(f"wrote {out}: {scan.views} views")
+    say_reconstruct(out, values.get("instrument") or "")
     return 0
 
 

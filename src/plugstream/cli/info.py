@@ -71,6 +71,10 @@ def run(parsed: argparse.Namespace) -> int:
     rows["truth"] = "known" if scan.truth is not None else "not known"
     rows["provenance"] = ", ".join(_plain(f"{key} {value}") for key, value in scan.provenance.items()) or "unknown"
     _show(rows)
+    from plugstream.runs.outlook import describe_outlook
+
+    sys.stdout.flush()  # since a step is timed before there is more
+    _show({"run": "by 'plugstream reconstruct' with nothing set:", **describe_outlook(scan, parsed.instrument)})
     return 0
 
 

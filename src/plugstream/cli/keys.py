@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from plugstream.cli.common import say
+from plugstream.cli.common import say, say_next
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +19,6 @@ def run(parsed: argparse.Namespace) -> int:
     for path in make_keys(parsed.folder, parsed.client):
         say(f"wrote {path}")
     key = parsed.folder / f"{parsed.client}.key"
-    say(f"receive with: plugstream acquire SCAN --listen 'tcp://*:5577' --remote --keys {parsed.folder}")
     say(f"move {key} to the machine that sends, and give it there: --key {key.name}, or ScanSender(..., key=...)")
+    say_next("acquire", "scan.zarr", "--listen", "tcp://*:5577", "--remote", "--keys", parsed.folder)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from plugstream.cli.common import say
+from plugstream.cli.common import say, say_next
 from plugstream.cli.values import number, whole_number
 
 
@@ -35,4 +35,5 @@ def run(parsed: argparse.Namespace) -> int:
     size = movie.path.stat().st_size / 1e6
     steps = f"steps {movie.first} to {movie.last}"
     say(f"wrote {movie.path}: {movie.frames} frames of {steps}, {movie.seconds:.1f} s, {size:.2f} MB")
+    say_next("serve", parsed.folder)
     return 0

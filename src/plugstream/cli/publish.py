@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from plugstream.cli.common import say
+from plugstream.cli.common import say, say_next
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,4 +20,5 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.runs.tiled import publish_run
 
     say(f"wrote {publish_run(parsed.folder, parsed.address, parsed.key)}")
+    say_next("info", parsed.folder)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from plugstream.cli.common import say
+from plugstream.cli.common import say, say_next
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,4 +26,5 @@ def run(parsed: argparse.Namespace) -> int:
     else:
         path = compare_reports(parsed.folders, parsed.out or Path("comparison.html"))
     say(f"wrote {path}: open it in a browser")
+    say_next("serve", *parsed.folders)
     return 0

@@ -95,14 +95,18 @@ def _with_iterations(planned: AlgorithmSettings, iterations: int, folder: Path) 
     """The changes of settings that give a run so many steps, the first of which stay as they were planned."""
     from plugstream.runs.replay import replay
     from plugstream.settings import hop_steps, open_end
+    from plugstream.solver.result import Stop
 
     changes: dict[str, Any] = {"iterations": iterations, "arrive": None}
+    limits = {Stop.TIME: "time_limit", Stop.DISTANCE: "distance_limit", Stop.SETTLED: "settled"}
+    history = replay(folder / "events.jsonl")
+    if history.stop is not None:  # by the limit that ended it, it would take no step more
+        changes |= {key: None for reason, key in limits.items() if reason.value == history.stop.reason}
     falls = planned.sigma_end is not None or planned.step_size_end is not None
     if falls and planned.sigma_steps is None:  # over all iterations that were planned
         changes["sigma_steps"] = planned.iterations
     if planned.stages is not None:
         changes["stages"] = open_end(planned.stages)
     if planned.hop is not None and planned.hop_steps is None:
-        stages = replay(folder / "events.jsonl").stages
-        changes |= {"hop_steps": hop_steps(planned, stages[0].count)} if stages else {}
+        changes |= {"hop_steps": hop_steps(planned, history.stages[0].count)} if history.stages else {}
     return [("algorithm", key, value) for key, value in changes.items()]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
-from plugstream.cli.common import say, settings_of, simulate_scan
+from plugstream.cli.common import say, say_reconstruct, settings_of, simulate_scan
 
 SECTIONS = ("instrument", "simulate", "compute")
 
@@ -31,12 +31,13 @@ def run(parsed: argparse.Namespace) -> int:
             if getattr(parsed, flag) is not None:
                 raise InputError(f"--{flag} is for a scan that is sent; give --stream tcp://HOST:PORT too")
         simulate_scan(settings, parsed.out)
+        say_reconstruct(parsed.out, settings.instrument.name)
         return 0
     from plugstream.scans.send import check_sending, send_scan
 
     timeout = 30.0 if parsed.timeout is None else parsed.timeout
     check_sending(parsed.stream, rate=parsed.rate, timeout=timeout, key=parsed.key)
-    scan = simulate_scan(settings, parsed.out)
+    scan, _ = simulate_scan(settings, parsed.out)
     safe = 0
 
     def progress(views: int) -> None:
@@ -51,4 +52,6 @@ def run(parsed: argparse.Namespace) -> int:
         say(f"interrupted; {safe} views are acknowledged, and sending the same scan again goes on after them")
         return 130
     say(f"all {scan.n_views} views are acknowledged; {again} messages were sent again")
+    if parsed.out is not None:
+        say_reconstruct(parsed.out, settings.instrument.name)
     return 0

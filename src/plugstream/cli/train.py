@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.base.text import printable, shell_join
-from plugstream.cli.common import check_new, say
+from plugstream.cli.common import check_new, say, say_next
 from plugstream.cli.values import SEEDS, number, whole_number
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ def train(
         return 0
     shutil.rmtree(checkpoint)
     say(f"wrote {parsed.out}")
+    say_next("certify", "--denoiser", parsed.what, "--weights", parsed.out, "--sigma", "15/255")
     return 0
 
 

@@ -7,8 +7,8 @@ import warnings
 from pathlib import Path
 
 from plugstream.base.errors import InputError, PlugstreamWarning
-from plugstream.base.text import shell_quote
-from plugstream.cli.common import ALGORITHM, check_new, draft_of, say, scan_place, trust_flag
+from plugstream.base.text import shell_join
+from plugstream.cli.common import ALGORITHM, check_new, draft_of, say, say_next, scan_place, trust_flag
 from plugstream.cli.values import number, whole_number
 
 SECTIONS = (*ALGORITHM, "compute")
@@ -73,8 +73,8 @@ def run(parsed: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         say(f"stopped; the same command goes on from {journal}")
         return 130
-    where, saved = (shell_quote(path) for path in (parsed.scan, parsed.out))
-    command = f"plugstream reconstruct {where} --settings {saved}{trust_flag(best)}"
+    words = ["reconstruct", parsed.scan, "--settings", parsed.out, *trust_flag(best).split()]
+    command = shell_join(["plugstream", *words])
     remarks = list(dict.fromkeys(str(warning.message) for warning in caught))
     header = f"plugstream {__version__} tune, by {search.by}: {score:.3f} dB\nuse with: {command}"
     header = "\n".join([header, *(f"warning: {remark}" for remark in remarks)])
@@ -83,5 +83,6 @@ def run(parsed: argparse.Namespace) -> int:
     say(f"sigma {a.sigma:.5g}, step {a.step_size}, momentum {best.momentum.name}: {score:.2f} dB by {search.by}")
     for remark in remarks:
         say(f"warning: {remark}")
-    say(f"wrote {parsed.out}; use it with: {command}")
+    say(f"wrote {parsed.out}")
+    say_next(*words)
     return 0

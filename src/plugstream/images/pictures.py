@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from plugstream.base.arrays import Array, as_tensor
 from plugstream.base.capacity import check_claim
-from plugstream.base.errors import InputError, PlugstreamWarning, StorageError, check_whole
+from plugstream.base.errors import InputError, PlugstreamWarning, StorageError
 from plugstream.base.files import write_whole
 from plugstream.images.planes import Plane, color_phase, cut_planes, is_faint, split_parts, turn_image, value_span
 from plugstream.images.space import ImageSpace
@@ -33,19 +34,20 @@ _MOST_PIXELS = 2**32 - 1  # a metre in pHYs, and either part of a TIFF's resolut
 _SAMPLES = ("astronaut", "brick", "camera", "cell", "coins", "grass", "gravel", "moon", "page")
 
 
-def load_picture(source: str | Path, size: int | None = None) -> Tensor:
+def load_picture(source: str | Path, size: int | tuple[int, int] | None = None) -> Tensor:
     """A grey picture as an image (H, W) in float32: a file, or the name of a free picture.
 
     "camera" (Lav Varshney, CC0), "coins" (Brooklyn Museum, no known copyright restrictions) and "moon" (NASA, public
     domain) are part of the package, at 256 x 256; the others come with scikit-image, an extra.
 
-    8 and 16-bit pictures become values in [0, 1]; floats stay as they are. Colour is turned to grey, and `size` cuts
-    the largest centred square, with a warning, and resamples it to size x size with anti-aliasing. The first row is the
-    picture's top, as the camera was held; if the file says that y points up, as `save_image` writes it, the rows are
-    those of the image again.
+    8 and 16-bit pictures become values in [0, 1]; floats stay as they are. Colour is turned to grey, and `size`, one
+    number or (rows, columns), cuts the largest centred part of that shape, with a warning, and resamples it with
+    anti-aliasing. The first row is the picture's top, as the camera was held; if the file says that y points up, as
+    `save_image` writes it, the rows are those of the image again.
     """
-    if size is not None and check_whole("the size of a picture", size) < 1:
-        raise InputError(f"the size of a picture must be at least 1, not {size}")
+    shape = None if size is None else (size, size) if not isinstance(size, tuple) else size
+    if shape is not None and not (len(shape) == 2 and all(hasattr(n, "__index__") and n >= 1 for n in shape)):
+        raise InputError(f"the size of a picture must be one whole number or two, at least 1, not {size!r}")
     path = Path(source)
     if path.exists():
         pixels, _ = read_picture(path)
@@ -59,18 +61,13 @@ def load_picture(source: str | Path, size: int | None = None) -> Tensor:
         raise InputError(f"{source} is of shape {pixels.shape}; a grey or colour picture is needed")
     if not np.isfinite(pixels).all():
         raise InputError(f"{source} holds NaN or infinity")
-    if size is not None:
-        side = min(pixels.shape)
-        if side < max(pixels.shape) and path.exists():
-            rows, columns = pixels.shape
-            text = (
-                f"{source} has {rows} rows and {columns} columns: its middle {side} x {side} is used; crop it yourself"
-            )
-            warnings.warn(f"{text} for another part", PlugstreamWarning, stacklevel=2)
-        row, column = ((n - side) // 2 for n in pixels.shape)
-        pixels = pixels[row : row + side, column : column + side]
-        if side != size:
-            pixels = _resample(pixels, size)
+    if shape is not None:
+        part = pixels[middle_part(pixels.shape, shape)]
+        if part.shape != pixels.shape and path.exists():
+            (rows, columns), (height, width) = pixels.shape, part.shape
+            text = f"{source} has {rows} rows and {columns} columns: its middle {height} x {width} is used"
+            warnings.warn(f"{text}; crop it yourself for another part", PlugstreamWarning, stacklevel=2)
+        pixels = part if part.shape == shape else _resample(part, shape)
     return torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32))
 
 
@@ -92,16 +89,25 @@ def _read_sample(name: str) -> NDArray[Any]:
     return np.asarray(sample / np.iinfo(sample.dtype).max)
 
 
-def _resample(pixels: NDArray[Any], size: int) -> NDArray[Any]:
-    """A square picture on size x size pixels: a Gaussian of (factor - 1) / 2 pixels where it shrinks, then linear.
+def middle_part(shape: Sequence[int], target: Sequence[int]) -> tuple[slice, slice]:
+    """Where the largest centred part of a picture is that has the proportions of a target: (rows, columns) of both."""
+    scale = min(n / size for n, size in zip(shape, target, strict=True))
+    sides = [min(n, max(1, round(scale * size))) for n, size in zip(shape, target, strict=True)]
+    rows, columns = (slice((n - side) // 2, (n - side) // 2 + side) for n, side in zip(shape, sides, strict=True))
+    return rows, columns
+
+
+def _resample(pixels: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
+    """A picture on other pixels: a Gaussian of (factor - 1) / 2 pixels along axes that shrink, then linear.
 
     The same numbers as `skimage.transform.resize` with `anti_aliasing=True`.
     """
     from scipy import ndimage
 
-    factor = len(pixels) / size
-    smooth = ndimage.gaussian_filter(pixels, max(0.0, (factor - 1) / 2), mode="mirror")
-    return np.asarray(ndimage.zoom(smooth, 1 / factor, order=1, mode="mirror", grid_mode=True))
+    factors = [n / size for n, size in zip(pixels.shape, shape, strict=True)]
+    smooth = ndimage.gaussian_filter(pixels, [max(0.0, (factor - 1) / 2) for factor in factors], mode="mirror")
+    zooms = [1 / factor for factor in factors]
+    return np.asarray(ndimage.zoom(smooth, zooms, order=1, mode="mirror", grid_mode=True))
 
 
 def picture_y_axis(source: str | Path) -> Literal["up", "down"]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from plugstream.base.capacity import check_memory
 from plugstream.base.errors import InputError
+from plugstream.base.image_size import ImageSides, image_sides, size_field
 from plugstream.base.registry import Field, Options
 from plugstream.images.grid import Grid, Points
 from plugstream.images.space import ImageSpace
@@ -61,7 +62,7 @@ class BornSimulation(Options):
     """The scan that `simulate` and `demo` make; lengths are in metres. The defaults are the paper's experiment."""
 
     picture: str = Field("camera", description="a picture file, or a name such as camera")
-    size: int = Field(256, ge=8, le=8192, description="pixels a side")
+    size: ImageSides = size_field(8, 8192, "256 if not given", (256,))
     width: float = Field(0.18, ge=_SHORT, le=_LONG, description="width of the image")
     contrast: float = Field(1.0, ge=_SMALL, le=_LARGE, description="permittivity contrast that white stands for")
     wavelength: float = Field(6 * 0.18 / 256, ge=_SHORT, le=_LONG, description="wavelength in vacuum")
@@ -297,22 +298,22 @@ class Born2D(Instrument):
             f"a scan of {views:,} views of {s.receivers:,} receivers",
             "use fewer --views or --receivers",
         )
-        if s.radius <= s.width / math.sqrt(2):
+        height, width = image_sides(s, 2)
+        corner = math.hypot(height, width) * s.width / width / 2
+        if s.radius <= corner:
             raise InputError(
-                f"a circle of radius {s.radius} m cuts the image, whose corners are at {s.width / math.sqrt(2):.4g} m; "
-                "use a larger radius or a smaller width"
+                f"a circle of radius {s.radius} m cuts the image, whose corners are at {corner:.4g} m; use a larger "
+                "radius or a smaller width"
             )
         ring_of = {"radius": s.radius, "arc": s.arc}
-        instrument = cls(
-            ring(s.receivers, **ring_of), min(waves), Grid((s.size, s.size), s.width / s.size), s.background
-        )
+        instrument = cls(ring(s.receivers, **ring_of), min(waves), Grid((height, width), s.width / width), s.background)
         columns = {"transmitters": np.tile(ring(s.views, **ring_of), (len(waves), 1))}
         if len(waves) > 1:
             columns[WAVELENGTHS.name] = np.repeat(waves, s.views)
         picture, y_axis = cls.simulated_picture(s, instrument.grid)
         truth = (s.contrast * picture).numpy()
         provenance = {"snr_db": s.snr, "seed": s.seed, "y_axis": y_axis}
-        summary = f"{s.picture}, {s.size} x {s.size}, at {s.snr:g} dB"
+        summary = f"{s.picture}, {height} x {width}, at {s.snr:g} dB"
         return Experiment(instrument, columns, views, truth, provenance, summary)
 
     def bring_to_scale(self, clean: torch.Tensor, columns: Columns) -> tuple[torch.Tensor, Columns]:
@@ -330,7 +331,7 @@ class Born2D(Instrument):
         """The picture that stands for contrast, white being 1, (H, W), and which way y points in it."""
         from plugstream.images.pictures import load_picture, picture_y_axis
 
-        return load_picture(options.picture, grid.shape[0]), picture_y_axis(options.picture)
+        return load_picture(options.picture, grid.shape), picture_y_axis(options.picture)
 
 
 def born_geometry(scan: Any) -> BornGeometry:

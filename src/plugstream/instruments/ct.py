@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from plugstream.base.capacity import check_memory
 from plugstream.base.errors import InputError
+from plugstream.base.image_size import ImageSides, image_sides, size_field
 from plugstream.base.registry import Field, Options
 from plugstream.images.space import ImageSpace
 from plugstream.instruments.advice import MANY, advise_fall, advise_trained
@@ -39,7 +40,7 @@ class CTSimulation(Options):
     """The scan that `simulate` makes; lengths are in metres. By default a slice of 25.6 mm in a parallel beam."""
 
     picture: str = Field("shepp-logan", description="shepp-logan, a picture file, or a name such as camera")
-    size: int = Field(256, ge=8, le=8192, description="voxels a side")
+    size: ImageSides = size_field(8, 8192, "256 if not given", (256,))
     slices: int = Field(0, ge=0, le=8192, description="slices of a volume; 0 for a two-dimensional image")
     width: float = Field(0.0256, ge=_SMALL, le=_LARGE, description="width of the image")
     attenuation: float = Field(100.0, ge=_SMALL, le=_LARGE, description="attenuation, in 1/m, that white stands for")
@@ -279,8 +280,10 @@ class CT(Instrument):
             raise InputError("a cone beam sees a volume; give --slices, or --beam fan")
         if s.beam in ("fan", "curved-fan") and s.slices:
             raise InputError(f"a {s.beam} beam sees an image, and --slices make a volume; use --beam cone or parallel")
-        shape = (s.slices, s.size, s.size) if s.slices else (s.size, s.size)
-        voxels, reach = Voxels(shape, s.width / s.size), s.width / np.sqrt(2)
+        sides = image_sides(s, 2)
+        shape = (s.slices, *sides) if s.slices else sides
+        voxels = Voxels(shape, s.width / sides[1])
+        reach = math.hypot(*sides) * voxels.spacing[-1] / 2
         if s.beam != "parallel" and s.source <= reach:
             raise InputError(f"a source at {s.source} m is inside the image, whose corners are at {reach:.4g} m")
         magnification = 1.0 if s.beam == "parallel" else (s.source + s.detector) / s.source
@@ -333,8 +336,9 @@ def _phantom(s: CTSimulation, voxels: Voxels) -> tuple[NDArray[np.float32], str]
         return (s.attenuation * shepp_logan(voxels.shape)).astype(np.float32), "up"
     from plugstream.images.pictures import load_picture, picture_y_axis
 
-    flat = s.attenuation * load_picture(s.picture, s.size).numpy()
-    inside = np.hypot(*np.mgrid[-1 : 1 : s.size * 1j, -1 : 1 : s.size * 1j]) <= 1  # what every view sees
+    rows, columns = voxels.shape[-2:]
+    flat = s.attenuation * load_picture(s.picture, (rows, columns)).numpy()
+    inside = np.hypot(*np.mgrid[-1 : 1 : rows * 1j, -1 : 1 : columns * 1j]) <= 1  # what every view sees
     image = np.where(inside, flat, 0)
     if s.slices:  # fading towards the ends, so that slices differ
         image = np.cos(np.linspace(-1.2, 1.2, s.slices))[:, None, None] * image

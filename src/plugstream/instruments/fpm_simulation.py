@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.capacity import check_memory
+from plugstream.base.image_size import SquareSize
 from plugstream.base.registry import Field, Options
 from plugstream.models.fpm_geometry import spiral
 
@@ -26,7 +27,7 @@ class FPMSimulation(Options):
     phase_picture: str = Field("moon", description="phase of the object, as picture")
     contrast: float = Field(0.5, ge=0, lt=1, description="largest part of the light that a picture absorbs")
     shift: float = Field(1.5, ge=0, le=math.pi, description="largest phase shift of a picture, in radians")
-    size: int = Field(192, ge=16, le=8192, description="pixels of the image a side")
+    size: SquareSize = Field(192, ge=16, le=8192, description="pixels of the image a side")
     camera: int = Field(64, ge=8, le=8192, description="pixels of the camera a side")
     pixel: float = Field(1.845e-6, ge=_SHORT, le=_LONG, description="size of a camera's pixel at the object")
     wavelength: float = Field(6.32e-7, ge=_SHORT, le=_LONG, description="wavelength of the light")

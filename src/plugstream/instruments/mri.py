@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from plugstream.base.capacity import check_memory
 from plugstream.base.errors import InputError, PlugstreamWarning
+from plugstream.base.image_size import image_sides
 from plugstream.base.registry import Field, Options
 from plugstream.images.space import ImageSpace
 from plugstream.instruments.advice import advise_fall, advise_trained
@@ -265,8 +266,9 @@ class MRI(Instrument):
         from plugstream.models.kspace import centered_voxels
 
         s = options
-        shape = (s.slices, s.size, s.size) if s.slices else (s.size, s.size)
-        voxels = centered_voxels(shape, s.width / s.size)
+        sides = image_sides(s, 2)
+        shape = (s.slices, *sides) if s.slices else sides
+        voxels = centered_voxels(shape, s.width / sides[1])
         path = draw_path(s, voxels)
         views, samples = path.shape[:2]
         check_memory(

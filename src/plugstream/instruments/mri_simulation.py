@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from plugstream.base.image_size import ImageSides, size_field
 from plugstream.base.registry import Field, Options
 from plugstream.models.ct_geometry import Voxels
 
@@ -17,7 +18,7 @@ class MRISimulation(Options):
     """The scan that `simulate` makes; lengths are in metres."""
 
     picture: str = Field("shepp-logan", description="shepp-logan, a picture file, or a name such as camera")
-    size: int = Field(256, ge=8, le=4096, description="pixels a side")
+    size: ImageSides = size_field(8, 4096, "256 if not given", (256,))
     slices: int = Field(0, ge=0, le=4096, description="slices of a stack; 0 for a single image")
     width: float = Field(0.256, ge=_SMALL, le=_LARGE, description="field of view")
     trajectory: Literal["radial", "spiral", "cartesian"] = Field(
@@ -54,14 +55,15 @@ def draw_path(s: MRISimulation, voxels: Voxels) -> NDArray[np.float64]:
     """The path of an accelerated scan: (views, samples, 2), 1/m."""
     from plugstream.models.trajectories import cartesian_lines, radial_spokes, spiral_interleaves, variable_lines
 
-    full = {"radial": np.pi * s.size / 2, "spiral": s.size / 2, "cartesian": s.size}[s.trajectory]
+    rows, side = voxels.shape[-2], max(voxels.shape[-2:])
+    full = {"radial": np.pi * side / 2, "spiral": side / 2, "cartesian": rows}[s.trajectory]
     views = max(1, round(full / s.acceleration))
     if s.trajectory == "radial":
         return radial_spokes(voxels, views)
     if s.trajectory == "spiral":
         return spiral_interleaves(voxels, views, 1.0)
-    views = min(views, s.size)
-    return cartesian_lines(voxels, variable_lines(s.size, views, seed=s.seed))
+    views = min(views, rows)
+    return cartesian_lines(voxels, variable_lines(rows, views, seed=s.seed))
 
 
 def paint_image(s: MRISimulation, shape: tuple[int, ...]) -> tuple[NDArray[np.complex64], str]:
@@ -73,9 +75,9 @@ def paint_image(s: MRISimulation, shape: tuple[int, ...]) -> tuple[NDArray[np.co
     else:
         from plugstream.images.pictures import load_picture, picture_y_axis
 
-        flat = load_picture(s.picture, s.size).double().numpy()
+        flat = load_picture(s.picture, (shape[-2], shape[-1])).double().numpy()
         ends = np.cos(np.linspace(-1.2, 1.2, s.slices))[:, None, None] if s.slices else 1.0
         image, y_axis = ends * flat, picture_y_axis(s.picture)
-    y, x = np.mgrid[-1 : 1 : s.size * 1j, -1 : 1 : s.size * 1j]
+    y, x = np.mgrid[-1 : 1 : shape[-2] * 1j, -1 : 1 : shape[-1] * 1j]
     phase = s.phase / 2 * np.sin(2 * x + 0.5) * np.cos(1.5 * y - 0.3)
     return (image * np.exp(1j * phase)).astype(np.complex64), y_axis

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from plugstream.base.capacity import check_memory
 from plugstream.base.errors import InputError, PlugstreamWarning
+from plugstream.base.image_size import SquareSize
 from plugstream.base.registry import Field, Options
 from plugstream.images.space import ImageSpace
 from plugstream.instruments.advice import advise_momentum
@@ -41,7 +42,7 @@ class ODTOptions(Options):
 class ODTSimulation(Options):
     """The scan that `simulate` makes, a cell of balls that turns; lengths are in metres."""
 
-    size: int = Field(64, ge=8, le=2048, description="voxels a side, and pixels of the camera")
+    size: SquareSize = Field(64, ge=8, le=2048, description="voxels a side, and pixels of the camera")
     pixel: float = Field(1.6e-7, ge=_SHORT, le=_LONG, description="size of a pixel and of a voxel")
     wavelength: float = Field(6.47e-7, ge=_SHORT, le=_LONG, description="wavelength in vacuum")
     medium: float = Field(1.335, ge=0.1, le=10, description="refractive index around the object")

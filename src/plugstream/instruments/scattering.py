@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 import numpy as np
 
 from plugstream.base.errors import InputError
+from plugstream.base.image_size import ImageSides, size_field
 from plugstream.base.registry import Field, Options
 from plugstream.images.grid import Grid
 from plugstream.instruments.advice import advise_fall
@@ -54,7 +55,7 @@ class ScatteringSimulation(BornSimulation):
         max_length=10_000,
         description="discs of x,y,radius,contrast, with ; between them; contrasts are times --contrast",
     )
-    size: int = Field(64, ge=8, le=8192, description="pixels a side")
+    size: ImageSides = size_field(8, 8192, "64 if not given", (64,))
     width: float = Field(0.2, ge=1e-15, le=1e15, description="width of the image")
     wavelength: float = Field(0.075, ge=1e-15, le=1e15, description="wavelength in vacuum")
     views: int = Field(36, ge=1, le=10**12, description="number of transmitters")
@@ -152,14 +153,12 @@ def _parse_discs(text: str) -> list[tuple[float, float, float, float]]:
 
 
 def _averaged_picture(source: str, grid: Grid) -> tuple[torch.Tensor, str]:
-    """The largest centred square of a picture, averaged over the pixels of a square grid."""
+    """The largest centred part of a picture that has the shape of a grid, averaged over its pixels."""
     from torch.nn.functional import interpolate
 
-    from plugstream.images.pictures import load_picture, picture_y_axis
+    from plugstream.images.pictures import load_picture, middle_part, picture_y_axis
 
     picture = load_picture(source)
-    side = min(picture.shape)
-    top, start = ((n - side) // 2 for n in picture.shape)
-    square = picture[top : top + side, start : start + side]
-    averaged = interpolate(square[None, None], size=grid.shape, mode="area")[0, 0]
+    part = picture[middle_part(picture.shape, grid.shape)]
+    averaged = interpolate(part[None, None], size=grid.shape, mode="area")[0, 0]
     return averaged, picture_y_axis(source)

@@ -116,12 +116,12 @@ def advised_settings(
 
 
 class _Advisor:
-    """What is added to a draft: `presets`, reasons in `notes`; `typed` is without them, `given` what a person chose."""
+    """What is added to a draft: `presets`, reasons in `notes`; `typed` is without them, `given` what was chosen."""
 
     def __init__(self, draft: Draft, scan: Scan, decide: Callable[[Callable[[], float]], float] | None = None) -> None:
         name = ("instrument", "name", scan.instrument.name)  # not known before, where the scan was not there yet
         self.draft = draft if "name" in draft.tables.get("instrument", {}) else draft.add([name])
-        self.scan, self.typed, self.given = scan, self.draft.settings, draft.typed
+        self.scan, self.typed, self.given = scan, self.draft.settings, draft.typed | draft.preset
         self.presets: dict[tuple[str, str], Any] = {}
         self.notes: list[str] = []
         self._if_searched: list[Advice] = []

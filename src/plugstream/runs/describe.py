@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from plugstream.base.quantities import sort_quantities
-from plugstream.base.text import shell_quote
+from plugstream.base.text import shell_join
 from plugstream.base.trust import TRUST
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.folder import open_run
@@ -15,8 +15,11 @@ from plugstream.runs.liveness import is_running
 from plugstream.runs.partition import read_partition
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of
-from plugstream.settings import resolve, to_flags
+from plugstream.settings import Settings, resolve, to_flags
 from plugstream.settings.consent import needs_trust
+
+# How the reasons end of runs that were stopped before they ended by themselves.
+_STOPPED = ("interrupted", "asked for it", "asked it to stop")
 
 
 def is_run(place: object) -> bool:
@@ -76,14 +79,26 @@ def describe_run(folder: Path) -> dict[str, str]:
         rows["step"] += f"{record.step.get('size')}: {record.step.get('asked')}, {record.step.get('origin')}"
     if history.preview is not None:
         rows["preview"] = f"{history.preview.file}, of step {history.preview.step}"
-    if not running:
-        trust = f" {TRUST}" if needs_trust(settings) else ""
-        again = f"plugstream resume {shell_quote(folder)}{trust}"
-        complete = ended is not None and not ended.failed and step >= total
-        if not (complete and by_blocks):
-            rows["go on with"] = f"{again} --iterations {2 * max(total, step)}" if complete else again
+    if not running and (words := resume_words(folder, settings)):
+        rows["go on with"] = shell_join(["plugstream", *words])
     rows["repeat with"] = record.command
     return rows
+
+
+def resume_words(folder: Path, settings: Settings, *, more: bool = True) -> list[object]:
+    """The words after `plugstream` that go on with a run; none for blocks that have finished.
+
+    Arguments: folder; its settings; more, whether a run that ended by itself is to take more steps, rather than write
+    its results.
+    """
+    record, ended = open_run(folder), replay(folder / "events.jsonl").stop
+    words: list[object] = ["resume", folder]
+    words += [TRUST] * (needs_trust(settings) or isinstance(record.source, str))
+    if not more or ended is None or ended.failed or ended.reason.endswith(_STOPPED):
+        return words
+    total = settings.algorithm.iterations
+    steps = total if ended.step < total else 2 * ended.step
+    return [] if read_partition(folder) is not None else [*words, "--iterations", steps]
 
 
 def describe_state(running: bool | None, history: History, step: int) -> str:

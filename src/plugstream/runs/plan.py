@@ -314,13 +314,15 @@ def _check_guide(denoiser: Denoiser, space: ImageSpace) -> None:
         raise InputError("the guide is {}, but the image {}".format(*sizes))
 
 
-def advised_plan(draft: Draft, scan: Scan, early: Parts | None = None, group: Group | None = None) -> Plan:
+def advised_plan(
+    draft: Draft, scan: Scan, early: Parts | None = None, group: Group | None = None, *, divide: bool = True
+) -> Plan:
     """The plan of a run with the settings that are advised for a scan.
 
     A run that nobody asked to search for sigma does without where it goes by blocks of slices.
 
     Arguments: draft of the settings; scan; early, what was built of the draft already; group, the processes that share
-    the work.
+    the work; divide, as of `plan`.
     """
     from plugstream.runs.advice import advised_settings
     from plugstream.runs.identity import absolute
@@ -329,7 +331,7 @@ def advised_plan(draft: Draft, scan: Scan, early: Parts | None = None, group: Gr
     def plan_run(*, search: bool) -> Plan:
         settings, reasons = advised_settings(draft, scan, None if group is None else group.decide, search=search)
         parts = prepare(absolute(settings), early)
-        return replace(plan(parts if group is None else parts.share(group), scan, divide=True), advice=reasons)
+        return replace(plan(parts if group is None else parts.share(group), scan, divide=divide), advice=reasons)
 
     try:
         return plan_run(search=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 from plugstream.algorithms.abilities import as_algorithm
 from plugstream.algorithms.base import Algorithm, State
 from plugstream.base.arrays import Array, as_tensor
-from plugstream.base.errors import InputError, check_whole
+from plugstream.base.errors import InputError
 from plugstream.base.linalg import largest_norm
 from plugstream.base.progress import Listener, listening, report
 from plugstream.base.quantities import HELD_OUT, TO_GO, Quantity, Series
@@ -77,7 +77,7 @@ def solve(
     """
     if distance_limit is not None:
         monitors = with_stop(monitors)
-    if check_whole("iterations", iterations) < 0 or check_whole("every", every) < 1:
+    if iterations < 0 or every < 1:
         raise InputError(f"iterations must be >= 0 and every >= 1, not {iterations} and {every}")
     if sum(start is not None for start in (image, state, resume)) > 1:
         raise InputError("give an image to start from, a state to go on from or a run to resume, not several of them")

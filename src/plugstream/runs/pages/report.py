@@ -31,6 +31,7 @@ from plugstream.runs.pages.content import read_settings, run_content
 from plugstream.runs.pages.pictures import run_picture
 from plugstream.runs.replay import History, replay
 from plugstream.runs.report import FIGURES, draw_run
+from plugstream.runs.results import METHODS
 from plugstream.settings import Settings
 from plugstream.solver.monitors import snr
 
@@ -86,7 +87,28 @@ def _collect(folder: Path, settings: Settings | None = None) -> dict[str, Any]:
     content["roles"] = list(pictures)
     content["views"]["usage"] = None if settings is None else _usage(history, settings)
     content["scores"] = _scores(folder, pictures, history.space)
+    content["about"] = _about_demo(history, settings, content)
     return {"content": content, "pictures": pictures}
+
+
+def _about_demo(history: History, settings: Settings | None, content: Mapping[str, Any]) -> str:
+    """What a demo has done, in at most 80 words; nothing of runs on scans that were there, or that have no result."""
+    stop, simulated = history.stop, content["settings"].get("simulate")
+    if stop is None or not stop.answers or simulated is None or settings is None:
+        return ""
+    views = max((record.views for record in history.views), default=0)
+    title = settings.instrument.entry.help.partition(":")[0]
+    picture, scores = Path(str(simulated.get("picture", "an object"))).name, content["scores"]
+    both = "the prior and its strength" if history.chosen else "its strength"
+    how = f"Views that no step used chose {both}" if history.trials else "Its strength was given"
+    others = [f"that of {label} {scores[role]}" for role, label in METHODS.items() if scores.get(role)]
+    near = f" The SNR of the image is {', '.join([scores['result'], *others])}." if scores.get("result") else ""
+    trusted = "trusts this image" if stop.trusted else "does not trust this image yet"
+    return (
+        f"plugstream simulated {views} noisy views ({title}) of {picture}, and formed the image from them alone, in "
+        f"{stop.step} steps with {Path(settings.denoiser.name).name} as the prior. {how}.{near} The verdict {trusted}. "
+        "Next, reconstruct a scan of your own: plugstream import."
+    )
 
 
 def _usage(history: History, settings: Settings) -> dict[str, Any] | None:

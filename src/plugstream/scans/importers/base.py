@@ -19,9 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BeforeValidator
+from typing import Any
 
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Entry, Field, Options, entries, find, register
@@ -42,37 +40,6 @@ class ImportResult:
 def switch(description: str) -> Any:
     """An option that is off unless its flag is given."""
     return Field(False, description=description, json_schema_extra={"switch": True})
-
-
-def _split_size(value: Any) -> Any:
-    return value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
-
-
-ImageSize = Annotated[tuple[int, ...] | None, BeforeValidator(_split_size)]
-"""The type of an option for the size of an image: one number, or one for each axis, as in --size 96,128."""
-
-
-def size_field(least: int, most: int, unknown: str) -> Any:
-    """The option for the size of an image in pixels. Arguments: limits of an axis; unknown, what holds without it."""
-    return Field(
-        None,
-        description=f"pixels of the image, one number or rows,columns; {unknown}",
-        json_schema_extra={"least": least, "most": most},
-    )
-
-
-def read_size(options: Options, axes: int) -> tuple[int, ...] | None:
-    """The size of an image with so many axes by the option `size`, None where it is not given."""
-    size: tuple[int, ...] | None = options.size  # type: ignore[attr-defined]
-    if size is None:
-        return None
-    limits: Any = type(options).model_fields["size"].json_schema_extra
-    sizes = size * axes if len(size) == 1 else size
-    if len(sizes) != axes:
-        raise InputError(f"the image has {axes} axes, and --size {len(sizes)}; give one number for all, or {axes}")
-    if not all(limits["least"] <= n <= limits["most"] for n in sizes):
-        raise InputError(f"--size must be from {limits['least']} to {limits['most']}, not {','.join(map(str, sizes))}")
-    return sizes
 
 
 def import_options(entry: Entry, instrument: str | None = None) -> type[Options]:

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError, PlugstreamWarning
+from plugstream.base.image_size import ImageSize, read_size, size_field
 from plugstream.base.registry import Field, Options
 from plugstream.images.grid import Grid
 from plugstream.instruments.base import find_instrument
 from plugstream.instruments.born import Born2D
 from plugstream.instruments.spectrum import FREQUENCY_UNITS, LIGHT
 from plugstream.scans.importers.arrays import reader
-from plugstream.scans.importers.base import ImageSize, read_size, size_field, switch
+from plugstream.scans.importers.base import switch
 from plugstream.scans.importers.calibration import MISMATCH_LIMIT, NEAR, Calibration, Calibrator
 from plugstream.scans.importers.frequencies import Band, choose_band, choose_frequencies, join_readings, take_band
 from plugstream.scans.importers.reading import Reading, read_blocks

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
+from plugstream.base.image_size import ImageSize, read_size, size_field
 from plugstream.base.registry import Field
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.scans.importers.address import RunAddress
-from plugstream.scans.importers.base import ImageSize, ImportResult, read_size, size_field, switch
+from plugstream.scans.importers.base import ImportResult, switch
 from plugstream.scans.importers.ct_fields import FrameChoice
 from plugstream.scans.importers.ct_files import is_stack, read_angles, read_helsinki, read_stack
 from plugstream.scans.importers.ct_hdf5 import (

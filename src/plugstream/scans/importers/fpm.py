@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
+from plugstream.base.image_size import ImageSize, read_size, size_field
 from plugstream.base.registry import Field
 from plugstream.models.fpm_geometry import Microscope, fitting_size, light_directions, make_pupil, spiral
-from plugstream.scans.importers.base import ImageSize, ImportResult, read_size, size_field, switch
+from plugstream.scans.importers.base import ImportResult, switch
 from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.reading import ViewOptions, made_by, middle_window, parse_pair, write_each
 from plugstream.scans.importers.source import Source, as_numbers, first_line

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
+from plugstream.base.image_size import ImageSize, read_size, size_field
 from plugstream.base.registry import Field, Options
-from plugstream.scans.importers.base import ImageSize, ImportResult, read_size, size_field, switch
+from plugstream.scans.importers.base import ImportResult, switch
 from plugstream.scans.importers.mri_recordings import FORMATS, Recording, Unit, read_recording
 from plugstream.scans.importers.reading import Reading, made_by, write_reading
 

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.base.files import read_small
+from plugstream.base.image_size import ImageSize, read_size, size_field
 from plugstream.base.registry import Field
 from plugstream.models.odt_geometry import poses_of_light, poses_of_rotation
-from plugstream.scans.importers.base import ImageSize, ImportResult, read_size, size_field, switch
+from plugstream.scans.importers.base import ImportResult, switch
 from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.odt_steps import FieldOptions, FieldSteps
 from plugstream.scans.importers.reading import ViewOptions, made_by, spread_angles, write_each

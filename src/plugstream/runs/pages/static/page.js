@@ -60,6 +60,7 @@
     element.classList.add("ps-page");
     element.replaceChildren(
       head,
+      ...(content.about ? [ps.make("p", { class: "ps-about" }, content.about)] : []),
       controls,
       section("Image", moment, images),
       section("Curves", curves),
