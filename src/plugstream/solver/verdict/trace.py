@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -71,7 +71,7 @@ class Trace:
         """The trace as it is now."""
         return Trace(self.first, list(self.steps), list(self.sums), self.phase)
 
-    def values(self, chosen: Sequence[int]) -> NDArray[Any]:
+    def values(self, chosen: Iterable[int]) -> NDArray[Any]:
         """The sums of these entries, in double precision: (images, entries, 256).
 
         Never all of them: a block that is larger each time it is asked for leaves holes that the next one cannot use,
