@@ -292,7 +292,7 @@ def test_an_angle_that_is_nowhere(detector, tmp_path):
 def test_mistakes_are_one_line(tmp_path, monkeypatch, capfd, words, said):
     """And leave nothing behind."""
     monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
+    assert main([*words, "--sigma", "1"] if words[0] == "follow" else words) == 2
     error = capfd.readouterr().err.splitlines()[-1]
     assert error.startswith("plugstream: ")
     assert said in error
