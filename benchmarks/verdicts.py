@@ -47,7 +47,7 @@ class Case:
     """A run with truth: its name, how to make its scan, words for `reconstruct`, and the cause that spoils it.
 
     Arguments: cause, a word that one of the first two causes named has to hold; "" of a good run, and "?" where it is
-    enough that it is not called explained.
+    enough that it is not called explained; "*" where this is not asked.
     """
 
     name: str
@@ -366,6 +366,21 @@ def falling_cases() -> list[Case]:
     return good + spoilt
 
 
+def sigma_cases() -> list[Case]:
+    """One good scan with a typed sigma over two decades, to be read beside the answer on its strength."""
+    strengths = (0.01, 0.03, 0.05, 0.1, 0.2, 0.4, 1.0)
+    words = {f"sigma {s:g}{' 200 steps' * short}": (s, short) for s in strengths for short in (False, True)}
+    return [
+        Case(
+            name,
+            partial(ct, photons=1e4),
+            "*",
+            ("--sigma", str(s), "--hold-out", "6", *["--iterations", "200"] * short),
+        )
+        for name, (s, short) in words.items()
+    ]
+
+
 def run_case(case: Case, folder: Path) -> Path:
     """The folder of the case's run, which is made where it is not there yet."""
     scan, run = folder / "scan.zarr", folder / "run"
@@ -436,7 +451,7 @@ def main() -> None:
     )
     parser.add_argument("--tenfold", action="store_true", help="take ten times as many steps, to see what they change")
     parsed = parser.parse_args()
-    known = {case.name.replace(" ", "-"): case for case in [*cases(), *other_cases(), *falling_cases()]}
+    known = {case.name.replace(" ", "-"): case for case in [*cases(), *other_cases(), *falling_cases(), *sigma_cases()]}
     with tempfile.TemporaryDirectory() as own:
         folder = parsed.folder or Path(own)
         names = list(known) + [p.name for p in sorted(folder.glob("real-*"))]
@@ -457,7 +472,7 @@ def main() -> None:
             named = any(want in cause.name for cause in found.causes[:2])
             flag = "but" if found.beyond else "no " if found.explained else "YES"
             bad = found.beyond or not found.explained
-            right = bad if want == "?" else not bad if not want else not found.explained and named
+            right = want == "*" or bad if want in ("*", "?") else not bad if not want else not found.explained and named
             noise = float("nan") if found.noise is None else found.noise.fraction
             causes = "; ".join(f"{cause.name.split(',')[0]} {cause.evidence:.3g}" for cause in found.causes[:3])
             told = answers_of(folder / name / "run") or [{"word": "", "number": None}] * 3
