@@ -90,6 +90,14 @@ def _axis(scan: MemoryScan) -> MemoryScan:
     return _with(scan, {"rays": rays.vectors})
 
 
+def _dark(scan: MemoryScan) -> MemoryScan:
+    """Of a dense sample in a weak beam, whose dark field was subtracted twice."""
+    clean = 8 * scan.data.double().numpy()
+    counts = np.random.default_rng(0).poisson(3000 * np.exp(-clean)) + 300.0
+    line = -np.log(np.maximum(counts - 600, 1) / 2700)
+    return _with(scan, data=torch.from_numpy(line.astype(np.float32)))
+
+
 def _dead(scan: MemoryScan) -> MemoryScan:
     data = scan.data.clone()
     data[7] = 0
@@ -117,6 +125,7 @@ def _maps(scan: MemoryScan) -> MemoryScan:
     [
         ("ct", _axis, "axis"),
         ("ct", _dead, "view"),
+        ("ct", _dark, "bright or too dark"),
         ("born-2d", _wave, "wavelength"),
         ("born-2d", _conjugate, "conjugate"),
         ("ptychography", _probe, "probe"),

@@ -28,6 +28,7 @@ _FACTOR, _SMALL = 1.3, 1e-3
 _EVIDENCE, _UNEXPLAINED = 1.6, 0.3
 _RESOLVED = 1.2  # instead of _EVIDENCE, if only noise is left without the cause
 _CLEAR = 3.0  # instead of _EVIDENCE, for data explained to a thousandth: real data are no better with a good model
+_BRIGHT = 2.5  # times the noise of the sums of views, from which on they are off
 _FAINT = 1e-5  # of the data: what is left need not be noise below it
 _FILTERED = 0.03  # of the noise by differences; a band of the spectrum below it was filtered away
 _STILL = 1e-4  # of the noise before; samples that differ less from view to view were not measured
@@ -154,6 +155,8 @@ def explain(
     enough = 0.0 if noise is None else noise.fraction
     factor = None if early else change_evidence(model, rest, views)
     changes = [] if factor is None else [Cause(_CHANGED, factor, _CHANGED_ADVICE)]
+    told = misfit >= _FAINT and not (early or model.rays is None or model.intensities)
+    changes += _brightness(rest) if told else []
     smooth = structure(rest) if misfit >= _FAINT else 1.0
     said: Callable[..., Explanation] = functools.partial(Explanation, misfit, noise, views=len(views), structure=smooth)
     if misfit <= max(_FACTOR * enough, _SMALL if noise is None else 0.0) and smooth <= _FACTOR:
@@ -181,6 +184,21 @@ def explain(
     return said(not flagged, tuple(causes))
 
 
+def _brightness(rest: Tensor) -> list[Cause]:
+    """Whether views are too bright or too dark as a whole: the squares of their sums over those of their samples.
+
+    Of white noise this is 1 in the mean, with a standard deviation of sqrt(2 / views).
+    """
+    whole, samples = rest.double().flatten(1).sum(1).square(), rest.double().square().flatten(1)
+    energy = float(samples.sum())
+    if not float(whole.sum()) > energy * max(_BRIGHT, 1 + 6 * math.sqrt(2 / len(rest))):
+        return []
+    without = energy - float(whole.sum()) / samples.shape[1]
+    return [Cause(_FIELDS, energy / max(without, 1e-12 * energy), _FIELDS_ADVICE)]
+
+
+_FIELDS = "views that are too bright or too dark as a whole"
+_FIELDS_ADVICE = "check the dark and flat fields, the beam, and whether the detector sees the whole sample"
 _CHANGED = "a sample, or a beam, that changed during the scan"
 _CHANGED_ADVICE = "the image is a mean over time; --window N takes the last N views of a scan that is followed"
 _LIFT = "lift the bound (--low none), or leave the metal's data out"
