@@ -155,9 +155,9 @@ def explain(
     enough = 0.0 if noise is None else noise.fraction
     factor = None if early else change_evidence(model, rest, views)
     changes = [] if factor is None else [Cause(_CHANGED, factor, _CHANGED_ADVICE)]
-    told = misfit >= _FAINT and not (early or model.rays is None or model.intensities)
-    changes += _brightness(rest) if told else []
     smooth = structure(rest) if misfit >= _FAINT else 1.0
+    if misfit >= _FAINT and smooth <= _FACTOR and not (early or model.rays is None or model.intensities):
+        changes += _brightness(rest)
     said: Callable[..., Explanation] = functools.partial(Explanation, misfit, noise, views=len(views), structure=smooth)
     if misfit <= max(_FACTOR * enough, _SMALL if noise is None else 0.0) and smooth <= _FACTOR:
         return said(not changes, tuple(changes))
