@@ -86,7 +86,7 @@ class Access:
         host, origin = fields.get("host", []), fields.get("origin", [])
         if len(host) != 1 or not self._is_here(host[0]):
             return 403, "this server is not known by that name; use the address that it printed, or --allow-host NAME"
-        here = [f"{scheme}://{host[0].lower()}" for scheme in ("http", "https")]  # which a proxy may have made of it
+        here = [f"{scheme}://{host[0].lower()}" for scheme in ("http", "https")]  # a proxy may have made it https
         if len(origin) > 1 or (origin and origin[0].lower() not in here):
             return 403, "requests of other pages are refused"
         visit = fields.get("sec-fetch-mode") == ["navigate"] and method == "GET"  # a link may lead here
