@@ -174,9 +174,11 @@ class FallingSearch(SigmaRace):
         return min(range(len(state.misfits)), key=lambda number: state.misfits[number])
 
     def _beside(self, state: FallingState, power: int) -> float:
-        """How far the power that is found is from that of the best run, from -1/2 to 1/2."""
+        """How far the power that is found, by a parabola, is from that of the best run, from -1/2 to 1/2."""
         misfits = dict(zip(state.powers, state.misfits, strict=True))
-        return _bottom(*(misfits.get(power + move, math.inf) for move in (-1, 0, 1)))
+        left, middle, right = (misfits.get(power + move, math.inf) for move in (-1, 0, 1))
+        bend = left - 2 * middle + right
+        return max(-0.5, min(0.5, 0.5 * (left - right) / bend)) if math.isfinite(bend) and bend > 0 else 0.0
 
     def _noise_weight(self, misfit: float) -> float:
         """v / n if all of the misfit of a view is noise of variance v per real number."""
@@ -233,14 +235,6 @@ class FallingSearch(SigmaRace):
         if repeated_views(self.algorithm.sampler) != "all" or len(available) <= most:
             return None
         return [int(available[place * len(available) // most]) for place in range(most)]
-
-
-def _bottom(left: float, middle: float, right: float) -> float:
-    """Where the parabola through these values at -1, 0 and 1 is least, from -1/2 to 1/2; 0 if one is not finite."""
-    bend = left - 2 * middle + right
-    if not (math.isfinite(bend) and bend > 0):
-        return 0.0
-    return max(-0.5, min(0.5, 0.5 * (left - right) / bend))
 
 
 def _with_dual(state: Any, factor: float) -> Any:

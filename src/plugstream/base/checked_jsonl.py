@@ -151,7 +151,8 @@ def _parse(
     try:
         for number in count(before + 1):
             line = lines.readline(_LONGEST)
-            if _is_cut(line):
+            # Cut short or empty; a complete line with another byte for its newline is not.
+            if not line.endswith(b"\n") and len(line) < _LONGEST and not _WHOLE.search(line[:-1]):
                 return
             content = _unseal(line, check)
             if content is None:
@@ -175,11 +176,6 @@ def _unseal(line: bytes, before: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
-
-
-def _is_cut(line: bytes) -> bool:
-    """Whether a line is cut short or empty; a complete one with another byte for its newline is not."""
-    return not line.endswith(b"\n") and len(line) < _LONGEST and not _WHOLE.search(line[:-1])
 
 
 def _open(path: Path, flags: int) -> FileIO:

@@ -180,13 +180,7 @@ _ordered: dict[str, tuple[list[tuple[str, Entry]], dict[str, Entry]]] = {}
 
 
 def register(
-    kind: str,
-    name: str,
-    help: str,
-    *,
-    options: type[Options] = Options,
-    needs: tuple[str, ...] = (),
-    **facts: Any,
+    kind: str, name: str, help: str, *, options: type[Options] = Options, needs: tuple[str, ...] = (), **facts: Any
 ) -> Callable[[F], F]:
     """Declare the function or class below as the entry of a name; the same name twice is refused.
 
@@ -259,7 +253,8 @@ def find(kind: str, name: str, *, trust: bool = False) -> Entry:
         if entry is not None:
             return entry
         if OWN not in available or available[OWN].facts.get("declared", False):
-            raise InputError(f"{name} is not declared as {_a(kind)}; write {_declaration(kind)} above it")
+            line = "@declare (plugstream.instruments.base)" if kind == "instrument" else f'@register("{kind}", ...)'
+            raise InputError(f"{name} is not declared as {_a(kind)}; write {line} above it")
     if name in available and ":" not in name:
         return available[name]
     if (pattern := pattern_of(name)) in available:
@@ -294,10 +289,6 @@ def refuse_foreign(
 
 def _a(word: str) -> str:
     return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
-
-
-def _declaration(kind: str) -> str:
-    return "@declare (plugstream.instruments.base)" if kind == "instrument" else f'@register("{kind}", ...)'
 
 
 def _own_entry(kind: str, where: str) -> Entry | None:

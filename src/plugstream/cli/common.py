@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -129,11 +129,7 @@ def make_experiment(settings: Settings) -> Experiment:
 
 
 def simulate_scan(
-    settings: Settings,
-    path: Path | None,
-    *,
-    name: Path | None = None,
-    experiment: Experiment | None = None,
+    settings: Settings, path: Path | None, *, name: Path | None = None, experiment: Experiment | None = None
 ) -> tuple[Scan, Model]:
     """Simulate a scan, write it if there is a path, and return it with the model that measured it.
 
@@ -181,8 +177,12 @@ def reconstruct_scan(
     *,
     go_on: bool = False,
     viewers: Viewers | None = None,
+    before: Callable[[], Sequence[object]] = list,
 ) -> int:
-    """Reconstruct into the folder, say what came out, and return the exit status."""
+    """Reconstruct into the folder, say what came out and the next command, and return the exit status.
+
+    Arguments: before, gives the words of a command that is needed before the run can go on, if any.
+    """
     from plugstream.base.display.screen import active_display
     from plugstream.runs.describe import resume_words
     from plugstream.runs.run import reconstruct
@@ -206,13 +206,13 @@ def reconstruct_scan(
         if not (folder / "run.json").exists():  # nothing to go on with
             raise
         say("interrupted")
-        say_next(*resume_words(folder, planned.settings, more=False))
+        say_next(*(before() or resume_words(folder, planned.settings, more=False)))
         return 130
     status = {Outcome.DIVERGED: 1, Outcome.STUCK: 3, Outcome.UNEXPLAINED: 3}.get(result.verdict.outcome, 0)
     stopped = result.reason is Stop.INTERRUPTED
     if planned.parts.group.leads:  # the others may read before it writes
         resume = resume_words(folder, planned.settings) if stopped or result.verdict.outcome is Outcome.MOVING else []
-        say_next(*(resume or ["info" if status else "serve", folder]))
+        say_next(*(before() or resume or ["info" if status else "serve", folder]))
     return 130 if stopped else status
 
 

@@ -288,9 +288,5 @@ def _quote(text: str) -> str:
     return f"'{inside}'"
 
 
-SCRIPTS: dict[str, Callable[[Sequence[Command]], str]] = {
-    "bash": _write_bash,
-    "zsh": _write_zsh,
-    "fish": _write_fish,
-}
+SCRIPTS: dict[str, Callable[[Sequence[Command]], str]] = {"bash": _write_bash, "zsh": _write_zsh, "fish": _write_fish}
 SHELLS = tuple(SCRIPTS)

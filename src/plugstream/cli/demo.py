@@ -9,14 +9,7 @@ from typing import Any
 
 from plugstream.base.errors import InputError, is_refusal
 from plugstream.base.text import shell_quote
-from plugstream.cli.common import (
-    RECONSTRUCTION,
-    draft_of,
-    make_experiment,
-    reconstruct_scan,
-    simulate_scan,
-    trust_flag,
-)
+from plugstream.cli.common import RECONSTRUCTION, draft_of, make_experiment, reconstruct_scan, simulate_scan, trust_flag
 from plugstream.cli.serve import add_viewers, open_page, viewers_of
 
 PRESETS = (("instrument", "name", "ct"),)

@@ -18,7 +18,6 @@ from typing import Any
 from plugstream.base.capacity import MAX_READ
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
-from plugstream.base.text import shell_join
 from plugstream.cli.common import draft_of, say
 from plugstream.cli.import_ import FOLLOWING, PARENT, add_options as add_importer_options, add_places, importer_values
 from plugstream.cli.reconstruct import SECTIONS as SECTIONS, run as reconstruct
@@ -61,11 +60,9 @@ def run(parsed: argparse.Namespace) -> int:
         producer.wait_for(target)
         parsed.scan = target
         parsed.instrument = peek_instrument(str(target))
+        parsed.before = lambda: command if producer.failed else []
         status = reconstruct(parsed)
-        if producer.failed:
-            say(f"the import ended early; go on with: {shell_join(['plugstream', *command])}")
-            return status or 2
-    return status
+        return status or (2 if producer.failed else 0)
 
 
 def _take_axis(parsed: argparse.Namespace) -> None:

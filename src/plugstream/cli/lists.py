@@ -9,16 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from plugstream.base.display.region import terminal_size, wrap_for
 from plugstream.base.text import wrap_words
+from plugstream.settings.fields import marks_of
 
 if TYPE_CHECKING:
     from plugstream.base.registry import Entry
 
-_SIGMA = {
-    "noise": "the noise's",
-    "weight": "root of a weight",
-    "range": "spread of values",
-    "unused": "not used",
-}
+_SIGMA = {"noise": "the noise's", "weight": "root of a weight", "range": "spread of values", "unused": "not used"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +47,7 @@ def _describe(entry: Entry) -> dict[str, Any]:
         key: {
             "default": info.get_default(call_default_factory=True),
             "about": info.description,
-            "flag": f"--{prefix}" + str(_extra(info).get("flag", key)).replace("_", "-"),
+            "flag": f"--{prefix}" + str(marks_of(info).get("flag", key)).replace("_", "-"),
         }
         for key, info in entry.options.model_fields.items()
     }
@@ -70,10 +66,6 @@ def _describe(entry: Entry) -> dict[str, Any]:
 
         about |= describe(entry)
     return about
-
-
-def _extra(info: Any) -> dict[str, Any]:
-    return info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
 
 
 def _measures(entry: Entry) -> list[dict[str, Any]]:

@@ -18,11 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fps", type=number(60, 0.1), metavar="X", help="frames a second; for about six seconds if not given"
     )
     parser.add_argument(
-        "--size",
-        type=whole_number(4096),
-        default=420,
-        metavar="N",
-        help="pixels of the image's longer side (420)",
+        "--size", type=whole_number(4096), default=420, metavar="N", help="pixels of the image's longer side (420)"
     )
     parser.add_argument("--title", metavar="TEXT", help="what stands above it, what the run does if not given")
 

@@ -87,4 +87,5 @@ def _run(parsed: argparse.Namespace, group: Group | None) -> int:
     command = f"plugstream reconstruct {where} --settings {saved}{trust_flag(settings)}"
     if page is not None:
         page.start(folder, live=settings.scan.follow)
-    return reconstruct_scan(scan, planned, folder, command, parsed.scan, viewers=viewers)
+    before = getattr(parsed, "before", list)  # of `follow`
+    return reconstruct_scan(scan, planned, folder, command, parsed.scan, viewers=viewers, before=before)

@@ -206,7 +206,7 @@ def _split(snapshot: Snapshot[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
         tensors["trace.steps"] = torch.tensor(snapshot.trace.steps)
         tensors["trace.sums"] = torch.stack(snapshot.trace.sums)
     pairs = [name for name, value in tensors.items() if value.is_complex()]
-    tensors = {name: _real(value) for name, value in tensors.items()}
+    tensors = {k: torch.view_as_real(v.resolve_conj()) if k in pairs else v.resolve_neg() for k, v in tensors.items()}
     content = {
         "state": {name: value for name, value in state.items() if name not in mappings},
         "mappings": mappings,
@@ -233,10 +233,6 @@ def _split_state(state: Any, prefix: str) -> tuple[dict[str, Any], dict[str, Ten
         else:
             plain[field.name] = value
     return plain, tensors
-
-
-def _real(value: Tensor) -> Tensor:
-    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value.resolve_neg()
 
 
 class CheckpointWriter(Callback):

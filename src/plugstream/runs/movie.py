@@ -98,12 +98,7 @@ class _Scene:
     """The figure of a movie: what stands still is drawn once, and images, text and curve for each frame."""
 
     def __init__(
-        self,
-        frames: Sequence[Moment],
-        panels: Sequence[Sequence[dict[str, Any]]],
-        tale: _Tale,
-        title: str,
-        size: int,
+        self, frames: Sequence[Moment], panels: Sequence[Sequence[dict[str, Any]]], tale: _Tale, title: str, size: int
     ) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

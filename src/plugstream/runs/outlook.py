@@ -62,9 +62,8 @@ def describe_outlook(scan: Scan, instrument: str | None = None) -> dict[str, str
     for reason in plan.advice:
         flags = re.findall(r"--([a-z-]+)", reason)
         if flags[-1:] != ["iterations"]:
-            about = next(
-                (row for row, some in _ABOUT.items() if set(some) & set(flags)), "also" if flags else "strength"
-            )
+            usual = "also" if flags else "strength"
+            about = next((row for row, some in _ABOUT.items() if set(some) & set(flags)), usual)
             rows[about] = "; ".join(filter(None, (rows.get(about), reason)))
     return rows | {row: f"{rows[row]} (--{flags[0]})" for row, flags in _ABOUT.items() if "(--" not in rows[row]}
 

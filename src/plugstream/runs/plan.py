@@ -205,11 +205,7 @@ class Plan:
 
 
 def plan(
-    settings: Settings | Parts,
-    scan: Scan | Experiment,
-    *,
-    divide: bool = False,
-    partition: Partition | None = None,
+    settings: Settings | Parts, scan: Scan | Experiment, *, divide: bool = False, partition: Partition | None = None
 ) -> Plan:
     """Build what a run needs, once; whatever must be refused is refused, before anything is written.
 

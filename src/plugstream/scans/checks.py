@@ -141,18 +141,13 @@ def check_data_shape(shape: tuple[int, ...], instrument: Instrument, views: int)
         )
 
 
-def truth_dtype(image: ImageSpace) -> np.dtype[Any]:
-    """The dtype in which a true image is stored."""
-    return np.dtype(np.complex64 if image.is_complex else np.float32)
-
-
 def check_truth(truth: NDArray[Any], image: ImageSpace) -> NDArray[Any]:
     """The true image as it is stored; what cannot be one is refused."""
     if truth.shape != image.shape:
         raise InputError(f"the scan's true image is {truth.shape}, but its images are {image.shape}")
     if truth.dtype.kind not in ("fiuc" if image.is_complex else "fiu") or not np.isfinite(truth).all():
         raise InputError(f"the scan's true image must be of {'' if image.is_complex else 'real, '}finite numbers")
-    return np.asarray(truth, dtype=truth_dtype(image))
+    return np.asarray(truth, dtype=np.complex64 if image.is_complex else np.float32)
 
 
 def not_finite(data: NDArray[Any], mask: NDArray[Any] | None) -> list[int]:

@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 
 def allow_code(
-    values: Mapping[str, Mapping[str, Any]],
-    from_file: Collection[tuple[str, str]],
-    file: Path | None,
-    *,
-    trust: bool,
+    values: Mapping[str, Mapping[str, Any]], from_file: Collection[tuple[str, str]], file: Path | None, *, trust: bool
 ) -> None:
     """Let the Python files that settings name be run, from now on; what the file names is refused unless trusted.
 

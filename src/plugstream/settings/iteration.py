@@ -52,12 +52,10 @@ class AlgorithmSettings(Choice):
         None, "refine this part of the instrument, such as probe, along with the image; separate several by commas"
     )
     refine_steps: Count | None = setting(
-        None,
-        "refine in this many first steps without denoising, and then denoise; throughout if not given",
+        None, "refine in this many first steps without denoising, and then denoise; throughout if not given"
     )
     refine_tolerance: Part | None = setting(
-        None,
-        "stop refining earlier, once all of it is this near to where it heads, judged by how its steps shrink",
+        None, "stop refining earlier, once all of it is this near to where it heads, judged by how its steps shrink"
     )
     refine_end: Part | None = setting(
         None,
@@ -68,8 +66,7 @@ class AlgorithmSettings(Choice):
         None, "changes during the run, each from a step on, such as '40: sigma=0.05; 80: step=0.5/L; 120: stop'"
     )
     stages: Annotated[str, Field(max_length=1 << 18)] | None = setting(
-        None,
-        "which views to use for how many steps, in turn: '2GHz: 30, sigma=0.2; 2-4GHz: 30; all'",
+        None, "which views to use for how many steps, in turn: '2GHz: 30, sigma=0.2; 2-4GHz: 30; all'"
     )
     hop: Annotated[str, Field(max_length=1 << 16)] | None = setting(
         None, "start with the lowest frequency and move to higher ones in stages, such as 2,4,6GHz, or auto"

@@ -248,12 +248,7 @@ class HeldOutMisfit(_Stateless):
     name: ClassVar = HELD_OUT
     measures: ClassVar = (
         Quantity(
-            name,
-            "held-out misfit",
-            curve="d(x) on held-out data",
-            form=".4e",
-            logarithmic=True,
-            smaller_is_better=True,
+            name, "held-out misfit", curve="d(x) on held-out data", form=".4e", logarithmic=True, smaller_is_better=True
         ),
     )
 

@@ -22,15 +22,7 @@ from plugstream.base.arrays import as_tensor
 from plugstream.base.errors import DamagedError, InputError, StorageError
 from plugstream.base.files import sync_folder, write_whole
 from plugstream.base.quantities import Series, read_quantity, sort_quantities
-from plugstream.images.drawing import (
-    INK,
-    Curve,
-    arrange_panels,
-    draw_curves,
-    draw_rows,
-    encode_figure,
-    figure_size,
-)
+from plugstream.images.drawing import INK, Curve, arrange_panels, draw_curves, draw_rows, encode_figure, figure_size
 from plugstream.images.pictures import save_image
 from plugstream.images.planes import turn_images
 from plugstream.images.space import ImageSpace, read_space

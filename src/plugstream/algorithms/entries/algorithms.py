@@ -97,12 +97,7 @@ _declare(
 )
 _declare("admm", "ADMM, with the data's prox", "ADMM", title="PnP-ADMM", falls=True, **_BY_PROX)
 _declare(
-    "hqs",
-    "half-quadratic splitting: ADMM without the dual",
-    "ADMM",
-    fixed={"dual": False},
-    title="PnP-HQS",
-    **_BY_PROX,
+    "hqs", "half-quadratic splitting: ADMM without the dual", "ADMM", fixed={"dual": False}, title="PnP-HQS", **_BY_PROX
 )
 _declare(
     "proxskip",

@@ -24,9 +24,7 @@ class RowOptions(Options):
     """Of the gradient over a diagonal."""
 
     by_rows: bool = Field(
-        False,
-        description="weigh each ray by one over its length, as SIRT does",
-        json_schema_extra={"switch": True},
+        False, description="weigh each ray by one over its length, as SIRT does", json_schema_extra={"switch": True}
     )
 
 

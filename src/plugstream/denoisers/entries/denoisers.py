@@ -154,14 +154,7 @@ def _declare(name: str, text: str, place: str, **how: Any) -> None:
 
 
 _declare("bm3d", "self-similar images", "bm3d:BM3D", options=BM3DOptions, object="BM3D()", **_COMPILED, **_FALLING)
-_declare(
-    "bm4d",
-    "self-similar volumes",
-    "bm4d:BM4D",
-    options=BM4DOptions,
-    object="BM4D()",
-    **_COMPILED,
-)
+_declare("bm4d", "self-similar volumes", "bm4d:BM4D", options=BM4DOptions, object="BM4D()", **_COMPILED)
 
 
 @register(
@@ -241,13 +234,7 @@ def build_unet(options: UNetOptions) -> Denoiser:
 _PROX: dict[str, Any] = {**_OURS, "averaged": 0.5, "why": "a prox in closed form"}
 
 _declare(
-    "soft",
-    "sparse images",
-    "simple:SoftThreshold",
-    sigma="weight",
-    noise=math.sqrt,
-    object="SoftThreshold()",
-    **_PROX,
+    "soft", "sparse images", "simple:SoftThreshold", sigma="weight", noise=math.sqrt, object="SoftThreshold()", **_PROX
 )
 _declare("box", "known bounds", "simple:Box", sigma="unused", bounded=True, object="Box()", **_PROX)
 _declare(

@@ -55,9 +55,4 @@ _declare("huber", "Gaussian noise with outliers", "Huber", options=HuberOptions)
 _COUNTS = {"background_counts": "background"}
 _declare("poisson", "counts", "Poisson", options=PoissonOptions, arguments=_COUNTS, bends=True)
 _declare("amplitude", "intensities of waves, by their roots", "Amplitude", options=AmplitudeOptions, bends=True)
-_declare(
-    "transmission",
-    "line integrals of X-rays, by photon counts",
-    "Transmission",
-    options=TransmissionOptions,
-)
+_declare("transmission", "line integrals of X-rays, by photon counts", "Transmission", options=TransmissionOptions)

@@ -86,7 +86,8 @@ class Access:
         host, origin = fields.get("host", []), fields.get("origin", [])
         if len(host) != 1 or not self._is_here(host[0]):
             return 403, "this server is not known by that name; use the address that it printed, or --allow-host NAME"
-        if len(origin) > 1 or (origin and origin[0].lower() not in _origins(host[0])):
+        here = [f"{scheme}://{host[0].lower()}" for scheme in ("http", "https")]  # a proxy may have made it https
+        if len(origin) > 1 or (origin and origin[0].lower() not in here):
             return 403, "requests of other pages are refused"
         visit = fields.get("sec-fetch-mode") == ["navigate"] and method == "GET"  # a link may lead here
         if fields.get("sec-fetch-site", ["none"]) not in (["same-origin"], ["none"]) and not visit:
@@ -231,8 +232,3 @@ def _name_of(host: str) -> str | None:
     if (colon and not port.isdecimal()) or not name or "@" in name or "/" in name:
         return None
     return name.lower().rstrip(".")
-
-
-def _origins(host: str) -> tuple[str, str]:
-    """The origins of pages that were asked from this host; a proxy may have made it https."""
-    return f"http://{host.lower()}", f"https://{host.lower()}"

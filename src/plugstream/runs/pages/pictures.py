@@ -120,7 +120,7 @@ def make_picture(
 
     Arguments: image, (..., *space.shape); space, None for one of pixels; role; step that it is of, if that is known.
     """
-    space = _pixels(image) if space is None else space
+    space = space or ImageSpace(tuple(image.shape[-2:]), is_complex=np.iscomplexobj(image), upwards=False)
     if image.shape[image.ndim - space.ndim :] != tuple(space.shape):
         raise InputError(f"the image {role} is {tuple(image.shape)}, but its space is of {space.shape}")
     image = image.reshape(-1, *space.shape)[0]
@@ -185,11 +185,6 @@ def _read_checkpoint(path: Path) -> tuple[int, NDArray[Any]]:
     return content["state"]["k"], (
         torch.view_as_complex(image) if "state.image" in content["complex"] else image
     ).numpy()
-
-
-def _pixels(image: NDArray[Any]) -> ImageSpace:
-    """The space of an image without any other information."""
-    return ImageSpace(tuple(image.shape[-2:]), is_complex=np.iscomplexobj(image), upwards=False)
 
 
 def _shrink(values: NDArray[Any], blocks: list[int]) -> NDArray[Any]:

@@ -35,15 +35,8 @@ from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.fpm import is_frames
 from plugstream.scans.importers.growth import Growth
 from plugstream.scans.importers.hdf5 import open_hdf5
-from plugstream.scans.importers.reading import (
-    Reading,
-    choose_views,
-    made_by,
-    name_file,
-    spread_angles,
-    write_reading,
-)
-from plugstream.scans.importers.source import Source, check_names
+from plugstream.scans.importers.reading import Reading, choose_views, made_by, name_file, spread_angles, write_reading
+from plugstream.scans.importers.source import check_names
 from plugstream.scans.importers.tiled import open_tiled
 from plugstream.scans.streams.address import Address
 from plugstream.scans.streams.frames import Names
@@ -82,12 +75,8 @@ class CTImport(StepOptions):
     )
 
 
-def _is_helsinki(source: Source) -> bool:
-    return not is_frames(source)  # of a microscope
-
-
 FORMATS = Formats(
-    *(Format(container, _is_helsinki, read_helsinki) for container in ("MATLAB", "MATLAB 7.3")),
+    *(Format(matlab, lambda source: not is_frames(source), read_helsinki) for matlab in ("MATLAB", "MATLAB 7.3")),
     Format("HDF5", is_exchange, read_exchange),
     Format("HDF5", find_nexus, read_nexus),
     Format("", is_stack, read_stack),

@@ -163,10 +163,7 @@ def read_field(path: Path) -> FlatField:
         if group is None:
             flats, darks = _frames(look, "flats"), _frames(look, "darks")
         else:
-            data, key = (
-                source.find(f"{group}/data"),
-                as_numbers("image_key", source.read(f"{group}/image_key")),
-            )
+            data, key = source.find(f"{group}/data"), as_numbers("image_key", source.read(f"{group}/image_key"))
             flats, darks = (Frames(data, np.flatnonzero(key == kind)) for kind in (FLAT, DARK))
         if flats is None or not len(flats.numbers):
             raise InputError(f"{path} has no flat fields of Data Exchange or NXtomo")
@@ -198,7 +195,8 @@ def _mapped_angles(look: Lookup) -> NDArray[np.float64] | None:
     array = look.array("angles") if "angles" in look.mapping else None
     if array is None or 0 in check_array(look.source.path, "angles", array, "fiub").shape:
         return None
-    return angles_in_radians(array[()], _angle_unit(look.source, array))
+    unit = unit_of(array) or (None if look.source.growth is None else "degrees")  # while they grow they cannot tell it
+    return angles_in_radians(array[()], unit)
 
 
 def _reader(data: Any, frames: Indices, angles: NDArray[np.float64] | None, growth: Growth | None) -> Any:
@@ -225,11 +223,6 @@ def _doubts(growth: Growth, look: Lookup) -> list[str]:
     if growth.closed and angles is not None and unit_of(angles) is None and look_like_radians(np.asarray(angles[:])):
         remarks.append("its angles have no unit: they were taken for degrees, but look like radians; import it anew")
     return remarks
-
-
-def _angle_unit(source: Source, array: Any) -> str | None:
-    """The unit of angles; while they grow they cannot tell it, and are degrees."""
-    return unit_of(array) or (None if source.growth is None else "degrees")
 
 
 def read_stream(source: StreamSource, choice: FrameChoice) -> Projections:

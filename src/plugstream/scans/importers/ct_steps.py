@@ -50,8 +50,7 @@ class StepOptions(ViewOptions):
     )
     stripes: int = Field(0, ge=0, description="width of the filter against rings, in columns, odd; 0 for none")
     center: float | Literal["auto", "middle"] = Field(
-        "auto",
-        description="detector column of the rotation axis, from 0; auto finds it, for a fan from half a turn on",
+        "auto", description="detector column of the rotation axis, from 0; auto finds it, for a fan from half a turn on"
     )
     hardening: Literal["auto", "none"] = Field(
         "auto",

@@ -24,8 +24,7 @@ from plugstream.scans.streams.compression import check_blocks, check_blosc, deco
 _DEFLATE, _SHUFFLE, _CHECKSUM, _BLOSC, _LZ4, _BITSHUFFLE, _ZSTD, _BLOSC2 = 1, 2, 3, 32001, 32004, 32008, 32015, 32026
 _FILTERS = {_BLOSC: "blosc", _LZ4: "lz4", _BITSHUFFLE: "bitshuffle", 32013: "zfp", _ZSTD: "zstd", 32017: "sz"}
 _FILTERS |= {_BLOSC2: "blosc2"}
-_OWN = range(1, 7)  # HDF5's own filters
-_SOUND = {*_OWN, 32000, _BLOSC, _LZ4, _BITSHUFFLE, _ZSTD, _BLOSC2}  # with the checks below, or their own
+_SOUND = {*range(1, 7), 32000, _BLOSC, _LZ4, _BITSHUFFLE, _ZSTD, _BLOSC2}  # with the checks below, or their own
 _RATIO = 1032  # of bytes that deflate makes of one, at most
 _BLOCK = 1 << 20
 

@@ -61,11 +61,6 @@ def is_cut_off(path: Path) -> bool:
     return wide and path.stat().st_size < int.from_bytes(head[_END], "little")
 
 
-def _exists(dataset: Any, place: tuple[int, ...]) -> bool:
-    """Whether the chunk of a dataset that begins at this place is in the file."""
-    return dataset.id.get_chunk_info_by_coord(place).byte_offset is not None
-
-
 class WrittenRows:
     """The rows of a dataset that are there.
 
@@ -134,8 +129,9 @@ class WrittenRows:
         state, last, gaps = known.get(self.name, (None, 0, set()))
         if state != (written, length) and not gaps:  # usually they come in order
             last //= high
-            wide_starts = [range(0, n, chunk) for n, chunk in zip(row, wide, strict=True)]
-            while last < needed and all(_exists(dataset, (last * high, *place)) for place in product(*wide_starts)):
+            places = [range(0, n, chunk) for n, chunk in zip(row, wide, strict=True)]
+            find = dataset.id.get_chunk_info_by_coord
+            while last < needed and all(find((last * high, *at)).byte_offset is not None for at in product(*places)):
                 last += 1
             if last * across == written:
                 known[self.name] = (written, length), min(int(length), last * high), set()

@@ -31,15 +31,8 @@ _OTHER_KINDS = {
     31: "phase stabilization",
 }
 _NOISE, _CALIBRATION, _REVERSE = 19, 20, 22
-_HEAD: tuple[str, ...] = (
-    "flags",
-    "encoding_space_ref",
-    "active_channels",
-    "number_of_samples",
-    "trajectory_dimensions",
-    "idx",
-)
-_HEAD += ("discard_pre", "discard_post", "center_sample")
+_HEAD = {"flags", "encoding_space_ref", "active_channels", "number_of_samples", "trajectory_dimensions", "idx"}
+_HEAD |= {"discard_pre", "discard_post", "center_sample"}
 _INDEX = ("kspace_encode_step_1", "kspace_encode_step_2", "contrast", "phase", "set", "repetition", "slice")
 _LONGEST = 1 << 24  # characters of a header
 

@@ -148,15 +148,12 @@ def as_array(item: Any, most: int) -> NDArray[Any]:
             raise InputError(f"its array of {array.size} numbers is said to be {str(dimensions)[:80]}")
         return array.reshape(dimensions)
     if not isinstance(item, Tag) or item.number not in _TYPES:
-        raise InputError(f"it has no array of numbers of a known type{_of_tag(item)}")
+        tag = f", but one of tag {item.number}" if isinstance(item, Tag) else ""
+        raise InputError(f"it has no array of numbers of a known type{tag}")
     dtype, data = np.dtype(_TYPES[item.number]), _as_bytes(item.value, most)
     if len(data) % dtype.itemsize:
         raise InputError(f"its array of {len(data)} bytes has numbers of {dtype.itemsize}")
     return np.frombuffer(data, dtype)
-
-
-def _of_tag(item: Any) -> str:
-    return f", but one of tag {item.number}" if isinstance(item, Tag) else ""
 
 
 def _as_bytes(item: Any, most: int) -> Any:

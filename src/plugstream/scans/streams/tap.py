@@ -72,8 +72,8 @@ class Tap:
         Arguments: names, the same at each look; growth; fields, whether frames may have to wait for flat fields.
         """
         if self._frames is None:
-            self._frames = LiveFrames(names, self.grace, self.keep, self.say, resume=self.resume)
-            self._feed = _make_feed(self.address, self._frames)
+            new = self._frames = LiveFrames(names, self.grace, self.keep, self.say, resume=self.resume)
+            self._feed = PvaFeed(self.address, new) if self.address.scheme == "pva" else DectrisFeed(self.address, new)
         frames, feed = self._frames, self._feed
         assert feed is not None
         if frames.full and fields and "field" not in growth.memory:  # nothing was taken since the last look
@@ -113,11 +113,6 @@ class Tap:
         assert self._feed is not None
         counts = ", ".join(f"{count} {kind}" for kind, count in sorted(self._frames.counts.items()))
         return [*self._feed.remarks, *([f"not used of the stream: {counts}"] if counts else [])]
-
-
-def _make_feed(address: Address, frames: LiveFrames) -> Feed:
-    """The module of a source."""
-    return PvaFeed(address, frames) if address.scheme == "pva" else DectrisFeed(address, frames)
 
 
 class StreamSource(Source):

@@ -208,11 +208,7 @@ def has_settled(values: Sequence[float], count: int) -> bool:
 
 
 def _judge_one(
-    steps: NDArray[np.float64],
-    d: NDArray[np.float64],
-    r: NDArray[np.float64],
-    arrival: Arrival | None,
-    advice: str,
+    steps: NDArray[np.float64], d: NDArray[np.float64], r: NDArray[np.float64], arrival: Arrival | None, advice: str
 ) -> Verdict:
     if len(d) and not (math.isfinite(d[-1]) and math.isfinite(r[-1])):
         return Verdict(Outcome.NOT_MEASURED, "its distance to a fixed point is not finite, so nothing is known of it")

@@ -97,15 +97,15 @@ def probe_strength(algorithm: Any, state: Any, judges: Tensor, *, steps: int) ->
     _, sigma = algorithm.parameters(state.k + 1, state)
     if not sigma > 0:
         return Answer("not asked", None, "there is no denoising whose strength could be chosen")
-    m = max(_LEAST, min(steps // _SHORT, max(_USUAL, steps // _PART)))
+    total = probe_length(steps)
     sampler = algorithm.sampler
     sampler = sampler.sampler if isinstance(sampler, Announcer) else sampler  # not to read ahead for the run
     sampler = drawable(sampler, state.k, algorithm.fidelity.available)
-    counter, total = itertools.count(1), probe_length(steps)
+    counter = itertools.count(1)
     misfits = []
     for factor in (1.0, 1 / _FACTOR, _FACTOR):
         side, end = replace(algorithm, sigma=sigma * factor, lam=None, sampler=sampler), algorithm.renew(state)
-        for _ in range(m):
+        for _ in range(total // 3):
             end = side.step(end)
             report("checking sigma on held-out data", next(counter), total)
         values = algorithm.fidelity.values(end.image, judges).double()

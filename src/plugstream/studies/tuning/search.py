@@ -196,12 +196,7 @@ def largest_crossing(
 
 
 def successive_halving(
-    objective: Callable[[Any, int], float],
-    candidates: Sequence[Any],
-    *,
-    budget: int,
-    least: int = 1,
-    eta: float = 3.0,
+    objective: Callable[[Any, int], float], candidates: Sequence[Any], *, budget: int, least: int = 1, eta: float = 3.0
 ) -> list[tuple[float, Any]]:
     """Find a good one among many settings without running each to its end.
 
