@@ -109,10 +109,7 @@ def plain(scan, tmp_path_factory) -> np.ndarray:
     [
         (["--sampler", "all", "--momentum", "none"], {"sampler.name": "all", "momentum.name": "none"}),
         (["--sampler", "fixed", "--batch", "6"], {"sampler.name": "fixed", "sampler.batch": 6}),
-        (
-            ["--sampler", "epochs", "--sigma-end", "0.01"],
-            {"sampler.name": "epochs", "algorithm.sigma_end": 0.01},
-        ),
+        (["--sampler", "epochs", "--sigma-end", "0.01"], {"sampler.name": "epochs", "algorithm.sigma_end": 0.01}),
         (
             ["--sampler", "importance", "--damping", "0.8", "--cost", "true"],
             {"sampler.name": "importance", "denoiser.damping": 0.8},
@@ -130,10 +127,7 @@ def plain(scan, tmp_path_factory) -> np.ndarray:
             ["--denoiser", "box", "--high", "0.3", "--distance-limit", "0.5", "--every", "1"],
             {"denoiser.name": "box", "denoiser.high": 0.3, "algorithm.distance_limit": 0.5},
         ),
-        (
-            ["--set", "algorithm.time_limit=0.001", "--set", "monitor.distance=false"],
-            {"algorithm.time_limit": 0.001},
-        ),
+        (["--set", "algorithm.time_limit=0.001", "--set", "monitor.distance=false"], {"algorithm.time_limit": 0.001}),
     ],
 )
 def test_reconstruct_with(scan, plain, tmp_path, flags, settings):

@@ -163,12 +163,7 @@ def test_json_of_strangers_is_bounded_before_it_is_parsed():
 
 def limited(out, files, *more):
     words = [sys.executable, "-m", "plugstream", "acquire", str(out), "--listen", ANY, "--timeout", "60", *more]
-    return warm.Popen(
-        words,
-        stderr=subprocess.PIPE,
-        text=True,
-        limits={resource.RLIMIT_NOFILE: files},
-    )
+    return warm.Popen(words, stderr=subprocess.PIPE, text=True, limits={resource.RLIMIT_NOFILE: files})
 
 
 @thorough
@@ -283,10 +278,7 @@ def test_a_message_without_an_end_does_not_fill_the_memory(tmp_path, monkeypatch
 def test_views_and_bytes_have_quotas(tmp_path):
     scan = make_scan(10)
     size = 8 * 9 + 16
-    for name, limits, views in (
-        ("views", Limits(views=4), 4),
-        ("bytes", Limits(nbytes=5 * size + 3), 5),
-    ):
+    for name, limits, views in (("views", Limits(views=4), 4), ("bytes", Limits(nbytes=5 * size + 3), 5)):
         with (
             Receiver(tmp_path / f"{name}.zarr", ANY, limits=limits) as receiver,
             taking(receiver),
