@@ -102,19 +102,13 @@ _MOST |= {"--count": 8, "--crop": 16}
 _SCAN = {"--size": "24", "--views": "12"}
 _USUAL = {
     "born-2d": {**_SCAN, "--receivers": "30", "--radius": "0.4", "--wavelength": "0.03"},
-    "scattering-2d": {**_SCAN, "--receivers": "20"},
-    "fpm": {"--size": "64", "--camera": "24", "--leds": "5"},
-    "ptychography": {"--frame": "16", "--across": "6"},
-    "mri": {"--size": "24", "--coils": "4"},
-    "odt-3d": {"--size": "12", "--views": "8"},
-    "ct": _SCAN,
-    "tune": {"--evaluations": "5", "--iterations": "20"},
-    "certify": {"--size": "16", "--products": "3"},
-    "train": {"--steps": "1", "--batch": "1", "--patch": "16"},
-    "acquire": {"--listen": "tcp://127.0.0.1:5577", "--timeout": "60"},
-    "serve": {"--port": "0"},
+    "scattering-2d": {**_SCAN, "--receivers": "20"}, "fpm": {"--size": "64", "--camera": "24", "--leds": "5"},
+    "ptychography": {"--frame": "16", "--across": "6"}, "mri": {"--size": "24", "--coils": "4"},
+    "odt-3d": {"--size": "12", "--views": "8"}, "ct": _SCAN, "tune": {"--evaluations": "5", "--iterations": "20"},
+    "certify": {"--size": "16", "--products": "3"}, "train": {"--steps": "1", "--batch": "1", "--patch": "16"},
+    "acquire": {"--listen": "tcp://127.0.0.1:5577", "--timeout": "60"}, "serve": {"--port": "0"},
     "import fresnel": {"--size": "16"},
-}
+}  # fmt: skip
 
 
 def shrink(words: list[str], seconds: float = 0.5) -> list[str]:

@@ -327,27 +327,9 @@ def test_random_headers_never_end_it(tmp_path):
     scan = make_scan(3)
     rng = np.random.default_rng(11)
     values = [
-        None,
-        True,
-        -1,
-        0,
-        1,
-        2,
-        3,
-        2**53 + 1,
-        10**40,
-        1.5,
-        1e308,
-        "",
-        "scan",
-        "é" * 60,
-        "\ud800",
-        [],
-        [9],
-        [9, 2],
-        {},
+        None, True, -1, 0, 1, 2, 3, 2**53 + 1, 10**40, 1.5, 1e308, "", "scan", "é" * 60, "\ud800", [], [9], [9, 2], {},
         [[]],
-    ]
+    ]  # fmt: skip
     values += ["begin", "view", "end", "bye", "complex64", "transmitters", "the-secret-of-the-sender", False]
     good = [begin("scan", born_geometry(scan), {}), message(scan, 0), message(scan, 1), end("scan", 3)]
     with receiving(tmp_path / "s.zarr") as receiver, Client(receiver.address) as client:
