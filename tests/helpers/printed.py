@@ -87,15 +87,7 @@ def named(text: str, place: str) -> list[Command]:
 
 
 # The small data have few views and pixels: a number above this is this.
-_MOST = {
-    "--size": 24,
-    "--views": 12,
-    "--receivers": 30,
-    "--iterations": 100,
-    "--steps": 1,
-    "--products": 3,
-    "--batch": 6,
-}
+_MOST = {"--size": 24, "--views": 12, "--receivers": 30, "--iterations": 100, "--steps": 1, "--products": 3, "--batch": 6}
 _MOST |= {"--center": 11.5, "--expect": 20, "--uncertainty": 2, "--inner-steps": 4, "--search": 60, "--hop-steps": 4}
 _MOST |= {"--count": 8, "--crop": 16}
 # What a command, or a simulation of an instrument, has unless it says otherwise.
