@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from plugstream.cli.flags import join_values
 from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Note
 from small_run import SMALL
+from waiting import wait_until
 
 UNDRAWN = ["--report", "none"]  # which takes a second or two; the demo and `importance` below are drawn
 
@@ -198,10 +198,7 @@ def test_ctrl_c_saves_the_best_so_far(scan, tmp_path):
     words = ["reconstruct", scan, "--sigma", "0.05", "--iterations", "10000000", "--out", tmp_path / "r"]
     process = warm.Popen([sys.executable, "-m", "plugstream", *map(str, words)], stderr=subprocess.PIPE, text=True)
     log = tmp_path / "r" / "events.jsonl"
-    deadline = time.monotonic() + 150
-    while not (log.exists() and '"measured", "at"' in log.read_text() and '"step": 20' in log.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: log.exists() and '"measured", "at"' in log.read_text() and '"step": 20' in log.read_text())
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=150)[1]
     assert process.returncode == 130

@@ -44,6 +44,13 @@ def _read(text: str, place: str, *, whole: bool = True) -> list[Command]:
     return [Command(place, tuple(shlex.split(one)), whole) for one in typed]
 
 
+def section(page: Path, title: str) -> str:
+    """The text below a heading of a page, up to the next of its rank."""
+    text = page.read_text(encoding="utf-8")
+    (found,) = re.finditer(rf"^(#+) {re.escape(title)}$", text, re.MULTILINE)
+    return re.split(rf"^#{{1,{len(found[1])}}} ", text[found.end() :], maxsplit=1, flags=re.MULTILINE)[0]
+
+
 def read_blocks(text: str, name: str) -> Iterator[list[Command]]:
     """The commands of each block of code of a page, and before each those that stand in sentences."""
     block = list[Command]()
@@ -87,9 +94,9 @@ def named(text: str, place: str) -> list[Command]:
 
 
 # The small data have few views and pixels: a number above this is this.
-_MOST = {"--size": 24, "--views": 12, "--receivers": 30, "--iterations": 100, "--steps": 1, "--products": 3, "--batch": 6}
+_MOST = {"--size": 24, "--views": 12, "--receivers": 30, "--iterations": 100, "--steps": 1, "--products": 3}
 _MOST |= {"--center": 11.5, "--expect": 20, "--uncertainty": 2, "--inner-steps": 4, "--search": 60, "--hop-steps": 4}
-_MOST |= {"--count": 8, "--crop": 16}
+_MOST |= {"--count": 8, "--crop": 16, "--batch": 6}
 # What a command, or a simulation of an instrument, has unless it says otherwise.
 _SCAN = {"--size": "24", "--views": "12"}
 _USUAL = {

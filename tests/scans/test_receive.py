@@ -34,8 +34,8 @@ from streaming import (
     message,
     receiving,
     taking,
-    wait_until,
 )
+from waiting import wait_until
 
 NINES = b"9" * 4300
 

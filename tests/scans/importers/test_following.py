@@ -29,7 +29,7 @@ from plugstream.scans.importers.hdf5_storage import open_shared
 from plugstream.scans.journal import Quota
 from plugstream.scans.store import open_scan
 from plugstream.scans.stream import RefusedError
-from streaming import wait_until
+from waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
