@@ -47,7 +47,6 @@ EXCEPTIONS = {
     r"https?://": "needs a Tiled server: make test-tiled",
     r"deepinv:": "needs deepinv: make test-peers",
     r"^(follow ct FILE --center 511.5|reconstruct --follow scan.zarr)$": "wants flags of one's own: it ends in `...`",
-    r"^follow ct scan.h5 --center 511.5 --serve$": "is refused without a strength: to be --like RUN, issue 49",
     r"TNRD_sigma=5.mat": "needs the authors' weights",
     r"\.mp4": "needs ffmpeg: tests/runs/test_movie.py",
     r"--publish recon:": "needs EPICS: tests/runs/test_epics.py",
@@ -202,6 +201,7 @@ def test_python_on_a_page_runs() -> None:
 
 # Where a message may come up, by its folder or file; where nothing is said, in `reconstruct`.
 SPEAKERS = {
+    "base/image_size.py": ("simulate", "import"),
     "scans/importers": ("import", "follow"),
     "scans/streams": ("import", "follow"),
     "models/ct_plausible.py": ("import",),

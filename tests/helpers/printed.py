@@ -118,7 +118,7 @@ def shrink(words: list[str], seconds: float = 0.5) -> list[str]:
             kept[place] = str(_MOST[flag])
     usual = _USUAL.get(words[0], {}) | _USUAL.get(" ".join(words[:2]), {})
     if words[0] in ("simulate", "demo") and "--help" not in words:
-        usual |= _USUAL.get(dict(pairwise(words)).get("--instrument", "born-2d"), {})
+        usual |= _USUAL.get(dict(pairwise(words)).get("--instrument", "ct" if words[0] == "demo" else "born-2d"), {})
     if words[0] in ("reconstruct", "demo", "follow", "tune"):
         usual |= {"--threads": "1"}
     if words[0] in ("reconstruct", "demo") and "--follow" not in words:
