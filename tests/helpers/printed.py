@@ -113,9 +113,10 @@ _USUAL = {
 def shrink(words: list[str], seconds: float = 0.5) -> list[str]:
     """The command on small data: smaller numbers, one thread, so many seconds at most for a run, and no page."""
     kept = [word for word in words if word != "--serve"]
+    most = _MOST | ({"--iterations": 700} if words[0] == "resume" else {})  # which leaves some after a search
     for place, (flag, value) in enumerate(pairwise(kept), 1):
-        if flag in _MOST and value[0].isdigit() and float(value) > _MOST[flag]:
-            kept[place] = str(_MOST[flag])
+        if flag in most and value[0].isdigit() and float(value) > most[flag]:
+            kept[place] = str(most[flag])
     usual = _USUAL.get(words[0], {}) | _USUAL.get(" ".join(words[:2]), {})
     if words[0] in ("simulate", "demo") and "--help" not in words:
         usual |= _USUAL.get(dict(pairwise(words)).get("--instrument", "ct" if words[0] == "demo" else "born-2d"), {})

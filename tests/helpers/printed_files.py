@@ -125,6 +125,7 @@ def _weights(path: Path) -> None:
 _CT = "simulate {} --instrument ct --size 24 --views 12 --photons 1e6"
 _WAVES = "simulate {} --instrument scattering-2d"
 _RUN = "reconstruct scan.zarr --sigma 0.02 --iterations 20 --out {}"
+_TOOTH = "reconstruct tooth.zarr --sigma 1% --iterations 20 --out {}"
 _OWN = {"data": "entry/data/data", "positions": "entry/positions", "probe": "entry/probe"}
 # Names, some after a word of the command or its page: how each is made, by a command or a function.
 FILES: dict[str, str | Callable[[Path], object]] = {
@@ -139,7 +140,7 @@ FILES: dict[str, str | Callable[[Path], object]] = {
     "--hop scan.zarr|--stages scan.zarr": f"{_WAVES} --size 12 --views 6 --frequencies 2,4,6,8,10GHz",
     "--along scan.zarr": "import ct scan.nxs {}",
     "run|RUN|RUN1|RUN2|RUN3|FOLDER|other-run|OTHER-RUN|scan-run|first-run|live-run|plugstream-demo": _RUN,
-    "tomography.md run|phantom-run|--like RUN|--like run": "reconstruct tooth.zarr --sigma 1% --iterations 20 --out {}",
+    "tomography.md run|phantom-run|--like RUN|--like run|earlier-run": _TOOTH,
     "RUNS": lambda path: shutil.copytree(made("run"), path / "run"),
     "new": lambda path: shutil.copytree(made("scan.zarr"), path / "scan.zarr"),
     "my.toml": lambda path: path.write_text("[algorithm]\niterations = 20\n"),
