@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
 import re
 import shlex
 import shutil
@@ -17,6 +16,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ from plugstream.cli import certify, follow
 from plugstream.cli.import_ import PARENT
 from plugstream.studies import certificates
 from ports import reserved_port
-from printed import PAGES, ROOT, Command, blocks, in_help, named, read_blocks, shrink
+from printed import PAGES, ROOT, Command, blocks, in_help, named, read_blocks, section, shrink
 from printed_files import provide
 from small_run import main
 
@@ -47,7 +47,6 @@ EXCEPTIONS = {
     r"https?://": "needs a Tiled server: make test-tiled",
     r"deepinv:": "needs deepinv: make test-peers",
     r"^(follow ct FILE --center 511.5|reconstruct --follow scan.zarr)$": "wants flags of one's own: it ends in `...`",
-    r"^follow ct scan.h5 --center 511.5 --serve$": "is refused without a strength: to be --like RUN, issue 49",
     r"TNRD_sigma=5.mat": "needs the authors' weights",
     r"\.mp4": "needs ffmpeg: tests/runs/test_movie.py",
     r"--publish recon:": "needs EPICS: tests/runs/test_epics.py",
@@ -157,10 +156,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "1000")
     monkeypatch.setattr(certify, "_PICTURES", ("camera",))  # of three
-    less = functools.partial(certificates.certify, steps=2, halvings=2, sizes=(1.0,))
-    monkeypatch.setattr(certificates, "certify", less)
-    known = {"Popen": start_import, "DEVNULL": subprocess.DEVNULL, "PIPE": subprocess.PIPE}
-    monkeypatch.setattr(follow, "subprocess", SimpleNamespace(**known))
+    monkeypatch.setattr(certificates, "certify", partial(certificates.certify, steps=2, halvings=2, sizes=(1.0,)))
+    monkeypatch.setattr(follow, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": start_import}))
     with reserved_port() as port:
         yield Desk(tmp_path, capfd, port)
 
@@ -204,6 +201,7 @@ def test_python_on_a_page_runs() -> None:
 
 # Where a message may come up, by its folder or file; where nothing is said, in `reconstruct`.
 SPEAKERS = {
+    "base/image_size.py": ("simulate", "import"),
     "scans/importers": ("import", "follow"),
     "scans/streams": ("import", "follow"),
     "models/ct_plausible.py": ("import",),
@@ -262,8 +260,6 @@ reconstruct scan.zarr --algorithm red --lam 1 | give --sigma, and leave --lam ou
 reconstruct scan.zarr --sigma 0.02 --watch-theory --equivariant random | --equivariant mean | --equivariant mean
 reconstruct ptychography.zarr --denoiser bm3d --rivals tnrd --fall 10 | add --fall none | --fall none
 reconstruct scan.zarr --sigma 0.02 --nlm-guide noisy.npy | or choose nlm | --denoiser nlm
-denoise noisy.png clean.png --sigma 15 | did you mean 15/255? | --sigma 15/255
-denoise noisy.png clean.png --sigma 15 | --large-sigma uses it | --large-sigma
 denoise noisy.png clean.png | give --sigma, such as 15/255 | --sigma 15/255
 import mri spokes.npz | such as --size 128 | --size 24 --pixel 0.001
 import ct tooth.h5 --follow | or middle | --center middle
@@ -293,12 +289,12 @@ def test_a_remedy_is_one(row: str, desk: Desk) -> None:
 
 # What the docs tell each of four visitors to do: pages and headings, of which every command and all Python is run.
 VISITS = {
-    "a photograph": [("README.md", "One command"), ("docs/start.md", "Your own picture")],
-    "a NeXus file": [("docs/tomography.md", "A NeXus file")],
-    "radial MRI from arrays": [("docs/mri.md", "Samples along spokes or spirals")],
-    "a model and a denoiser of one's own": [
-        ("docs/guide.md", "Your own forward model, in a notebook"),
-        ("README.md", "In Python"),
+    "a photograph": ["README.md: One command", "docs/start.md: Your own picture"],
+    "a NeXus file": ["docs/tomography.md: A NeXus file"],
+    "radial MRI from arrays": ["docs/mri.md: Samples along spokes or spirals"],
+    "one's own model and denoiser": [
+        "docs/guide.md: Your own forward model, in a notebook",
+        "README.md: In Python",
     ],
 }
 
@@ -308,9 +304,8 @@ def test_four_visits_go_without_a_fault(desk: Desk) -> None:
     desk.seconds = 2
     for visit, sections in VISITS.items():
         desk.transcript.append(f"== {visit}")
-        for page, title in sections:
-            text = (ROOT / page).read_text(encoding="utf-8").partition(f" {title}\n")[2]
-            text = re.split(r"^#+ ", text, maxsplit=1, flags=re.MULTILINE)[0]
+        for page, title in (place.split(": ") for place in sections):
+            text = section(ROOT / page, title)
             for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
                 provide(re.findall(r'load\("(.*?)"', code), "", desk.folder)
                 code = code.replace("ps.TV(low=0.0)", "damp")  # as README says: any function

@@ -56,16 +56,9 @@ def test_every_link_between_pages_leads_somewhere() -> None:
 # What an example says that shows a name of the registry; an instrument is shown by its command or in a title.
 SHOWN_BY = {
     "algorithm": {
-        "pgm": "ps.ProximalGradient(",
-        "admm": "ps.ADMM(",
-        "hqs": "dual=False",
-        "proxskip": "ps.ProxSkip(",
-        "red": "ps.RED(",
-        "snore": "noise=1.0",
-        "ipa": "ps.IncrementalADMM(",
-        "inexact-admm": "ps.InexactADMM(",
-        "block-admm": "ps.BlockADMM(",
-        "sgd-splitting": "ps.GradientSplitting(",
+        "pgm": "ps.ProximalGradient(", "admm": "ps.ADMM(", "hqs": "dual=False", "proxskip": "ps.ProxSkip(",
+        "red": "ps.RED(", "snore": "noise=1.0", "ipa": "ps.IncrementalADMM(", "inexact-admm": "ps.InexactADMM(",
+        "block-admm": "ps.BlockADMM(", "sgd-splitting": "ps.GradientSplitting(",
     },
     "gradient": {
         "plain": "ps.ProximalGradient(fidelity, tv, sigma=0.04)",
@@ -82,7 +75,7 @@ SHOWN_BY = {
         "fixed": "ps.FixedViews(",
         "all": "ps.All()",
     },
-}
+}  # fmt: skip
 
 
 def test_the_gallery_has_every_instrument_and_algorithm() -> None:

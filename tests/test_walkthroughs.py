@@ -20,6 +20,7 @@ import field_files
 import plugstream as ps
 from effort import THOROUGH, effort, thorough
 from plugstream import cli, open_scan
+from printed import section
 
 pytestmark = [thorough, pytest.mark.timeout(effort(180, 900))]
 DOCS = Path(__file__).parents[1] / "docs"
@@ -27,16 +28,9 @@ ALL = ["--sampler", "all", "--iterations", "40"]
 QUICK = ["--report", "none", "--threads", "1"]
 
 
-def section(page: str, title: str) -> str:
-    """The text below a heading, up to the next of its rank."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    (found,) = re.finditer(rf"^(#+) {re.escape(title)}$", text, re.MULTILINE)
-    return re.split(rf"^#{{1,{len(found[1])}}} ", text[found.end() :], maxsplit=1, flags=re.MULTILINE)[0]
-
-
 def commands(page: str, title: str) -> list[list[str]]:
     """The commands of a section; a backslash at its end continues a line."""
-    text = re.sub(r" \\\n +", " ", section(page, title))
+    text = re.sub(r" \\\n +", " ", section(DOCS / page, title))
     return [shlex.split(line) for line in re.findall(r"^    plugstream (.*)$", text, re.MULTILINE)]
 
 
@@ -81,7 +75,7 @@ def test_a_nexus_file(walk):
 
 def test_a_folder_of_tiffs_with_its_axis_off_centre(walk):
     title = "A folder of TIFFs, its rotation axis off centre"
-    description = section("tomography.md", title).strip().split("\n\n")[1]
+    description = section(DOCS / "tomography.md", title).strip().split("\n\n")[1]
     truth = field_files.write_tiffs(Path("tiffs"), description.replace("    ", ""))
     said = walk("tomography.md", title)
     axis = re.findall(r"the rotation axis is seen at column ([\d.]+)", " ".join(said.values()))[0]
@@ -203,7 +197,7 @@ def test_a_forward_model_of_ones_own(tmp_path, monkeypatch, capsys):
 @pytest.mark.timeout(900)  # two and a half minutes on two busy ARM cores
 def test_a_network_of_ones_own_from_training_to_certificate_to_reconstruction(walk, tmp_path, monkeypatch):
     title = "The whole way, with a network of your own"
-    (code,) = re.findall(r"```python\n(.*?)```", section("networks.md", title), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", section(DOCS / "networks.md", title), re.DOTALL)
     (tmp_path / "net.py").write_text(code)
     (tmp_path / "Train400").mkdir()
     Image.fromarray(np.random.default_rng(0).integers(255, size=(48, 50), dtype=np.uint8)).save("Train400/one.png")

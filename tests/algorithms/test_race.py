@@ -226,10 +226,7 @@ def whole_race(growing: bool):
 @thorough
 @pytest.mark.parametrize(
     ("stop", "growing"),
-    effort(
-        [(27, False), (60, True)],
-        [(3, False), (20, False), (27, False), (34, False), (60, False), (60, True)],
-    ),
+    effort([(27, False), (60, True)], [(3, False), (20, False), (27, False), (34, False), (60, False), (60, True)]),
 )
 def test_a_race_that_is_saved_and_goes_on_is_the_same_to_the_bit(tmp_path, stop, growing):
     race, one = whole_race(growing)

@@ -193,10 +193,7 @@ def test_two_and_two_steps_are_four_to_the_bit_and_states_stay_as_they_are(stron
         kept = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in vars(middle).items()}
         whole, halves = run(algorithm, 6), run(algorithm, 3, middle)
         for f in dataclasses.fields(whole):
-            for a, b in (
-                (getattr(whole, f.name), getattr(halves, f.name)),
-                (kept[f.name], getattr(middle, f.name)),
-            ):
+            for a, b in ((getattr(whole, f.name), getattr(halves, f.name)), (kept[f.name], getattr(middle, f.name))):
                 assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b, (algorithm, f.name)
 
 

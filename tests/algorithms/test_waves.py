@@ -8,17 +8,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from plugstream import (
-    TV,
-    All,
-    Amplitude,
-    FromFunction,
-    Huber,
-    InexactADMM,
-    InputError,
-    LossFidelity,
-    Poisson,
-)
+from plugstream import TV, All, Amplitude, FromFunction, Huber, InexactADMM, InputError, LossFidelity, Poisson
 from plugstream.algorithms import FallingWaveSearch
 from plugstream.models.matrix import MatrixModel
 from plugstream.models.ptychography import PtychographyModel

@@ -31,20 +31,7 @@ FRAMES = {
 }
 SHAPE = (growing_files.ROWS, growing_files.COLUMNS)
 KEYS = {"data": "det", "angles": "rot"}
-FLAGS = [
-    "--center",
-    "11.5",
-    "--rows",
-    "1",
-    "--sigma",
-    "0.01",
-    "--iterations",
-    "5",
-    "--batch",
-    "4",
-    "--report",
-    "none",
-]
+FLAGS = ["--center", "11.5", "--rows", "1", "--sigma", "0.01", "--iterations", "5", "--batch", "4", "--report", "none"]
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from plugstream.cli.flags import join_values
 from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Note
 from small_run import SMALL
+from waiting import wait_until
 
 UNDRAWN = ["--report", "none"]  # which takes a second or two; the demo and `importance` below are drawn
 
@@ -109,10 +109,7 @@ def plain(scan, tmp_path_factory) -> np.ndarray:
     [
         (["--sampler", "all", "--momentum", "none"], {"sampler.name": "all", "momentum.name": "none"}),
         (["--sampler", "fixed", "--batch", "6"], {"sampler.name": "fixed", "sampler.batch": 6}),
-        (
-            ["--sampler", "epochs", "--sigma-end", "0.01"],
-            {"sampler.name": "epochs", "algorithm.sigma_end": 0.01},
-        ),
+        (["--sampler", "epochs", "--sigma-end", "0.01"], {"sampler.name": "epochs", "algorithm.sigma_end": 0.01}),
         (
             ["--sampler", "importance", "--damping", "0.8", "--cost", "true"],
             {"sampler.name": "importance", "denoiser.damping": 0.8},
@@ -130,10 +127,7 @@ def plain(scan, tmp_path_factory) -> np.ndarray:
             ["--denoiser", "box", "--high", "0.3", "--distance-limit", "0.5", "--every", "1"],
             {"denoiser.name": "box", "denoiser.high": 0.3, "algorithm.distance_limit": 0.5},
         ),
-        (
-            ["--set", "algorithm.time_limit=0.001", "--set", "monitor.distance=false"],
-            {"algorithm.time_limit": 0.001},
-        ),
+        (["--set", "algorithm.time_limit=0.001", "--set", "monitor.distance=false"], {"algorithm.time_limit": 0.001}),
     ],
 )
 def test_reconstruct_with(scan, plain, tmp_path, flags, settings):
@@ -204,10 +198,7 @@ def test_ctrl_c_saves_the_best_so_far(scan, tmp_path):
     words = ["reconstruct", scan, "--sigma", "0.05", "--iterations", "10000000", "--out", tmp_path / "r"]
     process = warm.Popen([sys.executable, "-m", "plugstream", *map(str, words)], stderr=subprocess.PIPE, text=True)
     log = tmp_path / "r" / "events.jsonl"
-    deadline = time.monotonic() + 150
-    while not (log.exists() and '"measured", "at"' in log.read_text() and '"step": 20' in log.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: log.exists() and '"measured", "at"' in log.read_text() and '"step": 20' in log.read_text())
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=150)[1]
     assert process.returncode == 130

@@ -6,9 +6,7 @@ import resource
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -19,33 +17,19 @@ from plugstream import MemoryScan, open_scan
 from plugstream.instruments.born import born_geometry
 from plugstream.scans import save_scan
 from small_run import SMALL, main
+from waiting import wait_until
 
 RUN = ["--report", "none", "--sigma", "0.02", "--batch", "4", "--threads", "1", "--checkpoint", "0"]
-
-
-def start(*words: object) -> subprocess.Popen[str]:
-    return warm.Popen(
-        [sys.executable, "-m", "plugstream", *map(str, words)],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 150
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_scan_that_is_moved_while_it_is_streamed_is_told_as_moved(scan, tmp_path):
     shutil.copytree(scan, tmp_path / "here.zarr")
     run = tmp_path / "run"
-    words = ["reconstruct", tmp_path / "here.zarr", *RUN, "--in-memory", "0", "--iterations", "100000000", "--out", run]
-    process = start(*words)
+    words = ["reconstruct", str(tmp_path / "here.zarr"), *RUN, "--in-memory", "0", "--iterations", "100000000"]
+    words = [sys.executable, "-m", "plugstream", *words, "--out", str(run)]
+    process = warm.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        wait_for(run / "checkpoints")
+        wait_until((run / "checkpoints").exists)
         (tmp_path / "here.zarr").rename(tmp_path / "there.zarr")
         _, said = process.communicate(timeout=150)
     finally:

@@ -19,6 +19,7 @@ from plugstream.cli.faults import BUG
 from plugstream.runs.event_log import read_events
 from plugstream.runs.folder import lock, whole_folder
 from small_run import SMALL, main
+from waiting import wait_until
 
 PLUGSTREAM = [sys.executable, "-m", "plugstream"]
 RUN = ["--report", "none", "--sigma", "0.02", "--batch", "4", "--iterations", "3", "--threads", "1"]
@@ -208,10 +209,7 @@ def test_a_run_whose_folder_is_removed_says_so(scan, tmp_path):
         [*PLUGSTREAM, *map(str, words), "--out", str(tmp_path / "r")], stderr=subprocess.PIPE, text=True
     )
     try:
-        deadline = time.monotonic() + 150
-        while not (tmp_path / "r" / "checkpoints").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until((tmp_path / "r" / "checkpoints").exists)
         (tmp_path / "r").rename(tmp_path / "away")
         shutil.rmtree(tmp_path / "away")
         _, said = process.communicate(timeout=150)

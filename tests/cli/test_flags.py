@@ -34,32 +34,12 @@ from small_run import SMALL
 from training import run as training
 
 VALUES = {
-    "empty": "",
-    "zero": "0",
-    "negative": "-1",
-    "nan": "nan",
-    "inf": "inf",
-    "huge": "1e308",
-    "tiny": "1e-308",
-    "31 bits": "2147483648",
-    "128 bits": str(2**128),
-    "5,000 digits": "9" * 5000,
-    "dashes": "--",
-    "none": "none",
-    "true": "true",
-    "deep": "[" * 3000,
-    "fraction": "1/0",
-    "step": "nan/L",
-    "long": "a" * 5000,
-    "control": "\x1b[31m\n\x07",
-    "not utf-8": "\udcff",
-    "null": "\0",
-    "formula": "$\\frac{$",
-    "here": ".",
-    "device": "/dev/full",
-    "address": "s3://x/y",
-    "lines": "1\nvalue = 2",
-}
+    "empty": "", "zero": "0", "negative": "-1", "nan": "nan", "inf": "inf", "huge": "1e308", "tiny": "1e-308",
+    "31 bits": "2147483648", "128 bits": str(2**128), "5,000 digits": "9" * 5000, "dashes": "--", "none": "none",
+    "true": "true", "deep": "[" * 3000, "fraction": "1/0", "step": "nan/L", "long": "a" * 5000,
+    "control": "\x1b[31m\n\x07", "not utf-8": "\udcff", "null": "\0", "formula": "$\\frac{$", "here": ".",
+    "device": "/dev/full", "address": "s3://x/y", "lines": "1\nvalue = 2",
+}  # fmt: skip
 # In which each of them must be answered: many times what any takes, and much less than work that has begun.
 _SECONDS = 30
 
@@ -82,18 +62,12 @@ def import_everything() -> None:
 
 
 CUTS = (
-    "plugstream.runs.execution.solve",
-    "plugstream.studies.tuning.scan.solve",
-    "plugstream.scans.simulation.simulate",
-    "plugstream.denoisers.pictures.denoise_picture",
-    "plugstream.studies.certificates.certify",
-    "plugstream.cli.train._train",
-    "training.run._train",
-    "reproduction.paper.make_problem",
-    "plugstream.scans.receive.Receiver.run",
-    "plugstream.runs.pages.listening.serve_runs",
+    "plugstream.runs.execution.solve", "plugstream.studies.tuning.scan.solve", "plugstream.scans.simulation.simulate",
+    "plugstream.denoisers.pictures.denoise_picture", "plugstream.studies.certificates.certify",
+    "plugstream.cli.train._train", "training.run._train", "reproduction.paper.make_problem",
+    "plugstream.scans.receive.Receiver.run", "plugstream.runs.pages.listening.serve_runs",
     "plugstream.runs.movie._Scene.draw",
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -114,32 +88,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 BASES: dict[str, list[str]] = {
-    "demo": ["--batch", "4", *SMALL],
-    "simulate": ["new.zarr", *SMALL],
-    "reconstruct": ["s.zarr", "--sigma", "0.02", "--batch", "4"],
-    "resume": ["run"],
-    "baseline": ["s.zarr", "new"],
-    "residual": ["s.zarr", "run"],
-    "import": ["npz", "d.npz", "new.zarr"],
-    "follow": ["npz", "d.npz", "new.zarr"],
-    "acquire": ["new.zarr", "--listen", "tcp://127.0.0.1:*"],
-    "movie": ["run", "--size", "24"],
-    "publish": ["run", "http://127.0.0.1:9/a"],
-    "report": ["run"],
-    "watch": ["run"],
-    "serve": ["run"],
-    "info": ["s.zarr"],
-    "verify": ["s.zarr"],
-    "denoise": ["pictures/0.png", "new.png", "--sigma", "0.05"],
-    "keys": ["new"],
-    "completion": ["bash"],
-    **{name: [] for name in _LISTS},
-    "train": ["unet", "pictures", "new.safetensors", "--patch", "16"],
-    "tune": ["s.zarr", "--batch", "4"],
+    "demo": ["--batch", "4", *SMALL], "simulate": ["new.zarr", *SMALL],
+    "reconstruct": ["s.zarr", "--sigma", "0.02", "--batch", "4"], "resume": ["run"], "baseline": ["s.zarr", "new"],
+    "residual": ["s.zarr", "run"], "import": ["npz", "d.npz", "new.zarr"], "follow": ["npz", "d.npz", "new.zarr"],
+    "acquire": ["new.zarr", "--listen", "tcp://127.0.0.1:*"], "movie": ["run", "--size", "24"],
+    "publish": ["run", "http://127.0.0.1:9/a"], "report": ["run"], "watch": ["run"], "serve": ["run"],
+    "info": ["s.zarr"], "verify": ["s.zarr"], "denoise": ["pictures/0.png", "new.png", "--sigma", "0.05"],
+    "keys": ["new"], "completion": ["bash"], **{name: [] for name in _LISTS},
+    "train": ["unet", "pictures", "new.safetensors", "--patch", "16"], "tune": ["s.zarr", "--batch", "4"],
     "certify": ["--sigma", "0.1", "--images", "pictures", "--size", "16", "--denoiser", "tv"],
     "training": ["ridge", "pictures", "new.safetensors", "--patch", "16"],
     "reproduction": ["table1", "--quick", "--size", "32"],
-}
+}  # fmt: skip
 # What is no command, and a script of the checkout.
 SCRIPTS = {"training": training, "reproduction": reproduction}
 # Settings that another command tries as well, in the same way.

@@ -15,6 +15,7 @@ from plugstream.cli import main
 from plugstream.scans.importers import import_file
 from plugstream.scans.importers.following import Following, follow_file
 from plugstream.scans.store import open_scan
+from waiting import wait_until
 
 PLUGSTREAM = [sys.executable, "-m", "plugstream"]
 OPTIONS = ["--center", "11.5", "--rows", "1"]
@@ -35,12 +36,8 @@ def tell():
 
 
 def wait_for(scan, views, process):
-    until = time.monotonic() + 60
-    while time.monotonic() < until and process.poll() is None:
-        if scan.exists() and open_scan(scan).n_views >= views:
-            return
-        time.sleep(0.05)
-    raise AssertionError(process.communicate(timeout=5))
+    wait_until(lambda: process.poll() is not None or (scan.exists() and open_scan(scan).n_views >= views))
+    assert process.poll() is None, process.communicate(timeout=5)
 
 
 @pytest.mark.parametrize(
@@ -101,14 +98,11 @@ def test_an_import_ends_with_its_follow(tmp_path):
 
     words = [*PLUGSTREAM, "follow", "ct", str(tmp_path / "scan.h5"), *OPTIONS, "--sigma", "0.01"]
     with warm.Popen(words, stderr=subprocess.DEVNULL) as follow:
-        place, until = Path(f"/proc/{follow.pid}/task/{follow.pid}/children"), time.monotonic() + 60
-        while not (children := place.read_text().split()) and time.monotonic() < until:
-            time.sleep(0.05)
-        assert len(children) == 1
+        place = Path(f"/proc/{follow.pid}/task/{follow.pid}/children")
+        wait_until(lambda: place.read_text().split())
+        (child,) = place.read_text().split()
         follow.kill()
-    while lives(children[0]) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not lives(children[0])
+    wait_until(lambda: not lives(child))
 
 
 @pytest.mark.slow

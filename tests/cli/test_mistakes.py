@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from plugstream.denoisers.by_name import make
 from plugstream.denoisers.facts import unavailable
 from plugstream.runs.folder import is_locked
 from small_run import RUN
+from waiting import wait_until
 
 
 def answer(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -86,9 +86,7 @@ def test_info_of_a_run_that_was_killed_says_so_and_how_to_go_on(scan, tmp_path, 
     words = ["reconstruct", str(scan), "--out", str(out), *RUN, "--iterations", "1000000"]
     process = warm.Popen([sys.executable, "-m", "plugstream", *words], stderr=subprocess.DEVNULL)
     try:
-        end = time.monotonic() + 150
-        while not list(out.glob("checkpoints/*.safetensors")) and time.monotonic() < end:
-            time.sleep(0.05)
+        wait_until(lambda: list(out.glob("checkpoints/*.safetensors")))
         assert is_locked(out)
         rows = shown(out, capsys)
         assert "running" in rows["run"]

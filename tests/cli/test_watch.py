@@ -26,6 +26,7 @@ from plugstream.runs.liveness import this_process
 from plugstream.runs.replay import History
 from small_run import RUN, main as run_small
 from terminals import Screen
+from waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +61,7 @@ def writing(folder: Path, *steps: object) -> Iterator[None]:
             ready.set()
             for step in steps:
                 if callable(step):
-                    end = time.monotonic() + 150
-                    while not step() and time.monotonic() < end:
-                        time.sleep(0.005)
+                    wait_until(step)
                 else:
                     log.add(step)  # type: ignore[arg-type]
             log.close()

@@ -221,11 +221,7 @@ def test_a_wrong_name_is_answered_with_the_right_ones_in_one_line(name: str) -> 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        (
-            "bm3d",
-            {"weights": "w"},
-            "no use for weights; leave it out, or choose tnrd or ridge or unet or deepinv",
-        ),
+        ("bm3d", {"weights": "w"}, "no use for weights; leave it out, or choose tnrd or ridge or unet or deepinv"),
         ("tv", {"guide": "g.npy"}, "tv has no use for guide; leave it out, or choose nlm"),
         ("nlm", {"unpickle": True}, "no use for unpickle"),
         ("tnrd", {"condition": "map"}, "no use for condition"),

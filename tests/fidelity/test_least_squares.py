@@ -7,14 +7,7 @@ import pytest
 import torch
 from hypothesis import example, given, strategies as st
 
-from plugstream import (
-    BornModel,
-    InputError,
-    LeastSquares,
-    MatrixModel,
-    PlugstreamWarning,
-    SmoothFidelity,
-)
+from plugstream import BornModel, InputError, LeastSquares, MatrixModel, PlugstreamWarning, SmoothFidelity
 from plugstream.base.linalg import conjugate_gradient, largest_eigenvalue
 from problems import dense
 

@@ -44,6 +44,13 @@ def _read(text: str, place: str, *, whole: bool = True) -> list[Command]:
     return [Command(place, tuple(shlex.split(one)), whole) for one in typed]
 
 
+def section(page: Path, title: str) -> str:
+    """The text below a heading of a page, up to the next of its rank."""
+    text = page.read_text(encoding="utf-8")
+    (found,) = re.finditer(rf"^(#+) {re.escape(title)}$", text, re.MULTILINE)
+    return re.split(rf"^#{{1,{len(found[1])}}} ", text[found.end() :], maxsplit=1, flags=re.MULTILINE)[0]
+
+
 def read_blocks(text: str, name: str) -> Iterator[list[Command]]:
     """The commands of each block of code of a page, and before each those that stand in sentences."""
     block = list[Command]()
@@ -87,45 +94,32 @@ def named(text: str, place: str) -> list[Command]:
 
 
 # The small data have few views and pixels: a number above this is this.
-_MOST = {
-    "--size": 24,
-    "--views": 12,
-    "--receivers": 30,
-    "--iterations": 100,
-    "--steps": 1,
-    "--products": 3,
-    "--batch": 6,
-}
+_MOST = {"--size": 24, "--views": 12, "--receivers": 30, "--iterations": 100, "--steps": 1, "--products": 3}
 _MOST |= {"--center": 11.5, "--expect": 20, "--uncertainty": 2, "--inner-steps": 4, "--search": 60, "--hop-steps": 4}
-_MOST |= {"--count": 8, "--crop": 16}
+_MOST |= {"--count": 8, "--crop": 16, "--batch": 6}
 # What a command, or a simulation of an instrument, has unless it says otherwise.
 _SCAN = {"--size": "24", "--views": "12"}
 _USUAL = {
     "born-2d": {**_SCAN, "--receivers": "30", "--radius": "0.4", "--wavelength": "0.03"},
-    "scattering-2d": {**_SCAN, "--receivers": "20"},
-    "fpm": {"--size": "64", "--camera": "24", "--leds": "5"},
-    "ptychography": {"--frame": "16", "--across": "6"},
-    "mri": {"--size": "24", "--coils": "4"},
-    "odt-3d": {"--size": "12", "--views": "8"},
-    "ct": _SCAN,
-    "tune": {"--evaluations": "5", "--iterations": "20"},
-    "certify": {"--size": "16", "--products": "3"},
-    "train": {"--steps": "1", "--batch": "1", "--patch": "16"},
-    "acquire": {"--listen": "tcp://127.0.0.1:5577", "--timeout": "60"},
-    "serve": {"--port": "0"},
+    "scattering-2d": {**_SCAN, "--receivers": "20"}, "fpm": {"--size": "64", "--camera": "24", "--leds": "5"},
+    "ptychography": {"--frame": "16", "--across": "6"}, "mri": {"--size": "24", "--coils": "4"},
+    "odt-3d": {"--size": "12", "--views": "8"}, "ct": _SCAN, "tune": {"--evaluations": "5", "--iterations": "20"},
+    "certify": {"--size": "16", "--products": "3"}, "train": {"--steps": "1", "--batch": "1", "--patch": "16"},
+    "acquire": {"--listen": "tcp://127.0.0.1:5577", "--timeout": "60"}, "serve": {"--port": "0"},
     "import fresnel": {"--size": "16"},
-}
+}  # fmt: skip
 
 
 def shrink(words: list[str], seconds: float = 0.5) -> list[str]:
     """The command on small data: smaller numbers, one thread, so many seconds at most for a run, and no page."""
     kept = [word for word in words if word != "--serve"]
+    most = _MOST | ({"--iterations": 700} if words[0] == "resume" else {})  # which leaves some after a search
     for place, (flag, value) in enumerate(pairwise(kept), 1):
-        if flag in _MOST and value[0].isdigit() and float(value) > _MOST[flag]:
-            kept[place] = str(_MOST[flag])
+        if flag in most and value[0].isdigit() and float(value) > most[flag]:
+            kept[place] = str(most[flag])
     usual = _USUAL.get(words[0], {}) | _USUAL.get(" ".join(words[:2]), {})
     if words[0] in ("simulate", "demo") and "--help" not in words:
-        usual |= _USUAL.get(dict(pairwise(words)).get("--instrument", "born-2d"), {})
+        usual |= _USUAL.get(dict(pairwise(words)).get("--instrument", "ct" if words[0] == "demo" else "born-2d"), {})
     if words[0] in ("reconstruct", "demo", "follow", "tune"):
         usual |= {"--threads": "1"}
     if words[0] in ("reconstruct", "demo") and "--follow" not in words:

@@ -33,6 +33,10 @@ from small_run import main
 _ROOM = tempfile.TemporaryDirectory(prefix="printed-")
 _DRAW = np.random.default_rng(0)
 _TEXTS = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
+_PYTHON = [block for text in _TEXTS.values() for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
+# Python files that pages show under their names, and net.py, which stands there without it.
+_SHOWN = {Path(line[1]).name: block for block in _PYTHON if (line := re.match(r"# (\S+\.py)\b", block))}
+_SHOWN["net.py"] = next(block for block in _PYTHON if "class Net(" in block)
 _WEIGHTS = ROOT / "src" / "plugstream" / "denoisers" / "networks" / "weights"
 
 
@@ -89,9 +93,8 @@ def _tike(path: Path) -> None:
     counts, places, _ = field_files._diffraction()
     probe = np.load(made("probe.npy"))[None, None, None, None]
     with io.BytesIO() as plain:
-        np.savez(
-            plain, data=np.fft.ifftshift(counts, (1, 2))[None] + np.float32(0), scan=places[None] + 0.0, probe=probe
-        )
+        data = np.fft.ifftshift(counts, (1, 2))[None] + np.float32(0)
+        np.savez(plain, data=data, scan=places[None] + 0.0, probe=probe)
         path.write_bytes(bz2.compress(plain.getvalue()))
 
 
@@ -114,21 +117,16 @@ def _spokes(path: Path) -> None:
     np.savez(path, data=scan.read().numpy(), trajectory=places / np.abs(places).max() / 2)
 
 
-def _shown(path: Path) -> None:
-    """A Python file that a page shows under its name; net.py stands there without it."""
-    blocks = [block for text in _TEXTS.values() for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
-    named = {Path(line[1]).name: block for block in blocks if (line := re.match(r"# (\S+\.py)\b", block))}
-    named["net.py"] = next(block for block in blocks if "class Net(" in block)
-    path.write_text(named[path.name])
-
-
 def _weights(path: Path) -> None:
     weights = runpy.run_path(str(made("net.py")))["Net"]().state_dict()
     torch.save(weights, path) if path.suffix == ".pt" else save_file(weights, path)
 
 
 _CT = "simulate {} --instrument ct --size 24 --views 12 --photons 1e6"
+_WAVES = "simulate {} --instrument scattering-2d"
 _RUN = "reconstruct scan.zarr --sigma 0.02 --iterations 20 --out {}"
+_TOOTH = "reconstruct tooth.zarr --sigma 1% --iterations 20 --out {}"
+_OWN = {"data": "entry/data/data", "positions": "entry/positions", "probe": "entry/probe"}
 # Names, some after a word of the command or its page: how each is made, by a command or a function.
 FILES: dict[str, str | Callable[[Path], object]] = {
     "scan.zarr": "simulate {}",
@@ -139,12 +137,10 @@ FILES: dict[str, str | Callable[[Path], object]] = {
     "mri.zarr|kept.zarr": "simulate {} --instrument mri",
     "ptychography.zarr": "simulate {} --instrument ptychography",
     "fpm.zarr|a.zarr": "simulate {} --instrument fpm",
-    "--hop scan.zarr|--stages scan.zarr": (
-        "simulate {} --instrument scattering-2d --size 12 --views 6 --frequencies 2,4,6,8,10GHz"
-    ),
+    "--hop scan.zarr|--stages scan.zarr": f"{_WAVES} --size 12 --views 6 --frequencies 2,4,6,8,10GHz",
     "--along scan.zarr": "import ct scan.nxs {}",
     "run|RUN|RUN1|RUN2|RUN3|FOLDER|other-run|OTHER-RUN|scan-run|first-run|live-run|plugstream-demo": _RUN,
-    "tomography.md run|phantom-run|--like RUN|--like run": "reconstruct tooth.zarr --sigma 1% --iterations 20 --out {}",
+    "tomography.md run|phantom-run|--like RUN|--like run|earlier-run": _TOOTH,
     "RUNS": lambda path: shutil.copytree(made("run"), path / "run"),
     "new": lambda path: shutil.copytree(made("scan.zarr"), path / "scan.zarr"),
     "my.toml": lambda path: path.write_text("[algorithm]\niterations = 20\n"),
@@ -171,13 +167,7 @@ FILES: dict[str, str | Callable[[Path], object]] = {
     "scan.ptyd": field_files.write_ptyd,
     "own.h5": field_files.write_own_hdf5,
     "ptychography.h5": _program("lab-ptychography.md", "ptychography.zarr"),
-    "lab-ptychography.md scan.h5": _program(
-        "lab-ptychography.md",
-        "ptychography.zarr",
-        data="entry/data/data",
-        positions="entry/positions",
-        probe="entry/probe",
-    ),
+    "lab-ptychography.md scan.h5": _program("lab-ptychography.md", "ptychography.zarr", **_OWN),
     "fpm.h5": _program("lab-ptychography.md", "fpm.zarr"),
     "pictures.h5": _program("lab-ptychography.md", "fpm.zarr", data="camera/frames", leds="camera/led"),
     "leds.mat|bloodsmear_red.mat|fpm FILE": lambda path: field_files.write_leds(path, 24, 5),
@@ -191,8 +181,7 @@ FILES: dict[str, str | Callable[[Path], object]] = {
     "run7.h5|scan.npz": _antennas,
     "frames.npz": _camera,
     "table.txt": lambda path: np.savetxt(path, _DRAW.random((5, 14))),
-    "net.py|median.py|sweep.py|relaxed.py|roughness.py|charbonnier.py|lazy.py|capped.py": _shown,
-    "average.py|dither.py|lines.py": _shown,
+    "|".join(_SHOWN): lambda path: path.write_text(_SHOWN[path.name]),
     "net.pt|net.safetensors": _weights,
     "safe.safetensors": lambda path: shutil.copy(_WEIGHTS / "unet-safe.safetensors", path),
     "free.safetensors": lambda path: shutil.copy(_WEIGHTS / "unet-free.safetensors", path),

@@ -21,19 +21,8 @@ from plugstream.solver.verdict import strength
 RING = ["--size", "24", "--views", "12", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
 SMALL = ["--instrument", "born-2d", *RING]
 RUN = [
-    "--report",
-    "none",
-    "--sigma",
-    "0.02",
-    "--batch",
-    "4",
-    "--threads",
-    "1",
-    "--iterations",
-    "30",
-    "--checkpoint",
-    "0",
-]
+    "--report", "none", "--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "30", "--checkpoint", "0",
+]  # fmt: skip
 
 
 def main(words: list[str]) -> int:

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -88,14 +87,6 @@ def taking(receiver):
         over.set()
         thread.join(LIMIT)
         assert not thread.is_alive()
-
-
-def wait_until(true):
-    """Return when this is true, which another thread or process makes so."""
-    end = time.monotonic() + LIMIT
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 @contextmanager

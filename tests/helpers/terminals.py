@@ -106,11 +106,7 @@ class Screen:
 
 
 def run_in_terminal(
-    columns: int,
-    words: list[str],
-    look: Callable[[Screen], object] | None = None,
-    before: str = "",
-    **environment: str,
+    columns: int, words: list[str], look: Callable[[Screen], object] | None = None, before: str = "", **environment: str
 ) -> tuple[int, Screen]:
     """Run the command in a pseudo-terminal of this width: its exit status, and what it wrote there.
 

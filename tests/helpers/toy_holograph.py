@@ -13,16 +13,7 @@ from numpy.typing import NDArray
 
 from plugstream.base.registry import Field, Options
 from plugstream.images.space import ImageSpace
-from plugstream.instruments.base import (
-    Attribute,
-    Column,
-    Columns,
-    Data,
-    Experiment,
-    FixedArray,
-    Instrument,
-    declare,
-)
+from plugstream.instruments.base import Attribute, Column, Columns, Data, Experiment, FixedArray, Instrument, declare
 
 
 class ModelOptions(Options):

@@ -158,13 +158,7 @@ def test_a_microscope_that_is_not_known_is_found_along_with_the_image():
     found = {}
     for names in ((), ("pupil", "gains", "leds")):
         algorithm = ProximalGradient(
-            fidelity,
-            Identity(),
-            sigma=0.0,
-            step_size="overlap",
-            sampler=Epochs(12),
-            momentum="bounded",
-            refine=names,
+            fidelity, Identity(), sigma=0.0, step_size="overlap", sampler=Epochs(12), momentum="bounded", refine=names
         )
         state = algorithm.init()
         for _ in range(40 if names else 12):
@@ -206,11 +200,7 @@ def test_steps_on_a_gpu_are_those_of_the_cpu():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("wavelength", "off"),
-    [
-        (4.7e-7, (1.0, 0.8, -0.02, 0.02)),
-        (5.32e-7, (0.5, -0.4, 0.015, -0.012)),
-        (6.3e-7, (-0.6, 0.9, 0.01, 0.015)),
-    ],
+    [(4.7e-7, (1.0, 0.8, -0.02, 0.02)), (5.32e-7, (0.5, -0.4, 0.015, -0.012)), (6.3e-7, (-0.6, 0.9, 0.01, 0.015))],
 )
 def test_leds_arrive_where_they_are_at_several_wavelengths(wavelength, off):
     """121 LEDs, moved, turned and stretched, dark views 6 times as strong above a pedestal, a pupil out of focus."""

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from waiting import wait_until
+
 pytest.importorskip("p4p", reason="p4p is not installed; it compiles for half an hour where PyPI has no wheel")
 
 from p4p.client.thread import Context, RemoteError
@@ -53,9 +55,7 @@ class Display:
         for name in ("Image", "Step", "Distance", "State", "Verdict"):
             self.seen[name] = []
             self.kept.append(self.context.monitor(prefix + name, self.seen[name].append))
-        until = time.monotonic() + 10
-        while not self.seen["State"] and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: self.seen["State"])
 
     def close(self):
         self.context.close()

@@ -52,6 +52,7 @@ from plugstream.runs.liveness import Heartbeats, Process, is_running, this_proce
 from plugstream.runs.preview import Previews, make_panels, read_preview
 from plugstream.runs.replay import replay
 from small_run import main
+from waiting import wait_until
 
 RUN = ["--report", "none", "--sigma", "0.02", "--batch", "4", "--threads", "1", "--every", "5", "--watch-theory"]
 PROCESS = {"pid": 12, "started": 34, "machine": "here boot pid"}
@@ -203,11 +204,8 @@ def test_a_killed_run_is_known_as_dead_and_a_live_one_as_running(scan, tmp_path,
     process = warm.Popen([sys.executable, "-m", "plugstream", *words], stderr=subprocess.DEVNULL)
     log = folder / "events.jsonl"
     try:
-        deadline = time.monotonic() + 90
-        while not (log.exists() and replay(log).step >= 5):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: process.poll() is not None or (log.exists() and replay(log).step >= 5))
+        assert process.poll() is None
         start = replay(log).start
         assert start is not None
         assert start.pid == process.pid
@@ -219,10 +217,7 @@ def test_a_killed_run_is_known_as_dead_and_a_live_one_as_running(scan, tmp_path,
         assert "(running)" in capsys.readouterr().out
     finally:
         os.kill(process.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 30
-    while is_running(folder, replay(log)):  # its threads end one by one; nobody has asked for its status yet
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not is_running(folder, replay(log)))  # threads end one by one; nobody asked for its status yet
     process.wait(30)
     history = replay(log)
     assert history.stop is None

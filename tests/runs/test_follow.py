@@ -34,19 +34,8 @@ from small_run import main, open_live, with_all_views
 PLAYER = Path(__file__).parents[1] / "helpers" / "play_scan.py"
 SMALL = ["--size", "24", "--views", "24", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
 RUN = [
-    "--report",
-    "none",
-    "--sigma",
-    "0.01",
-    "--batch",
-    "4",
-    "--threads",
-    "1",
-    "--checkpoint",
-    "0",
-    "--iterations",
-    "30",
-]
+    "--report", "none", "--sigma", "0.01", "--batch", "4", "--threads", "1", "--checkpoint", "0", "--iterations", "30",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -409,17 +398,8 @@ def test_a_followed_run_is_like_an_earlier_one(scan, tmp_path, capsys):
     """With its algorithm, prior, strength and step, and the same image when all views are there."""
     earlier, live, out = tmp_path / "earlier", tmp_path / "live.zarr", tmp_path / "out"
     strong = [
-        "--algorithm",
-        "inexact-admm",
-        "--sampler",
-        "all",
-        "--step",
-        "20/L",
-        "--sigma",
-        "0.03",
-        "--denoiser",
-        "tv",
-    ]
+        "--algorithm", "inexact-admm", "--sampler", "all", "--step", "20/L", "--sigma", "0.03", "--denoiser", "tv",
+    ]  # fmt: skip
     few = ["--iterations", "40", "--report", "none", "--threads", "1"]
     assert main(["reconstruct", str(scan), "--out", str(earlier), *strong, *few, "--hold-out", "6"]) == 0
     assert main(["reconstruct", str(scan), "--out", str(tmp_path / "full"), "--like", str(earlier), *few]) == 0

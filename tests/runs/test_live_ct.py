@@ -19,17 +19,11 @@ from plugstream.runs.replay import replay
 from plugstream.scans import open_scan
 from plugstream.scans.send import send_scan
 from streaming import acquiring
+from waiting import wait_until
 
 CONE = ["--instrument", "ct", "--beam", "cone", "--size", "14", "--slices", "6", "--views", "20", "--photons", "1e5"]
 RUN = ["--report", "none", "--preview", "0", "--threads", "1", "--checkpoint", "0", "--iterations", "30"]
 RUN += ["--sigma", "0.1", "--batch", "4", "--follow"]
-
-
-def wait_for(what: object, seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not what():  # type: ignore[operator]
-        assert time.monotonic() < until, "it did not come to that"
-        time.sleep(0.005)
 
 
 def views_of(run: Path) -> int:
@@ -72,9 +66,9 @@ def test_a_volume_forms_while_projections_come_and_is_resumed_to_the_bit(tmp_pat
         try:
             words = [sys.executable, "-m", "plugstream", "reconstruct", str(live), "--out", str(out), *RUN]
             run = warm.Popen(words, stderr=subprocess.DEVNULL)
-            wait_for(lambda: views_of(out) >= 8)
+            wait_until(lambda: views_of(out) >= 8)
             step = early_checkpoint(out, early)
-            wait_for(lambda: last_step(out) >= step + 5)
+            wait_until(lambda: last_step(out) >= step + 5)
             run.send_signal(signal.SIGKILL)
             assert run.wait() == -signal.SIGKILL
             assert views_of(out) < 20  # it took steps before the scan had ended

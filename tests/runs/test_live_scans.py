@@ -2,7 +2,6 @@
 
 import shutil
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -21,7 +20,8 @@ from plugstream.scans.journal import Journal
 from plugstream.settings import resolve
 from ports import reserved_port
 from small_run import main, open_live, with_all_views
-from streaming import ANY, LIMIT, SMALL, TOKEN, acquiring, assert_same, make_scan, receiving, taking, wait_until
+from streaming import ANY, LIMIT, SMALL, TOKEN, acquiring, assert_same, make_scan, receiving, taking
+from waiting import wait_until
 
 
 def setup_of(scan):
@@ -326,9 +326,7 @@ def test_the_report_of_a_followed_run_is_drawn(scan, tmp_path):
         grow(source, writer, 0, 6)
 
         def measure():
-            until = time.monotonic() + 30
-            while not (out / "checkpoints").exists() and time.monotonic() < until:
-                time.sleep(0.02)
+            wait_until((out / "checkpoints").exists)
             grow(source, writer, 6, 40)
             writer.finish()
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import tomllib
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from plugstream.runs.replay import replay
 from plugstream.scans import open_scan
 from plugstream.scans.send import send_scan
 from streaming import acquiring
+from waiting import wait_until
 
 SMALL = ["--instrument", "ptychography", "--frame", "16", "--across", "4", "--photons", "2000"]
 RUN = ["--report", "none", "--preview", "0", "--threads", "1", "--iterations", "12"]
@@ -147,12 +147,6 @@ def test_a_live_scan_is_killed_and_resumed_to_the_bit(small, tmp_path):
         if acknowledged >= 10:  # the rest comes after the run was killed, however slow the machine
             assert gate.wait(60)
 
-    def wait_for(what) -> None:
-        until = time.monotonic() + 60
-        while not what():
-            assert time.monotonic() < until, "it did not come to that"
-            time.sleep(0.005)
-
     def views() -> int:
         log = out / "events.jsonl"
         found = replay(log).views if log.exists() else []
@@ -165,12 +159,12 @@ def test_a_live_scan_is_killed_and_resumed_to_the_bit(small, tmp_path):
             words = [sys.executable, "-m", "plugstream", "reconstruct", str(live), "--out", str(out), *RUN, "--follow"]
             words += [*OFTEN, "--instrument", "ptychography"]  # which options are of, while there is no scan yet
             run = warm.Popen(words, stderr=subprocess.DEVNULL)
-            wait_for(lambda: views() >= 8 and last_step(out) >= 3)
+            wait_until(lambda: views() >= 8 and last_step(out) >= 3)
             early.mkdir()
             for file in sorted((out / "checkpoints").glob("step-*.safetensors"))[-1:]:
                 shutil.copyfile(file, early / file.name)
             step = last_step(out)
-            wait_for(lambda: last_step(out) >= step + 5)
+            wait_until(lambda: last_step(out) >= step + 5)
             run.send_signal(signal.SIGKILL)
             assert run.wait() == -signal.SIGKILL
             assert views() < 16

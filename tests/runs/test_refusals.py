@@ -25,24 +25,13 @@ def run(scan: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--step", "0"],
-        ["--step", "-1"],
-        ["--step", "0/L"],
-        ["--step", "1e400/L"],
-        ["--step-end", "0/L"],
-        ["--sigma", "1e308"],
-        ["--sigma", "--"],
-        ["--sigma=--"],
-        ["--sigma", "1e50"],
-        ["--seed", str(2**128)],
-        ["--threads", "2147483648"],
-        ["--threads", "100000"],
-        ["--low", "9" * 5000],
-        ["--low", "1e200"],
+        ["--step", "0"], ["--step", "-1"], ["--step", "0/L"], ["--step", "1e400/L"], ["--step-end", "0/L"],
+        ["--sigma", "1e308"], ["--sigma", "--"], ["--sigma=--"], ["--sigma", "1e50"], ["--seed", str(2**128)],
+        ["--threads", "2147483648"], ["--threads", "100000"], ["--low", "9" * 5000], ["--low", "1e200"],
         ["--tol", "1e308"],
     ],
     ids=lambda flags: " ".join(flags)[:24],
-)
+)  # fmt: skip
 def test_one_line_and_no_folder(scan, tmp_path, capsys, flags):
     assert main(["reconstruct", str(scan), *RUN, *flags, "--out", str(tmp_path / "r")]) == 2
     said = capsys.readouterr().err

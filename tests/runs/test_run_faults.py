@@ -379,8 +379,7 @@ def unseen(scan: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @thorough
 @pytest.mark.parametrize(
-    ("limit", "what"),
-    effort([(16_300, "the checkpoint")], [(6000, "the event log"), (16_300, "the checkpoint")]),
+    ("limit", "what"), effort([(16_300, "the checkpoint")], [(6000, "the event log"), (16_300, "the checkpoint")])
 )
 def test_a_full_disk_is_one_line_and_loses_nothing(unseen, tmp_path, limit, what):
     """A limit on the size of files stands in for the disk: writes beyond it fail as on a full one."""

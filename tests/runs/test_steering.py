@@ -25,6 +25,7 @@ from plugstream.runs.replay import replay
 from plugstream.settings import parse_changes, resolve
 from small_run import RUN, main, same_run
 from steering_numbers import HUGE, NINES
+from waiting import wait_until
 
 STEPS = ["--iterations", "30", "--checkpoint", "1000", "--every", "5"]
 SIGMA, HALF = Command("change", sigma=0.05), Command("change", step_size="0.5/L")
@@ -74,18 +75,11 @@ def end(folder: Path) -> Stop:
     return last
 
 
-def wait_for(what: Callable[[], Any]) -> None:
-    until = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
 def go_on_soon(folder: Path) -> None:
     """Somebody sees that the run has paused, and has it go on."""
 
     def go_on() -> None:
-        wait_for(lambda: replay(folder / "events.jsonl").paused)
+        wait_until(lambda: replay(folder / "events.jsonl").paused)
         send_command(folder, Command("resume"))
 
     threading.Thread(target=go_on, daemon=True).start()
@@ -214,9 +208,9 @@ def test_a_pause_is_no_time_of_the_run(scan, planned, pilot, tmp_path):
         threading.Thread(target=change_and_go_on, args=[folder], daemon=True).start()
 
     def change_and_go_on(folder: Path) -> None:
-        wait_for((folder / "checkpoints" / "step-00000010.safetensors").exists)  # of the pause, which has begun by now
+        wait_until((folder / "checkpoints" / "step-00000010.safetensors").exists)  # of the pause, which has begun
         send_command(folder, SIGMA)
-        wait_for(lambda: replay(folder / "events.jsonl").changes)
+        wait_until(lambda: replay(folder / "events.jsonl").changes)
         time.sleep(0.6)
         send_command(folder, Command("resume"))
 
@@ -272,23 +266,10 @@ def test_a_step_that_is_a_slip_of_the_hand_is_refused_and_one_that_diverges_leav
 @pytest.mark.parametrize(
     "text",
     [
-        "40",
-        "x: stop",
-        "-1: stop",
-        "0: stop",
-        "4: sigma",
-        "4: sigma=-1",
-        "4: sigma=nan",
-        "4: step=0",
-        "4: step=2/M",
-        "4: sigma=1, sigma=2",
-        "4: gamma=1",
-        "4:",
-        "99999999999999: stop",
-        "4: step=inf",
-        "٤: stop",
+        "40", "x: stop", "-1: stop", "0: stop", "4: sigma", "4: sigma=-1", "4: sigma=nan", "4: step=0", "4: step=2/M",
+        "4: sigma=1, sigma=2", "4: gamma=1", "4:", "99999999999999: stop", "4: step=inf", "٤: stop",
     ],
-)
+)  # fmt: skip
 def test_a_change_that_is_none_is_refused(text):
     with pytest.raises(InputError):
         parse_changes(text)

@@ -25,8 +25,8 @@ from plugstream.runs.terminal import Terminal
 from plugstream.solver.monitors import PSNR, SNR, SSIM, Cost, Distance
 from plugstream.solver.verdict import probe_length
 from small_run import main, plugstream_main
-from streaming import wait_until
 from terminals import Screen, run_in_terminal
+from waiting import wait_until
 
 RUN = ["--sigma", "0.01", "--threads", "1", "--every", "10"]
 START = Start(100, {"scan": {"follow": False}, "algorithm": {}}, {}, "0.1", "2", "3", pid=1, started=1, machine="")

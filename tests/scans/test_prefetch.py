@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 from plugstream import InputError, Uniform
 from plugstream.algorithms.sampling import All, Announcer
 from plugstream.scans.prefetch import Prefetcher
+from waiting import wait_until
 
 
 class Source:
@@ -82,9 +83,7 @@ def test_the_next_batches_are_read_before_they_are_asked_for():
     with Prefetcher(source, threads=2) as ahead:
         sampler = Announcer(Uniform(4), ahead.expect, ahead=2)
         ahead.read(sampler.draw(0, torch.arange(50)).views)
-        limit = time.monotonic() + 30
-        while len(source.threads) < 3 and time.monotonic() < limit:
-            time.sleep(0.001)
+        wait_until(lambda: len(source.threads) >= 3)
         assert len(source.threads) == 3
         ahead.read(sampler.draw(1, torch.arange(50)).views)
         ahead.read(sampler.draw(2, torch.arange(50)).views)

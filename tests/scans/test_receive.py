@@ -34,8 +34,8 @@ from streaming import (
     message,
     receiving,
     taking,
-    wait_until,
 )
+from waiting import wait_until
 
 NINES = b"9" * 4300
 
@@ -163,12 +163,7 @@ def test_json_of_strangers_is_bounded_before_it_is_parsed():
 
 def limited(out, files, *more):
     words = [sys.executable, "-m", "plugstream", "acquire", str(out), "--listen", ANY, "--timeout", "60", *more]
-    return warm.Popen(
-        words,
-        stderr=subprocess.PIPE,
-        text=True,
-        limits={resource.RLIMIT_NOFILE: files},
-    )
+    return warm.Popen(words, stderr=subprocess.PIPE, text=True, limits={resource.RLIMIT_NOFILE: files})
 
 
 @thorough
@@ -283,10 +278,7 @@ def test_a_message_without_an_end_does_not_fill_the_memory(tmp_path, monkeypatch
 def test_views_and_bytes_have_quotas(tmp_path):
     scan = make_scan(10)
     size = 8 * 9 + 16
-    for name, limits, views in (
-        ("views", Limits(views=4), 4),
-        ("bytes", Limits(nbytes=5 * size + 3), 5),
-    ):
+    for name, limits, views in (("views", Limits(views=4), 4), ("bytes", Limits(nbytes=5 * size + 3), 5)):
         with (
             Receiver(tmp_path / f"{name}.zarr", ANY, limits=limits) as receiver,
             taking(receiver),
@@ -335,27 +327,9 @@ def test_random_headers_never_end_it(tmp_path):
     scan = make_scan(3)
     rng = np.random.default_rng(11)
     values = [
-        None,
-        True,
-        -1,
-        0,
-        1,
-        2,
-        3,
-        2**53 + 1,
-        10**40,
-        1.5,
-        1e308,
-        "",
-        "scan",
-        "é" * 60,
-        "\ud800",
-        [],
-        [9],
-        [9, 2],
-        {},
+        None, True, -1, 0, 1, 2, 3, 2**53 + 1, 10**40, 1.5, 1e308, "", "scan", "é" * 60, "\ud800", [], [9], [9, 2], {},
         [[]],
-    ]
+    ]  # fmt: skip
     values += ["begin", "view", "end", "bye", "complex64", "transmitters", "the-secret-of-the-sender", False]
     good = [begin("scan", born_geometry(scan), {}), message(scan, 0), message(scan, 1), end("scan", 3)]
     with receiving(tmp_path / "s.zarr") as receiver, Client(receiver.address) as client:

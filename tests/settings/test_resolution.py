@@ -17,11 +17,7 @@ from plugstream.runs.plan import plan
 from plugstream.settings import Draft, SettingsFile, resolve
 from small_run import main
 
-COUNTED = {
-    Draft.of.__code__: "resolved",
-    plan.__code__: "planned",
-    CT.check_model.__code__: "checked",
-}
+COUNTED = {Draft.of.__code__: "resolved", plan.__code__: "planned", CT.check_model.__code__: "checked"}
 
 
 def count_calls(words: list[str]) -> Counter[str]:

@@ -21,6 +21,7 @@ from plugstream.runs.liveness import is_running
 from plugstream.runs.pages import feed, server
 from plugstream.runs.replay import replay
 from small_run import RUN, main
+from waiting import wait_until
 
 ENDLESS = [*RUN, "--iterations", "1000000", "--every", "50", "--checkpoint", "1000", "--preview", "0.5"]
 # What a screen reader has no name for.
@@ -214,10 +215,7 @@ def test_the_server_of_a_run_ends_by_itself(scan, tmp_path):
         while process.poll() is None:
             servers = servers_of(process.pid) or servers
         assert process.wait(60) == 0
-    until = time.monotonic() + 60
-    while any(Path(f"/proc/{server}").exists() for server in servers):
-        assert time.monotonic() < until
-        time.sleep(0.2)
+    wait_until(lambda: not any(Path(f"/proc/{server}").exists() for server in servers))
     assert servers
 
 

@@ -197,17 +197,7 @@ def test_the_page_shows_one_moment_and_what_was_asked_for_at_once(scan, tmp_path
     """In a browser, as the server looks by default: from before the first step to the end of the results."""
     folder = tmp_path / "runs" / "live"
     folder.parent.mkdir()
-    words = [
-        sys.executable,
-        "-m",
-        "plugstream",
-        "reconstruct",
-        str(scan),
-        "--out",
-        str(folder),
-        *RUN,
-        "--report",
-    ]
+    words = [sys.executable, "-m", "plugstream", "reconstruct", str(scan), "--out", str(folder), *RUN, "--report"]
     words += ["png,html", "--iterations", "1000000", "--every", "1", "--checkpoint", "1000"]
     with (
         serving(folder.parent) as site,

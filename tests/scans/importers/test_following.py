@@ -29,7 +29,7 @@ from plugstream.scans.importers.hdf5_storage import open_shared
 from plugstream.scans.journal import Quota
 from plugstream.scans.store import open_scan
 from plugstream.scans.stream import RefusedError
-from streaming import wait_until
+from waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -297,18 +297,8 @@ def test_a_full_disk_does_not_end_the_scan(tmp_path, monkeypatch):
     ("change", "said", "views", "omit"),
     [
         ("nan", "1 views are left out: 7", 19, {"omit": "7"}),
-        (
-            "short",
-            "27 rows of data, 26 rows of image_key, 26 rows of angles: only the first 26 are used",
-            20,
-            None,
-        ),
-        (
-            "radians",
-            "they were taken for degrees, but look like radians; import it anew",
-            20,
-            None,
-        ),
+        ("short", "27 rows of data, 26 rows of image_key, 26 rows of angles: only the first 26 are used", 20, None),
+        ("radians", "they were taken for degrees, but look like radians; import it anew", 20, None),
     ],
 )
 def test_doubts_about_angles_are_told(tmp_path, change, said, views, omit):

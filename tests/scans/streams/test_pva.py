@@ -17,7 +17,7 @@ from plugstream.base.errors import InputError
 from plugstream.scans.importers.following import follow_file
 from plugstream.scans.streams import pva
 from plugstream.scans.streams.ntndarray import read_attributes, read_picture
-from streaming import wait_until
+from waiting import wait_until
 
 
 @pytest.fixture(scope="module")

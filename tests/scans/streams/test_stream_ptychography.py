@@ -1,7 +1,6 @@
 """Diffraction patterns of a stream: the scan is what the importer makes of a CXI file of the same frames."""
 
 import contextlib
-import time
 
 import h5py
 import numpy as np
@@ -14,6 +13,7 @@ from live_import import LIMIT, Live
 from plugstream.cli import main
 from plugstream.scans.importers import import_file
 from plugstream.scans.store import open_scan
+from waiting import wait_until
 
 N, WAVE, DISTANCE, DETECTOR, VIEWS = 8, 1e-10, 2.0, 1e-4, 12
 PIXEL = WAVE * DISTANCE / (N * DETECTOR)
@@ -110,9 +110,7 @@ def test_an_area_detector(setup, tmp_path):
     options |= {"center": "7,10", "wavelength": WAVE, "distance": DISTANCE, "detector_pixel": DETECTOR}
     with AreaDetector() as detector:
         live = Live(detector.address, tmp_path / "live.zarr", options, kind="ptychography")
-        until = time.monotonic() + LIMIT
-        while not live.said and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: live.said)
         for frame in counts:
             detector.send(frame)
         assert live.end().views == VIEWS

@@ -349,19 +349,9 @@ def test_the_terminal_the_report_and_the_log_tell_the_verdict(scan, tmp_path, ca
 def test_a_diverged_run_says_so_everywhere_and_has_status_1(scan, tmp_path, capsys):
     out = tmp_path / "run"
     words = [
-        "reconstruct",
-        str(scan),
-        "--out",
-        str(out),
-        *RUN,
-        "svg",
-        "--iterations",
-        "60",
-        "--step-size",
-        "40/L",
-        "--low",
+        "reconstruct", str(scan), "--out", str(out), *RUN, "svg", "--iterations", "60", "--step-size", "40/L", "--low",
         "none",
-    ]
+    ]  # fmt: skip
     assert main(words) == 1
     assert "has the image arrived? diverged: the image grew" in capsys.readouterr().err
     assert stop_of(out).verdict == "diverged"

@@ -90,11 +90,7 @@ def test_the_true_image_leaves_the_noise(level):
     assert abs(np.mean(excesses)) < 4 * chance / math.sqrt(len(excesses)) + 1e-3
 
 
-@given(
-    zero=st.floats(1e-3, 0.5),
-    slope=st.floats(0.1, 5.0),
-    dip=st.floats(-0.5, 0.5),
-)
+@given(zero=st.floats(1e-3, 0.5), slope=st.floats(0.1, 5.0), dip=st.floats(-0.5, 0.5))
 def test_the_last_crossing_is_found(zero, slope, dip):
     """A function that rises through zero once, and far below it may be anything near zero; 20 evaluations."""
 

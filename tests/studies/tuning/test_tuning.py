@@ -24,10 +24,7 @@ from plugstream.studies.tuning.scan import Search, _change_settings, tune_scan
 from small_run import main
 
 
-@given(
-    peaks=st.lists(st.floats(0.02, 50.0), min_size=1, max_size=4),
-    sharpness=st.floats(0.2, 5.0),
-)
+@given(peaks=st.lists(st.floats(0.02, 50.0), min_size=1, max_size=4), sharpness=st.floats(0.2, 5.0))
 def test_golden_section_finds_the_peak_of_every_problem(peaks, sharpness):
     """Twenty evaluations: a grid of five, then 15, the last 13 of which shrink the bracket by 1.618 each."""
     want = np.log(peaks)
