@@ -74,7 +74,7 @@ def _program(page: str, *words: str, **names: str) -> Callable[[Path], None]:
 
 def _antennas(path: Path) -> None:
     """Scattered fields with the names of docs/importing.md, in HDF5 or NPZ."""
-    data, rings = _DRAW.standard_normal((6, 12, 2)).view(complex)[..., 0], (ring(12, 0.6), ring(6, 0.6))
+    data, rings = _DRAW.standard_normal((20, 24, 2)).view(complex)[..., 0], (ring(24, 0.6), ring(20, 0.6))
     if path.suffix == ".npz":
         np.savez(path, data=data, receivers=rings[0], transmitters=rings[1])
         return
@@ -180,7 +180,7 @@ FILES: dict[str, str | Callable[[Path], object]] = {
     ),
     "run7.h5|scan.npz": _antennas,
     "frames.npz": _camera,
-    "table.txt": lambda path: np.savetxt(path, _DRAW.random((5, 14))),
+    "table.txt": lambda path: np.savetxt(path, _DRAW.random((20, 34))),
     "|".join(_SHOWN): lambda path: path.write_text(_SHOWN[path.name]),
     "net.pt|net.safetensors": _weights,
     "safe.safetensors": lambda path: shutil.copy(_WEIGHTS / "unet-safe.safetensors", path),

@@ -295,10 +295,12 @@ def test_a_run_says_where_it_will_end(scan: Path, tmp_path: Path) -> None:
         return [event for event in read_events(folder / "events.jsonl") if isinstance(event, Forecast | Trial | Stop)]
 
     steps = 40 + probe_length(40)
-    *said, stop = forecasts("fixed", "--sigma", "0.02", "--iterations", "40")
+    *said, stop = forecasts("fixed", "--sigma", "0.02", "--iterations", "40", "--hold-out", "4")
     assert said == [Forecast(0, steps, False)]
-    assert "best sigma" in stop.answers["was the strength chosen by the data?"]["text"]
-    *said, _ = forecasts("arrives", "--sigma", "0.02", "--iterations", "40", "--arrive", "1e-6")
+    assert "held-out misfit" in stop.answers["was the strength chosen by the data?"]["text"]
+    *said, _ = forecasts("plain", "--sigma", "0.02", "--iterations", "40")
+    assert said == [Forecast(0, 40, False)]
+    *said, _ = forecasts("arrives", "--sigma", "0.02", "--iterations", "40", "--arrive", "1e-6", "--hold-out", "4")
     assert said[0] == Forecast(0, steps, True)
     *said, stop = forecasts("falls", "--fall", "4", "--denoiser", "tv", "--every", "5")
     (ended,) = [event.step for event in said if isinstance(event, Trial) and event.ended]
