@@ -168,6 +168,7 @@ class Channel:
         self._queues: set[asyncio.Queue[bytes]] = set()
         self._task: asyncio.Task[None] | None = None
         self._last: dict[str, Any] | None = None
+        self._whole = b""  # the message with all of it, encoded once however many pages need it
         self._hurry, self._until = asyncio.Event(), 0.0
 
     def hurry(self) -> None:
@@ -183,7 +184,7 @@ class Channel:
         """Messages as server-sent events: first everything, then what changed, for as long as somebody wants them."""
         queue: asyncio.Queue[bytes] = asyncio.Queue(_BEHIND)
         if self._last is not None:
-            queue.put_nowait(encode_message("content", self._last))
+            queue.put_nowait(self._everything())
         self._queues.add(queue)
         try:
             if self._task is None or self._task.done():
@@ -202,13 +203,13 @@ class Channel:
                 try:
                     now, pause = await asyncio.to_thread(self._look)
                 except InputError as error:
-                    self._send(encode_message("fault", {"text": str(error)}))
+                    await self._send(encode_message("fault", {"text": str(error)}))
                     await asyncio.sleep(_LIVES)
                     continue
                 changes = changes_of(self._last, now)
                 if changes is not None:
-                    first, self._last = self._last is None, now
-                    self._send(encode_message("content", now) if first else encode_message("change", changes))
+                    first, self._last, self._whole = self._last is None, now, b""
+                    await self._send(self._everything() if first else encode_message("change", changes))
                 hurried = time.monotonic() < self._until
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._hurry.wait(), _QUICK if hurried else max(_LOOK, pause))
@@ -216,14 +217,19 @@ class Channel:
         finally:
             self._last = None  # whoever comes next gets what is there then
 
-    def _send(self, message: bytes) -> None:
-        for queue in self._queues:
-            if not queue.full():
+    def _everything(self) -> bytes:
+        self._whole = self._whole or encode_message("content", self._last or {})
+        return self._whole
+
+    async def _send(self, message: bytes) -> None:
+        for queue in tuple(self._queues):  # who comes meanwhile begins with what is there now
+            if queue.full():
+                while not queue.empty():  # a page that is too slow, or asleep, gets everything again
+                    queue.get_nowait()
+                queue.put_nowait(message if self._last is None else self._everything())
+            else:
                 queue.put_nowait(message)
-                continue
-            while not queue.empty():  # a page that is too slow, or asleep, gets everything again
-                queue.get_nowait()
-            queue.put_nowait(message if self._last is None else encode_message("content", self._last))
+            await asyncio.sleep(0)  # other requests are answered between two pages
 
 
 def encode_message(kind: str, content: dict[str, Any]) -> bytes:
