@@ -203,13 +203,13 @@ class Channel:
                 try:
                     now, pause = await asyncio.to_thread(self._look)
                 except InputError as error:
-                    await self._send(encode_message("fault", {"text": str(error)}))
+                    self._send(encode_message("fault", {"text": str(error)}))
                     await asyncio.sleep(_LIVES)
                     continue
                 changes = changes_of(self._last, now)
                 if changes is not None:
                     first, self._last, self._whole = self._last is None, now, b""
-                    await self._send(self._everything() if first else encode_message("change", changes))
+                    self._send(self._everything() if first else encode_message("change", changes))
                 hurried = time.monotonic() < self._until
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._hurry.wait(), _QUICK if hurried else max(_LOOK, pause))
@@ -221,15 +221,14 @@ class Channel:
         self._whole = self._whole or encode_message("content", self._last or {})
         return self._whole
 
-    async def _send(self, message: bytes) -> None:
-        for queue in tuple(self._queues):  # who comes meanwhile begins with what is there now
-            if queue.full():
-                while not queue.empty():  # a page that is too slow, or asleep, gets everything again
-                    queue.get_nowait()
-                queue.put_nowait(message if self._last is None else self._everything())
-            else:
+    def _send(self, message: bytes) -> None:
+        for queue in self._queues:
+            if not queue.full():
                 queue.put_nowait(message)
-            await asyncio.sleep(0)  # other requests are answered between two pages
+                continue
+            while not queue.empty():  # a page that is too slow, or asleep, gets everything again
+                queue.get_nowait()
+            queue.put_nowait(message if self._last is None else self._everything())
 
 
 def encode_message(kind: str, content: dict[str, Any]) -> bytes:
