@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from page_server import LIMIT, TOKEN, Site, serving
 from plugstream.base.errors import InputError
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Measurement
-from plugstream.runs.pages import access, feed, listening
+from plugstream.runs.pages import access, feed, listening, server
 from plugstream.runs.pages.access import HEADERS, Access
 from plugstream.runs.pages.content import run_content
 from plugstream.runs.pages.feed import changes_of, decode_values
@@ -271,6 +271,37 @@ def test_pages_are_sent_what_changes(whole, tmp_path, monkeypatch):
         assert change["rows"]["values"]["snr"] == [3.25]
         assert "settings" not in change["set"]
         assert change["set"]["step"] == 70
+
+
+def test_many_pages_are_served_at_the_cost_of_one_and_more_are_refused(whole, monkeypatch):
+    """All of a run takes 15 to 50 ms to encode: for each of 200 pages that would keep everybody waiting for seconds."""
+    made: list[str] = []
+    encode = feed.encode_message
+    monkeypatch.setattr(feed, "encode_message", lambda kind, content: made.append(kind) or encode(kind, content))
+    monkeypatch.setattr(server, "_MOST_PAGES", 200)
+    request = b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with serving(whole) as site, ExitStack() as crowd:
+        here = ("127.0.0.1", site.port)
+        pages = [crowd.enter_context(socket.create_connection(here, timeout=LIMIT)) for _ in range(200)]
+        for some in (pages[:1], pages[1:]):  # which stay, and leave most of what they are sent unread
+            for page in some:
+                page.sendall(request)
+            for page in some:
+                head = b""
+                while b"event: content" not in head:
+                    head += page.recv(4096) or pytest.fail(f"closed after {head!r}")
+        assert made == ["content"]
+        status, headers, text = site.ask("/api/events")
+        assert (status, int(headers["retry-after"]) > 0, len(text.splitlines())) == (503, True, 1)
+        for path in ("/", "/api/runs", "/api/content"):
+            assert site.ask(path)[0] == 200
+        pages[0].close()
+        until, answer = time.monotonic() + LIMIT, b""
+        while not answer.startswith(b"HTTP/1.1 200 "):  # once the server has heard that there is room
+            assert time.monotonic() < until, answer
+            with socket.create_connection(here, timeout=LIMIT) as late:
+                late.sendall(request)
+                answer = late.recv(4096)
 
 
 def test_a_held_out_misfit_is_shown_only_while_it_is_measured():

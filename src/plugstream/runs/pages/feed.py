@@ -168,6 +168,7 @@ class Channel:
         self._queues: set[asyncio.Queue[bytes]] = set()
         self._task: asyncio.Task[None] | None = None
         self._last: dict[str, Any] | None = None
+        self._whole = b""  # the message with all of it, encoded once however many pages need it
         self._hurry, self._until = asyncio.Event(), 0.0
 
     def hurry(self) -> None:
@@ -183,7 +184,7 @@ class Channel:
         """Messages as server-sent events: first everything, then what changed, for as long as somebody wants them."""
         queue: asyncio.Queue[bytes] = asyncio.Queue(_BEHIND)
         if self._last is not None:
-            queue.put_nowait(encode_message("content", self._last))
+            queue.put_nowait(self._everything())
         self._queues.add(queue)
         try:
             if self._task is None or self._task.done():
@@ -207,14 +208,18 @@ class Channel:
                     continue
                 changes = changes_of(self._last, now)
                 if changes is not None:
-                    first, self._last = self._last is None, now
-                    self._send(encode_message("content", now) if first else encode_message("change", changes))
+                    first, self._last, self._whole = self._last is None, now, b""
+                    self._send(self._everything() if first else encode_message("change", changes))
                 hurried = time.monotonic() < self._until
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._hurry.wait(), _QUICK if hurried else max(_LOOK, pause))
                 self._hurry.clear()
         finally:
             self._last = None  # whoever comes next gets what is there then
+
+    def _everything(self) -> bytes:
+        self._whole = self._whole or encode_message("content", self._last or {})
+        return self._whole
 
     def _send(self, message: bytes) -> None:
         for queue in self._queues:
@@ -223,7 +228,7 @@ class Channel:
                 continue
             while not queue.empty():  # a page that is too slow, or asleep, gets everything again
                 queue.get_nowait()
-            queue.put_nowait(message if self._last is None else encode_message("content", self._last))
+            queue.put_nowait(message if self._last is None else self._everything())
 
 
 def encode_message(kind: str, content: dict[str, Any]) -> bytes:

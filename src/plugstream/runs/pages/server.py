@@ -158,7 +158,8 @@ def make_application(shelf: Shelf, access: Access) -> Guard:
         if feed is None and (name is not None or shelf.single):
             return _absent("run")
         if shelf.listeners >= _MOST_PAGES:
-            return PlainTextResponse("too many pages are open\n", 503)
+            text = f"{_MOST_PAGES} pages are open, and more are not served; close some\n"
+            return PlainTextResponse(text, 503, {"Retry-After": "2"})
         events = shelf.channel(name, feed).listen()
         return StreamingResponse(events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 

@@ -70,7 +70,7 @@
       source.addEventListener("fault", (event) => say(JSON.parse(event.data).text));
       source.addEventListener("error", async () => {
         const refused = source.readyState === EventSource.CLOSED; // else the browser tries again by itself
-        say(await reason());
+        say((await reason()) || (refused ? "Too many pages are open. This one tries again; close some." : ""));
         if (refused) setTimeout(listen, 2000);
       });
     }
