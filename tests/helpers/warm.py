@@ -234,6 +234,7 @@ def _become(request: dict[str, Any], files: list[int]) -> None:
         sys.stderr.reconfigure(line_buffering=True)  # type: ignore[attr-defined]
         if (cli := sys.modules.get("plugstream.cli")) is not None:
             cli._STARTED = time.monotonic()  # type: ignore[attr-defined]  # since when a command has been silent
+        sys.dont_write_bytecode = bool(request["limits"])  # half a module, written within a limit, fails in later tests
         for kind, most in request["limits"].items():
             resource.setrlimit(int(kind), (most, most))
         code = _perform(request["words"])
