@@ -263,7 +263,6 @@ reconstruct ptychography.zarr --denoiser bm3d --rivals tnrd --fall 10 | add --fa
 reconstruct scan.zarr --sigma 0.02 --nlm-guide noisy.npy | or choose nlm | --denoiser nlm
 denoise noisy.png clean.png | give --sigma, such as 15/255 | --sigma 15/255
 import mri spokes.npz | such as --size 128 | --size 24 --pixel 0.001
-import ct tooth.h5 --follow | or middle | --center middle
 import ct tooth.h5 --expect 3 --center 11.5 | add --follow | --follow
 import npz scan.npz | --size in pixels, and --width or | --size 24 --width 0.1 --wavelength 0.03
 simulate scan.zarr --instrument ct --receivers 9 | leave it out | - --receivers
