@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.models.ct_line_integrals import FlatField
-from plugstream.scans.importers.ct_fields import FrameChoice, Frames, make_field, settle_fields, wait_for_fields
+from plugstream.scans.importers.ct_fields import (
+    NO_FILES,
+    FrameChoice,
+    Frames,
+    make_field,
+    settle_fields,
+    wait_for_fields,
+)
 from plugstream.scans.importers.ct_projections import (
     Projections,
     angles_in_radians,
@@ -29,7 +36,10 @@ from plugstream.scans.importers.tiled import TiledRun
 from plugstream.scans.streams.frames import DARK, FLAT, PROJECTION
 from plugstream.scans.streams.tap import StreamSource
 
-_NO_FLATS = "it has no flat fields{}, to turn counts into line integrals with; --flats FILE takes those of another file"
+_NO_FLATS = (
+    "it has no flat fields{}, to turn counts into line integrals with; --flats FILE takes those of another file, and "
+    "--flats air the air at the edges"
+)
 _BOOKKEEPING = re.compile(r"/(seq_num|time|ts_[^/]*)$")  # of a run of Tiled
 # The names that a mapping may have, and where Data Exchange has them.
 NAMES = ("data", "flats", "darks", "angles", "image_key", "pixel")
@@ -51,9 +61,9 @@ def is_exchange(source: Source) -> bool:
 def read_exchange(source: Source, choice: FrameChoice = FrameChoice()) -> Projections:  # noqa: B008 - frozen
     """The projections of a Data Exchange file: a parallel beam, its flat and dark fields, and angles in degrees.
 
-    /exchange/data (views, rows, columns), data_white and data_dark (frames, rows, columns), theta (views,). Flat fields
-    are averaged, since the format does not say when they were taken. Without flat fields the projections must be line
-    integrals, whose description is "sinogram" or "attenuation"; otherwise the file is refused.
+    /exchange/data (views, rows, columns), data_white and data_dark (frames, rows, columns), theta (views,). Flat and
+    dark fields are averaged, unless /defaults/HDF5FrameLocation says in which order all frames were taken, as tomoscan
+    writes it.
 
     Reference: De Carlo et al., Scientific data exchange, J. Synchrotron Rad. 21, 2014.
     """
@@ -110,7 +120,12 @@ def _read_separate(
         remarks = _doubts(growth, look)
         views = growth.turn_to(views, "projection" + " with its angle" * ("angles" in look.mapping))
         angles = None if angles is None else angles[:views]
-    field = _separate_field(look, choice, views)
+    field, words_of_data = (
+        _separate_field(look, choice, views),
+        _text(source.attribute("description", look.mapping["data"])),
+    )
+    raw = True if "transmission" in words_of_data else None
+    darks = _frames(look, "darks") if field is None else None
     return Projections(
         kind,
         views,
@@ -118,6 +133,8 @@ def _read_separate(
         _reader(data, np.arange(views), angles, growth),
         None if angles is None else np.nan_to_num(angles),
         flat_field=field,
+        raw=raw,
+        dark=None if darks is None or choice.darks == "none" else darks.mean(darks.numbers)[0].astype(np.float32),
         pixel=None if pixel is None else (pixel, pixel),
         provenance=words,
         remarks=remarks,
@@ -125,25 +142,37 @@ def _read_separate(
 
 
 def _separate_field(look: Lookup, choice: FrameChoice, views: int) -> FlatField | None:
-    """The flat field from datasets of flat and dark fields; None for line integrals."""
-    source, growth, data = look.source, look.source.growth, look.mapping["data"]
+    """The flat field from datasets of flat and dark fields; None where there are none, or none is to be used."""
+    source, growth = look.source, look.source.growth
     if growth is not None and "field" in growth.memory:
         return cast("FlatField", growth.memory["field"])
     if choice.file is not None:
         return _keep(source, read_field(choice.file))
+    if choice.flats in NO_FILES:
+        return None
     flats, darks = _frames(look, "flats"), _frames(look, "darks")
     if growth is not None:
         counts = (0 if flats is None else len(flats.numbers), 0 if darks is None else len(darks.numbers))
         wait_for_fields(growth, counts, views)
         choice = settle_fields(choice, growth if counts[0] else None, *counts, there=counts)
     if flats is not None:
-        return _keep(source, make_field(choice, flats, darks))
-    if "transmission" in _text(source.attribute("description", data)) or look.array("data").dtype.kind in "iu":
-        missing = _NO_FLATS.format(f", {look.mapping['flats']}" if "flats" in look.mapping else "")
-        if growth is not None:
-            growth.wait(missing)
-        raise InputError(missing)
+        places = {} if growth is not None else {name: _places(look, name, views) for name in ("flats", "darks")}
+        return _keep(source, make_field(choice, flats, darks, places.get("flats"), places.get("darks")))
+    if growth is not None and look.array("data").dtype.kind in "iu":
+        growth.wait(_NO_FLATS.format(f", {look.mapping['flats']}" if "flats" in look.mapping else ""))
     return None
+
+
+def _places(look: Lookup, name: str, views: int) -> Indices | None:
+    """For each flat or dark field how many projections came before it; None where the file does not say."""
+    words = look.source.read("/defaults/HDF5FrameLocation")
+    frames = None if words is None else _frames(look, name)
+    if words is None or frames is None:
+        return None
+    kind = np.array([_text(word) for word in np.ravel(words)])
+    before, own = np.cumsum(kind == look.mapping["data"]), kind == look.mapping[name]
+    fits = before[-1:].tolist() == [views] and int(own.sum()) == len(frames.numbers)
+    return np.asarray(before[own]) if fits else None
 
 
 def _keep(source: Source, field: FlatField) -> FlatField:
@@ -265,7 +294,37 @@ def read_nexus(source: Source, choice: FrameChoice = FrameChoice()) -> Projectio
     cone = 0 < before < 10 and behind is not None  # metres; a synchrotron is further away
     pixel = None if width is None else (height or width, width)
     distances = {"source": before if cone else None, "detector": behind if cone else None}
-    return _read_keyed("NXtomo", Lookup(source, mapping), choice, pixel, {"place": group}, **distances)
+    projections = _read_keyed("NXtomo", Lookup(source, mapping), choice, pixel, {"place": group}, **distances)
+    return projections if source.growth is not None else _follow_monitor(projections, source, group, choice)
+
+
+def _follow_monitor(projections: Projections, source: Source, group: str, choice: FrameChoice) -> Projections:
+    """The projections with their exposure, if the entry's `control` has a monitor value for each frame.
+
+    With flat fields of different times the monitor is used only if it makes them more alike.
+    """
+    field, key = projections.flat_field, as_numbers("image_key", source.read(f"{group}/image_key"), np.int64)
+    words = source.read(f"{group.partition('/instrument')[0]}/control/data")
+    if words is None or field is None or choice.file is not None or choice.flats in NO_FILES:
+        return projections
+    values, remarks = as_numbers("control/data", words).reshape(-1), list(projections.remarks)
+    frames, flats = np.flatnonzero(key == PROJECTION), np.flatnonzero(key == FLAT)
+    used = np.concatenate([frames, flats])
+    if len(values) != len(key) or not (np.isfinite(values[used]) & (values[used] > 0)).all():
+        remarks.append("its monitor, control/data, is not positive in every frame, and is not used")
+        return replace(projections, remarks=remarks)
+    times = np.searchsorted(frames, flats)
+    levels = np.array([values[flats[times == place]].mean() for place in field.places])
+    bright = (field.flats - field.dark).mean((1, 2))
+    if np.std(np.log(bright / levels)) > np.std(np.log(bright)):
+        remarks.append("its monitor, control/data, does not follow its flat fields, and is not used")
+        return replace(projections, remarks=remarks)
+    exposure = values[frames] / np.interp(np.arange(len(frames)), field.places, levels)
+    if np.ptp(exposure) > 0:
+        remarks.append(
+            f"the monitor, control/data, changes by {np.ptp(exposure):.1%}, which is divided out of each view"
+        )
+    return replace(projections, exposure=exposure, remarks=remarks)
 
 
 def _read_keyed(
@@ -303,6 +362,8 @@ def _read_keyed(
         _reader(data, frames, angles, None if source.container == "stream" else growth),
         None if angles is None else np.nan_to_num(angles),
         flat_field=_keyed_field(source, data, key, choice),
+        raw=True,
+        dark=_keyed_dark(data, key, choice),
         pixel=pixel,
         provenance=words,
         remarks=remarks,
@@ -310,26 +371,36 @@ def _read_keyed(
     )
 
 
-def _keyed_field(source: Source, data: Any, key: Indices, choice: FrameChoice) -> FlatField:
-    """The flat field of frames with an image_key."""
+def _keyed_dark(data: Any, key: Indices, choice: FrameChoice) -> NDArray[np.float32] | None:
+    """The mean dark field where there are no flat fields that it would belong to."""
+    darks = np.flatnonzero(key == DARK)
+    unused = not len(darks) or choice.darks == "none" or (choice.flats != "air" and (key == FLAT).any())
+    return None if unused else Frames(data, darks).mean(np.arange(len(darks)))[0].astype(np.float32)
+
+
+def _keyed_field(source: Source, data: Any, key: Indices, choice: FrameChoice) -> FlatField | None:
+    """The flat field of frames with an image_key; None where there are none, or none is to be used."""
     growth = source.growth
     if growth is not None and "field" in growth.memory:
         return cast("FlatField", growth.memory["field"])
     if choice.file is not None:
         return _keep(source, read_field(choice.file))
+    if choice.flats in NO_FILES:
+        return None
     frames, flats, darks = (np.flatnonzero(key == kind) for kind in (PROJECTION, FLAT, DARK))
     if len(flats) == 0:
-        missing = _NO_FLATS.format(", image_key 1")
         if growth is not None:
-            growth.wait(missing)
-        raise InputError(missing)
+            growth.wait(_NO_FLATS.format(", image_key 1"))
+        return None
     places = np.searchsorted(frames, flats)  # flat fields with no projection between them are one group
     first = flats[places == places[0]]
     if growth is not None and not growth.final and not (key[first[-1] :] == PROJECTION).any():
         growth.wait(f"{len(first)} flat fields are there, which may become more")
     early = int((darks < max(frames[:1].max(initial=0), first[-1])).sum())
     choice = settle_fields(choice, growth, len(first), early, there=(len(flats), len(darks)))
-    return _keep(source, make_field(choice, Frames(data, flats), Frames(data, darks), places))
+    return _keep(
+        source, make_field(choice, Frames(data, flats), Frames(data, darks), places, np.searchsorted(frames, darks))
+    )
 
 
 def _find_angles(source: Source, group: str) -> str | None:
