@@ -158,7 +158,7 @@ def air_level(integrals: ArrayLike, margin: int) -> Frames:
     return np.asarray(np.nanmean(sides, axis=(-2, -1), dtype=np.float64), dtype=np.float32)
 
 
-def shows_air(integrals: ArrayLike, margin: int, part: float = 0.05) -> bool:
+def shows_air(integrals: ArrayLike, margin: int, part: float = 0.03) -> bool:
     """Whether the margins of views are air, though the beam may differ from the flat field by a factor a view.
 
     Air is what does not change across the detector: both margins of a view show the same, and so do their outer and
@@ -173,8 +173,8 @@ def shows_air(integrals: ArrayLike, margin: int, part: float = 0.05) -> bool:
     slopes = [abs(float((side[:, :margin] - side[:, margin:]).mean())) for side in (near, far)]
     level = (left + right) / 2
     low, high = np.quantile(values - level[:, None], (0.01, 0.99))
-    worst = max(float(np.abs(left - right).mean()), *slopes, -float(low))
-    return worst < part * float(high) and float(np.abs(level).mean()) < 0.3
+    worst = max(float(np.abs(left - right).mean()), *slopes)
+    return bool(worst < part * high and -low < high / 2 and np.abs(level).mean() < 0.3)
 
 
 def stripe_pattern(mean: ArrayLike, width: int) -> Frames:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ _NO_AIR = (
     "another file, and --flats none takes its numbers for line integrals"
 )
 _AIR = (
-    "it has no flat fields: air at the edges of its projections stands for them, which leaves the gains of single "
-    "pixels; --flats FILE takes those of another file, and --flats none takes its numbers for line integrals"
+    "it has no flat fields: air at the edges of its projections stands for them, which leaves an uneven beam and "
+    "the gains of pixels; --flats FILE takes those of another file, --flats none takes its numbers for line integrals"
 )
 _SLICE = re.compile(r"[-+\d: ]*:[-+\d: ]*")
 
@@ -70,17 +71,25 @@ def make_field(
     places: Indices | None = None,
     dark_places: Indices | None = None,
 ) -> FlatField:
-    """The flat field of a recording.
+    """The flat field of a recording; where there are no flat fields, or none is to be used, they are the dark field.
 
-    Arguments: choice; flats, at least one; darks, None where there are none; places and dark_places, for each of them
-    how many projections came before it; None for one group.
+    Arguments: choice; flats; darks, None where there are none; places and dark_places, for each of them how many
+    projections came before it; None for one group.
     """
+    dark, dark_times = None, list[float]()
+    if darks is not None and len(darks.numbers) and choice.darks != "none":
+        chosen = choose_frames(choice.darks, len(darks.numbers), "dark fields")
+        dark, dark_times = _groups(darks, chosen, dark_places)
+    if not len(flats.numbers) or choice.flats in NO_FILES:
+        return no_flats([] if dark is None else dark, flats.array.shape[1:])
     bright, times = _groups(flats, choose_frames(choice.flats, len(flats.numbers), "flat fields"), places)
-    if darks is None or not len(darks.numbers) or choice.darks == "none":
-        return FlatField.from_frames(bright, None, times)
-    chosen = choose_frames(choice.darks, len(darks.numbers), "dark fields")
-    dark, dark_times = _groups(darks, chosen, dark_places)
     return FlatField.from_frames(bright, dark, times, dark_times)
+
+
+def no_flats(darks: Sequence[NDArray[Any]], shape: tuple[int, ...]) -> FlatField:
+    """What stands for flat fields until `settle_field` has seen the projections: a beam of nothing."""
+    dark = np.mean([frames.mean(0) for frames in darks], axis=0)[None] if len(darks) else np.zeros((1, *shape))
+    return FlatField.from_frames([dark], dark)
 
 
 def _groups(frames: Frames, chosen: Indices, places: Indices | None) -> tuple[list[NDArray[np.float64]], list[float]]:
@@ -94,74 +103,56 @@ def _groups(frames: Frames, chosen: Indices, places: Indices | None) -> tuple[li
 def settle_field(projections: Projections, choice: FrameChoice, growth: Growth | None = None) -> Projections:
     """The projections with a flat field that fits them, or none for line integrals, and remarks on it.
 
-    Without flat fields, what a detector measured (integers, or what the file says to be so) is turned into line
-    integrals by the air at the edges of the projections: of each row the mean of its edges over views, interpolated
-    across the detector; what a view differs by is the air step's. Floats are what a detector measured where they are
-    positive, and brighter at the edges than in the middle; otherwise they are line integrals. Dark fields that more
-    than a hundredth of the counts are far below are left out.
+    Without flat fields, integers are turned into line integrals by the air at the edges of the projections: of each row
+    the mean of its edges over views, interpolated across the detector; what a view differs by is the air step's. So are
+    floats that are positive, and brighter at the edges than in the middle; others are line integrals. Dark fields that
+    more than a hundredth of the counts are far below are left out.
     """
     field, told = projections.flat_field, list(projections.remarks)
-    if field is None:
-        raw = projections.raw
-        if raw is None and projections.read(np.arange(1), slice(0, 1)).dtype.kind in "iu":
-            raw = True
-        if choice.flats == "none" or raw is False or (growth is not None and raw is None and choice.flats != "air"):
-            return projections
-        if growth is not None and "field" in growth.memory:
-            return replace(projections, flat_field=growth.memory["field"])
-        dark = np.zeros(projections.shape, np.float32) if projections.dark is None else projections.dark
-        margin = max(1, min(max(4, projections.shape[1] // 32), projections.shape[1] // 8))
-        edges, means = _look(projections, dark, margin)
-        quarter = projections.shape[1] // 4
-        darker = 1.05 * means[:, quarter : len(means[0]) - quarter].mean() < edges.mean() and means.min() >= 0
-        if choice.flats != "air" and raw is None and not darker:
-            return projections
-        across = (np.arange(len(means[0])) - (margin - 1) / 2) / max(1, len(means[0]) - margin)
-        beam = edges[0][:, None] * (1 - across) + edges[1][:, None] * across
+    if field is None or choice.flats == "none":
+        return replace(projections, flat_field=None)
+    row, columns = projections.shape[0] // 2, projections.shape[1]
+    views = np.unique(np.linspace(0, projections.views - 1, _LOOK).astype(int))
+    if (field.flats == field.dark).all():
+        if growth is not None and "air" in growth.memory:
+            return replace(projections, flat_field=growth.memory["air"])
+        sure = choice.flats == "air" or projections.read(views[:1], slice(0, 1)).dtype.kind in "iu"
+        if growth is not None and not sure:
+            return replace(projections, flat_field=None)
+        margin, quarter = max(1, min(max(4, columns // 32), columns // 8)), columns // 4
+        frames = (projections.read(views[n : n + 1], slice(None))[0] - field.dark for n in range(len(views)))
+        seen = [(f[:, :margin].mean(1), f[:, -margin:].mean(1), f.mean(0)) for f in frames if np.isfinite(f).all()]
+        if not seen:
+            raise InputError("its projections hold NaN or infinity, all of those that were looked at")
+        left, right, means = (np.stack(part) for part in zip(*seen, strict=True))
+        if not sure and (1.05 * means[:, quarter:-quarter].mean() >= means[:, :margin].mean() or means.min() < 0):
+            return replace(projections, flat_field=None)
+        across = (np.arange(columns) - (margin - 1) / 2) / max(1, columns - margin)
+        beam = left.mean(0)[:, None] * (1 - across) + right.mean(0)[:, None] * across
         with np.errstate(divide="ignore", invalid="ignore"):
             integrals = -np.log(np.maximum(means / beam.mean(0), 1e-4))
         if choice.flats != "air" and not shows_air(integrals[:, None], margin):
             raise InputError(_NO_AIR)
-        field = FlatField.from_frames([(dark + beam)[None]], dark[None])
+        field = FlatField.from_frames([(field.dark + beam)[None]], field.dark[None])
         if growth is not None:
-            growth.memory["field"] = field
+            growth.memory["air"] = field
         return replace(projections, flat_field=field, remarks=[*told, _AIR])
     if choice.darks != "all" or growth is not None:
         return projections
-    part = float(np.median(field.dark) / max(1e-9, np.median(field.flats)))
+    beam, part = np.median(field.flats - field.dark), float(np.median(field.dark) / np.median(field.flats))
     if not field.dark.any():
         told.append("it has no dark fields: the detector is taken to show nothing without the beam")
     elif part > _BRIGHT_DARK:
+        from scipy.ndimage import uniform_filter1d
+
         told.append(
             f"its dark fields show {part:.0%} of what its flat fields do; if they saw the beam, use --darks none"
         )
-        row = projections.shape[0] // 2
-        counts = projections.read(_views(projections), slice(row, row + 1))
-        from scipy.ndimage import uniform_filter1d
-
-        seen = uniform_filter1d(np.nan_to_num(counts[:, 0] - field.dark[row]), 5) / np.median(field.flats - field.dark)
-        if np.quantile(seen, 0.01) < _BELOW:
+        counts = np.nan_to_num(projections.read(views, slice(row, row + 1))[:, 0] - field.dark[row])
+        if np.quantile(uniform_filter1d(counts, 5), 0.01) < _BELOW * beam:
             field = FlatField(np.zeros_like(field.dark), field.flats, field.places)
             told[-1] = "its dark fields are brighter than its projections, and are left out; --darks 0: takes them"
     return replace(projections, flat_field=field, remarks=told)
-
-
-def _views(projections: Projections) -> Indices:
-    """Views to look at, over all of the scan."""
-    return np.unique(np.linspace(0, projections.views - 1, _LOOK).astype(int))
-
-
-def _look(projections: Projections, dark: Any, margin: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of some projections less the dark field: left and right edges, (2, rows), and means over rows (views, columns)."""
-    edges, means = [], []
-    for view in _views(projections):
-        frame = projections.read(np.array([view]), slice(None))[0] - dark.astype(np.float64)
-        if np.isfinite(frame).all():
-            edges.append([frame[:, :margin].mean(1), frame[:, -margin:].mean(1)])
-            means.append(frame.mean(0))
-    if not means:
-        raise InputError("its projections hold NaN or infinity, all of those that were looked at")
-    return np.mean(edges, axis=0), np.stack(means)
 
 
 def wait_for_fields(growth: Growth, counts: tuple[int, int], views: int) -> None:

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.base.files import read_small
 from plugstream.models.ct_line_integrals import FlatField
-from plugstream.scans.importers.ct_fields import NO_FILES, FrameChoice, choose_frames, settle_fields, wait_for_fields
+from plugstream.scans.importers.ct_fields import (
+    NO_FILES,
+    FrameChoice,
+    choose_frames,
+    no_flats,
+    settle_fields,
+    wait_for_fields,
+)
 from plugstream.scans.importers.ct_hdf5 import read_field
 from plugstream.scans.importers.ct_projections import Projections, length_in_metres
 from plugstream.scans.importers.formats import load_matlab
@@ -70,7 +77,6 @@ def read_helsinki(source: Source, choice: FrameChoice = FrameChoice()) -> Projec
         source=source_to_axis,
         detector=source_to_detector - source_to_axis,
         flat_image=True,
-        raw=False,
         provenance={key: str(word) for key, word in words if word} | {"citation": _CITATION},
     )
 
@@ -126,17 +132,21 @@ def read_stack(source: Source, choice: FrameChoice = FrameChoice()) -> Projectio
         frames.shape,
         frames.read,
         angles,
-        flat_field=_field(table, folder, choice, growth, views),
+        flat_field=_field(table, folder, choice, growth, views, frames.shape),
         pixel=None if pixel is None else (pixel, pixel),
-        dark=_lone_dark(table, folder, choice),
         remarks=frames.remarks,
         **{name: numbers[name] for name in ("source", "detector", "center")},
     )
 
 
 def _field(
-    table: Mapping[str, Any], folder: Path, choice: FrameChoice, growth: Growth | None, views: int
-) -> FlatField | None:
+    table: Mapping[str, Any],
+    folder: Path,
+    choice: FrameChoice,
+    growth: Growth | None,
+    views: int,
+    shape: tuple[int, int],
+) -> FlatField:
     """The flat field of a stack; of a folder that fills, the one that is there before its projections."""
     if growth is not None and "field" in growth.memory:
         return cast("FlatField", growth.memory["field"])
@@ -144,7 +154,8 @@ def _field(
     if choice.file is not None:
         field = read_field(choice.file)
     elif flats is None or choice.flats in NO_FILES:
-        return None
+        stacks = [] if darks is None or choice.darks == "none" else _stacks(folder, darks, "darks", None)
+        return no_flats([stack.read(np.arange(len(stack))) for stack in stacks], shape)
     else:
         stacks = _stacks(folder, flats, "flats", growth)
         dark = None if darks is None or choice.darks == "none" else _stacks(folder, darks, "darks", growth)
@@ -171,15 +182,6 @@ def _stacks(folder: Path, words: Any, name: str, growth: Growth | None) -> list[
     if growth is not None and len(groups) == 2:
         raise InputError(f"{name} after the projections cannot be used while these come; give one pattern")
     return [Stack(folder, pattern, name, growth) for pattern in groups]
-
-
-def _lone_dark(table: Mapping[str, Any], folder: Path, choice: FrameChoice) -> NDArray[np.float32] | None:
-    """The mean of the dark fields where no flat fields are used."""
-    used = choice.flats == "air" or (table.get("flats") is None and choice.file is None)
-    if not used or table.get("darks") is None or choice.darks == "none":
-        return None
-    frames = [stack.read(np.arange(len(stack))) for stack in _stacks(folder, table["darks"], "darks", None)]
-    return np.concatenate(frames).mean(0, dtype=np.float64).astype(np.float32)
 
 
 def _number(table: Mapping[str, Any], name: str) -> float | None:

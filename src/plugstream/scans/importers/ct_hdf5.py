@@ -120,12 +120,7 @@ def _read_separate(
         remarks = _doubts(growth, look)
         views = growth.turn_to(views, "projection" + " with its angle" * ("angles" in look.mapping))
         angles = None if angles is None else angles[:views]
-    field, words_of_data = (
-        _separate_field(look, choice, views),
-        _text(source.attribute("description", look.mapping["data"])),
-    )
-    raw = True if "transmission" in words_of_data else None
-    darks = _frames(look, "darks") if field is None else None
+    field = _separate_field(look, choice, views)
     return Projections(
         kind,
         views,
@@ -133,34 +128,31 @@ def _read_separate(
         _reader(data, np.arange(views), angles, growth),
         None if angles is None else np.nan_to_num(angles),
         flat_field=field,
-        raw=raw,
-        dark=None if darks is None or choice.darks == "none" else darks.mean(darks.numbers)[0].astype(np.float32),
         pixel=None if pixel is None else (pixel, pixel),
         provenance=words,
         remarks=remarks,
     )
 
 
-def _separate_field(look: Lookup, choice: FrameChoice, views: int) -> FlatField | None:
-    """The flat field from datasets of flat and dark fields; None where there are none, or none is to be used."""
+def _separate_field(look: Lookup, choice: FrameChoice, views: int) -> FlatField:
+    """The flat field from datasets of flat and dark fields."""
     source, growth = look.source, look.source.growth
     if growth is not None and "field" in growth.memory:
         return cast("FlatField", growth.memory["field"])
     if choice.file is not None:
         return _keep(source, read_field(choice.file))
-    if choice.flats in NO_FILES:
-        return None
     flats, darks = _frames(look, "flats"), _frames(look, "darks")
     if growth is not None:
         counts = (0 if flats is None else len(flats.numbers), 0 if darks is None else len(darks.numbers))
         wait_for_fields(growth, counts, views)
         choice = settle_fields(choice, growth if counts[0] else None, *counts, there=counts)
-    if flats is not None:
-        places = {} if growth is not None else {name: _places(look, name, views) for name in ("flats", "darks")}
-        return _keep(source, make_field(choice, flats, darks, places.get("flats"), places.get("darks")))
-    if growth is not None and look.array("data").dtype.kind in "iu":
+    integers = look.array("data").dtype.kind in "iu"
+    if growth is not None and flats is None and integers and choice.flats == "all":
         growth.wait(_NO_FLATS.format(f", {look.mapping['flats']}" if "flats" in look.mapping else ""))
-    return None
+    places = {} if growth is not None else {name: _places(look, name, views) for name in ("flats", "darks")}
+    empty = Frames(look.array("data"), np.arange(0))
+    field = make_field(choice, flats or empty, darks, places.get("flats"), places.get("darks"))
+    return field if flats is None else _keep(source, field)
 
 
 def _places(look: Lookup, name: str, views: int) -> Indices | None:
@@ -301,29 +293,29 @@ def read_nexus(source: Source, choice: FrameChoice = FrameChoice()) -> Projectio
 def _follow_monitor(projections: Projections, source: Source, group: str, choice: FrameChoice) -> Projections:
     """The projections with their exposure, if the entry's `control` has a monitor value for each frame.
 
-    With flat fields of different times the monitor is used only if it makes them more alike.
+    With flat fields of different times the monitor is used only if it makes them alike.
     """
-    field, key = projections.flat_field, as_numbers("image_key", source.read(f"{group}/image_key"), np.int64)
     words = source.read(f"{group.partition('/instrument')[0]}/control/data")
-    if words is None or field is None or choice.file is not None or choice.flats in NO_FILES:
+    field, remarks = projections.flat_field, list(projections.remarks)
+    if words is None or field is None or choice.file is not None:
         return projections
-    values, remarks = as_numbers("control/data", words).reshape(-1), list(projections.remarks)
+    values, key = np.ravel(words), as_numbers("image_key", source.read(f"{group}/image_key"), np.int64)
     frames, flats = np.flatnonzero(key == PROJECTION), np.flatnonzero(key == FLAT)
-    used = np.concatenate([frames, flats])
-    if len(values) != len(key) or not (np.isfinite(values[used]) & (values[used] > 0)).all():
-        remarks.append("its monitor, control/data, is not positive in every frame, and is not used")
+    places, bright = np.searchsorted(frames, flats), (field.flats - field.dark).mean((1, 2))
+    if (
+        values.shape != key.shape
+        or values.dtype.kind not in "fiu"
+        or not (values[key <= FLAT] > 0).all()
+        or min(bright) <= 0
+    ):
+        remarks.append("its monitor, control/data, is not a positive number a frame, and is not used")
         return replace(projections, remarks=remarks)
-    times = np.searchsorted(frames, flats)
-    levels = np.array([values[flats[times == place]].mean() for place in field.places])
-    bright = (field.flats - field.dark).mean((1, 2))
-    if np.std(np.log(bright / levels)) > np.std(np.log(bright)):
+    levels = np.array([values[flats[places == place]].mean() for place in field.places])
+    if np.std(np.log(bright / levels)) > max(0.005, np.std(np.log(bright)) / 2):
         remarks.append("its monitor, control/data, does not follow its flat fields, and is not used")
         return replace(projections, remarks=remarks)
     exposure = values[frames] / np.interp(np.arange(len(frames)), field.places, levels)
-    if np.ptp(exposure) > 0:
-        remarks.append(
-            f"the monitor, control/data, changes by {np.ptp(exposure):.1%}, which is divided out of each view"
-        )
+    remarks.append(f"the monitor, control/data, changes by {np.ptp(exposure):.1%}, which is divided out of each view")
     return replace(projections, exposure=exposure, remarks=remarks)
 
 
@@ -362,8 +354,6 @@ def _read_keyed(
         _reader(data, frames, angles, None if source.container == "stream" else growth),
         None if angles is None else np.nan_to_num(angles),
         flat_field=_keyed_field(source, data, key, choice),
-        raw=True,
-        dark=_keyed_dark(data, key, choice),
         pixel=pixel,
         provenance=words,
         remarks=remarks,
@@ -371,27 +361,18 @@ def _read_keyed(
     )
 
 
-def _keyed_dark(data: Any, key: Indices, choice: FrameChoice) -> NDArray[np.float32] | None:
-    """The mean dark field where there are no flat fields that it would belong to."""
-    darks = np.flatnonzero(key == DARK)
-    unused = not len(darks) or choice.darks == "none" or (choice.flats != "air" and (key == FLAT).any())
-    return None if unused else Frames(data, darks).mean(np.arange(len(darks)))[0].astype(np.float32)
-
-
-def _keyed_field(source: Source, data: Any, key: Indices, choice: FrameChoice) -> FlatField | None:
-    """The flat field of frames with an image_key; None where there are none, or none is to be used."""
+def _keyed_field(source: Source, data: Any, key: Indices, choice: FrameChoice) -> FlatField:
+    """The flat field of frames with an image_key."""
     growth = source.growth
     if growth is not None and "field" in growth.memory:
         return cast("FlatField", growth.memory["field"])
     if choice.file is not None:
         return _keep(source, read_field(choice.file))
-    if choice.flats in NO_FILES:
-        return None
     frames, flats, darks = (np.flatnonzero(key == kind) for kind in (PROJECTION, FLAT, DARK))
-    if len(flats) == 0:
-        if growth is not None:
-            growth.wait(_NO_FLATS.format(", image_key 1"))
-        return None
+    if growth is not None and len(flats) == 0 and choice.flats == "all":
+        growth.wait(_NO_FLATS.format(", image_key 1"))
+    if len(flats) == 0 or choice.flats in NO_FILES:
+        return make_field(choice, Frames(data, flats), Frames(data, darks))
     places = np.searchsorted(frames, flats)  # flat fields with no projection between them are one group
     first = flats[places == places[0]]
     if growth is not None and not growth.final and not (key[first[-1] :] == PROJECTION).any():

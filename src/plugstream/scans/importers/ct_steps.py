@@ -282,19 +282,17 @@ class Preparation:
         return self._source.flat_field is not None and shows_air(self._integrals(views), self._margin)
 
     def tell_drift(self, angles: NDArray[np.float64]) -> None:
-        """Say so where the beam changed between two views of the same rays, half a turn apart, and nothing corrects it."""
+        """Say so where the beam changed between two views of the same rays, and nothing corrects it."""
         turn = np.abs(np.angle(-np.exp(1j * (angles - angles[0]))))
-        last, step = int(turn.argmin()), float(np.median(np.abs(np.diff(angles)))) if len(angles) > 1 else 0.0
+        last, step = int(turn.argmin()), float(np.abs(np.diff(angles, append=angles[-1])).max())
         if self.fan is not None or self._air is not None or self._source.flat_field is None or turn[last] > 1.5 * step:
             return
         first, other = (self._integrals(np.array([view]))[0].mean(0) for view in (0, last))
-        columns = np.arange(len(first))
-        both = (2 * self.center - columns >= 0) & (2 * self.center - columns <= columns[-1])
-        off = float(np.median((np.interp(2 * self.center - columns, columns, other) - first)[both]))
-        if abs(off) > _DRIFT:
+        mirrored = np.interp(2 * self.center - np.arange(len(first)), np.arange(len(first)), other, np.nan, np.nan)
+        if (off := abs(float(np.nanmedian(mirrored - first)))) > _DRIFT:
             self.remarks.append(
-                f"views 0 and {last} see the same rays, and differ by {abs(off):.1%}: the beam drifted, and the sample "
-                "leaves no air to correct it by; take flat fields before and after the scan"
+                f"views 0 and {last} see the same rays, and differ by {off:.1%}: the beam drifted. Take flat "
+                "fields before and after the scan, or give --air COLUMNS that the sample leaves free"
             )
 
     def _find_center(self, angles: NDArray[np.float64]) -> float:
