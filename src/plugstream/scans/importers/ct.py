@@ -157,9 +157,12 @@ def _tell(projections: Projections) -> list[str]:
     arc = "angles unknown" if angles is None else f"over {np.rad2deg(np.ptp(angles)):.4g} degrees"
     pixel = "size of a pixel unknown" if projections.pixel is None else f"pixels of {projections.pixel[1]:.6g} m"
     beam = "parallel beam" if projections.source is None else f"source at {projections.source:.6g} m"
+    flats = "line integrals" if field is None else f"counts, {len(field.flats)} groups of flat fields"
+    if field is not None and (field.flats == field.dark).all():
+        flats = "no flat fields"
     return [
         f"{projections.kind}: {projections.views} projections of {rows} x {columns}, {arc}, {beam}, {pixel}",
-        "line integrals" if field is None else f"counts, {len(field.flats)} groups of flat fields",
+        flats,
     ]
 
 

@@ -17,13 +17,13 @@ from plugstream.scans.importers.ct_projections import Projections
 from plugstream.scans.importers.growth import Growth
 from plugstream.scans.importers.reading import Indices, pick_rows
 
-NO_FILES = ("air", "none")
 _LOOK = 32  # views that are looked at
 _BRIGHT_DARK, _BELOW = 0.05, -0.05  # parts of the flat field
 _NO_AIR = (
     "it has no flat fields, and no air at the edges of its projections to stand for them; --flats FILE takes those of "
     "another file, and --flats none takes its numbers for line integrals"
 )
+_NO_DARKS = "it has no dark fields: the detector is taken to show nothing without the beam"
 _AIR = (
     "it has no flat fields: air at the edges of its projections stands for them, which leaves an uneven beam and "
     "the gains of pixels; --flats FILE takes those of another file, --flats none takes its numbers for line integrals"
@@ -46,7 +46,7 @@ class FrameChoice:
     @property
     def file(self) -> Path | None:
         """The other file whose fields are taken."""
-        return None if self.flats in ("all", *NO_FILES) or _SLICE.fullmatch(self.flats) else Path(self.flats)
+        return None if self.flats in ("all", "air", "none") or _SLICE.fullmatch(self.flats) else Path(self.flats)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def make_field(
     if darks is not None and len(darks.numbers) and choice.darks != "none":
         chosen = choose_frames(choice.darks, len(darks.numbers), "dark fields")
         dark, dark_times = _groups(darks, chosen, dark_places)
-    if not len(flats.numbers) or choice.flats in NO_FILES:
+    if not len(flats.numbers) or choice.flats in ("air", "none"):
         return no_flats([] if dark is None else dark, flats.array.shape[1:])
     bright, times = _groups(flats, choose_frames(choice.flats, len(flats.numbers), "flat fields"), places)
     return FlatField.from_frames(bright, dark, times, dark_times)
@@ -123,7 +123,7 @@ def settle_field(projections: Projections, choice: FrameChoice, growth: Growth |
         frames = (projections.read(views[n : n + 1], slice(None))[0] - field.dark for n in range(len(views)))
         seen = [(f[:, :margin].mean(1), f[:, -margin:].mean(1), f.mean(0)) for f in frames if np.isfinite(f).all()]
         if not seen:
-            raise InputError("its projections hold NaN or infinity, all of those that were looked at")
+            raise InputError(_NO_AIR)
         left, right, means = (np.stack(part) for part in zip(*seen, strict=True))
         if not sure and (1.05 * means[:, quarter:-quarter].mean() >= means[:, :margin].mean() or means.min() < 0):
             return replace(projections, flat_field=None)
@@ -136,12 +136,13 @@ def settle_field(projections: Projections, choice: FrameChoice, growth: Growth |
         field = FlatField.from_frames([(field.dark + beam)[None]], field.dark[None])
         if growth is not None:
             growth.memory["air"] = field
+        told += [_NO_DARKS] * (choice.darks == "all" and not field.dark.any())
         return replace(projections, flat_field=field, remarks=[*told, _AIR])
     if choice.darks != "all" or growth is not None:
         return projections
     beam, part = np.median(field.flats - field.dark), float(np.median(field.dark) / np.median(field.flats))
     if not field.dark.any():
-        told.append("it has no dark fields: the detector is taken to show nothing without the beam")
+        told.append(_NO_DARKS)
     elif part > _BRIGHT_DARK:
         from scipy.ndimage import uniform_filter1d
 

@@ -13,14 +13,7 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.base.files import read_small
 from plugstream.models.ct_line_integrals import FlatField
-from plugstream.scans.importers.ct_fields import (
-    NO_FILES,
-    FrameChoice,
-    choose_frames,
-    no_flats,
-    settle_fields,
-    wait_for_fields,
-)
+from plugstream.scans.importers.ct_fields import FrameChoice, choose_frames, no_flats, settle_fields, wait_for_fields
 from plugstream.scans.importers.ct_hdf5 import read_field
 from plugstream.scans.importers.ct_projections import Projections, length_in_metres
 from plugstream.scans.importers.formats import load_matlab
@@ -153,7 +146,7 @@ def _field(
     flats, darks = table.get("flats"), table.get("darks")
     if choice.file is not None:
         field = read_field(choice.file)
-    elif flats is None or choice.flats in NO_FILES:
+    elif flats is None or choice.flats in ("air", "none"):
         stacks = [] if darks is None or choice.darks == "none" else _stacks(folder, darks, "darks", None)
         return no_flats([stack.read(np.arange(len(stack))) for stack in stacks], shape)
     else:

@@ -14,14 +14,7 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.models.ct_line_integrals import FlatField
-from plugstream.scans.importers.ct_fields import (
-    NO_FILES,
-    FrameChoice,
-    Frames,
-    make_field,
-    settle_fields,
-    wait_for_fields,
-)
+from plugstream.scans.importers.ct_fields import FrameChoice, Frames, make_field, settle_fields, wait_for_fields
 from plugstream.scans.importers.ct_projections import (
     Projections,
     angles_in_radians,
@@ -157,13 +150,10 @@ def _separate_field(look: Lookup, choice: FrameChoice, views: int) -> FlatField:
 
 def _places(look: Lookup, name: str, views: int) -> Indices | None:
     """For each flat or dark field how many projections came before it; None where the file does not say."""
-    words = look.source.read("/defaults/HDF5FrameLocation")
-    frames = None if words is None else _frames(look, name)
-    if words is None or frames is None:
-        return None
-    kind = np.array([_text(word) for word in np.ravel(words)])
-    before, own = np.cumsum(kind == look.mapping["data"]), kind == look.mapping[name]
-    fits = before[-1:].tolist() == [views] and int(own.sum()) == len(frames.numbers)
+    words, frames = look.source.read("/defaults/HDF5FrameLocation"), _frames(look, name)
+    kind = np.array([] if words is None else [_text(word) for word in np.ravel(words)])
+    before, own = np.cumsum(kind == look.mapping["data"]), kind == look.mapping.get(name)
+    fits = frames is not None and before[-1:].tolist() == [views] and int(own.sum()) == len(frames.numbers)
     return np.asarray(before[own]) if fits else None
 
 
@@ -295,28 +285,25 @@ def _follow_monitor(projections: Projections, source: Source, group: str, choice
 
     With flat fields of different times the monitor is used only if it makes them alike.
     """
-    words = source.read(f"{group.partition('/instrument')[0]}/control/data")
-    field, remarks = projections.flat_field, list(projections.remarks)
-    if words is None or field is None or choice.file is not None:
+    words, field = source.read(f"{group.partition('/instrument')[0]}/control/data"), projections.flat_field
+    bright = np.zeros(1) if field is None else (field.flats - field.dark).mean((1, 2))
+    if words is None or field is None or choice.file is not None or not (bright > 0).all():
         return projections
     values, key = np.ravel(words), as_numbers("image_key", source.read(f"{group}/image_key"), np.int64)
     frames, flats = np.flatnonzero(key == PROJECTION), np.flatnonzero(key == FLAT)
-    places, bright = np.searchsorted(frames, flats), (field.flats - field.dark).mean((1, 2))
+    exposure, told = None, "is not a positive number a frame, and is not used"
     if (
-        values.shape != key.shape
-        or values.dtype.kind not in "fiu"
-        or not (values[key <= FLAT] > 0).all()
-        or min(bright) <= 0
+        values.shape == key.shape
+        and values.dtype.kind in "fiu"
+        and (values[np.isin(key, (PROJECTION, FLAT))] > 0).all()
     ):
-        remarks.append("its monitor, control/data, is not a positive number a frame, and is not used")
-        return replace(projections, remarks=remarks)
-    levels = np.array([values[flats[places == place]].mean() for place in field.places])
-    if np.std(np.log(bright / levels)) > max(0.005, np.std(np.log(bright)) / 2):
-        remarks.append("its monitor, control/data, does not follow its flat fields, and is not used")
-        return replace(projections, remarks=remarks)
-    exposure = values[frames] / np.interp(np.arange(len(frames)), field.places, levels)
-    remarks.append(f"the monitor, control/data, changes by {np.ptp(exposure):.1%}, which is divided out of each view")
-    return replace(projections, exposure=exposure, remarks=remarks)
+        places = np.searchsorted(frames, flats)
+        levels = np.array([values[flats[places == place]].mean() for place in field.places])
+        exposure = values[frames] / np.interp(np.arange(len(frames)), field.places, levels)
+        told = f"changes by {np.ptp(exposure):.1%}, which is divided out of each view"
+        if np.std(np.log(bright / levels)) > max(0.005, np.std(np.log(bright)) / 2):
+            exposure, told = None, "does not follow its flat fields, and is not used"
+    return replace(projections, exposure=exposure, remarks=[*projections.remarks, f"its monitor, control/data, {told}"])
 
 
 def _read_keyed(
@@ -371,7 +358,7 @@ def _keyed_field(source: Source, data: Any, key: Indices, choice: FrameChoice) -
     frames, flats, darks = (np.flatnonzero(key == kind) for kind in (PROJECTION, FLAT, DARK))
     if growth is not None and len(flats) == 0 and choice.flats == "all":
         growth.wait(_NO_FLATS.format(", image_key 1"))
-    if len(flats) == 0 or choice.flats in NO_FILES:
+    if len(flats) == 0:
         return make_field(choice, Frames(data, flats), Frames(data, darks))
     places = np.searchsorted(frames, flats)  # flat fields with no projection between them are one group
     first = flats[places == places[0]]
@@ -379,9 +366,8 @@ def _keyed_field(source: Source, data: Any, key: Indices, choice: FrameChoice) -
         growth.wait(f"{len(first)} flat fields are there, which may become more")
     early = int((darks < max(frames[:1].max(initial=0), first[-1])).sum())
     choice = settle_fields(choice, growth, len(first), early, there=(len(flats), len(darks)))
-    return _keep(
-        source, make_field(choice, Frames(data, flats), Frames(data, darks), places, np.searchsorted(frames, darks))
-    )
+    dark_places = np.searchsorted(frames, darks)
+    return _keep(source, make_field(choice, Frames(data, flats), Frames(data, darks), places, dark_places))
 
 
 def _find_angles(source: Source, group: str) -> str | None:
