@@ -51,7 +51,7 @@ def run(parsed: argparse.Namespace) -> int:
     for place in [place for place in vars(parsed) if place.startswith("importer.")]:
         delattr(parsed, place)  # the rest are settings of the run
     setattr(parsed, "scan.follow", "true")
-    check_settings(draft_of(parsed).settings)  # before anything is awaited
+    check_settings(draft_of(parsed).for_range(None))  # before anything is awaited, as the range of an image would be
     with _Producer(command) as producer:  # both processes import what they need, which takes seconds, at once
         from plugstream.scans.importers.following import plan_following
         from plugstream.scans.peek import peek_instrument
