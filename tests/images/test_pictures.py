@@ -101,7 +101,8 @@ def test_what_is_saved_is_loaded_again(tmp_path, y):
 
 def test_without_a_space_an_image_is_a_picture(tmp_path):
     image = torch.rand(5, 4)
-    ps.save_image(image, tmp_path / "a")
+    ps.save_image(image, tmp_path / "a.png")
+    assert {path.name for path in tmp_path.iterdir()} == {"a.npy", "a.png", "a.tif"}
     assert np.array_equal(tifffile.imread(tmp_path / "a.tif"), image.numpy())
 
 

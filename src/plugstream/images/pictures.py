@@ -128,9 +128,11 @@ def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) 
     A volume is a stack in the TIFF, and the PNG is its middle slice across the first axis. Channels are a stack too,
     and their PNGs are stem-channel-0 and so on, up to eight of them.
 
-    Arguments: image (*space.shape), (H, W) without a space; stem, path and name without an ending; space.
+    Arguments: image (*space.shape), (H, W) without a space; stem, path and name, whose ending .npy, .tif or .png is
+    left out; space.
     """
     stem, image = Path(stem), as_tensor("the image", image)
+    stem = stem.with_suffix("") if stem.suffix.lower() in (".npy", ".png", ".tif", ".tiff") else stem
     if not stem.parent.is_dir():
         raise InputError(f"the folder {stem.parent} does not exist; make it first")
     if image.ndim != (2 if space is None else space.ndim):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -266,11 +267,15 @@ def save_result(result: Result[Any], folder: Path | str) -> None:
 
     `load_result` reads it, as it reads the folder of a run. Refined parameters and the error map are not among it.
     """
+    if not isinstance(folder, str | os.PathLike):
+        raise InputError(f"folder must be text or a path, not {folder!r}")
     folder = Path(folder)
     if not folder.parent.is_dir():
         raise InputError(f"the folder {folder.parent} does not exist; make it first")
     if (folder / "result.json").exists():
         raise InputError(f"{folder} has a result already; choose another folder, or remove it")
+    if (folder.exists() and not folder.is_dir()) or (folder / "zarr.json").exists():
+        raise InputError(f"{folder} is {'a scan' if folder.is_dir() else 'a file'}; choose a folder for the result")
     folder.mkdir(exist_ok=True)
     try:
         if result.image.ndim == len(result.plain_space.shape):
