@@ -28,7 +28,7 @@ import warm
 from plugstream import cli
 from plugstream.base.errors import InputError
 from plugstream.base.registry import entries
-from plugstream.cli import certify, follow
+from plugstream.cli import certify, follow, resume
 from plugstream.cli.import_ import PARENT
 from plugstream.studies import certificates
 from ports import reserved_port
@@ -158,6 +158,9 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
     monkeypatch.setenv("COLUMNS", "1000")
     monkeypatch.setattr(certify, "_PICTURES", ("camera",))  # of three
     monkeypatch.setattr(certificates, "certify", partial(certificates.certify, steps=2, halvings=2, sizes=(1.0,)))
+    longer = resume._with_iterations  # than a run took whose time was over, for another while
+    limit = ("algorithm", "time_limit", 3.0)
+    monkeypatch.setattr(resume, "_with_iterations", lambda *arguments: [*longer(*arguments), limit])
     monkeypatch.setattr(follow, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": start_import}))
     with reserved_port() as port:
         yield Desk(tmp_path, capfd, port)

@@ -55,6 +55,6 @@ def test_what_cannot_be_data_is_one_line(small_geometry, data, message):
 
 
 def test_a_true_image_that_is_none_is_one_line(small_geometry):
-    for truth, message in (("x", "array of numbers"), (np.zeros((3, 3)), "its images are"), ([[1], []], "be read as")):
+    for truth, message in (("x", "a tensor or an array"), (np.zeros((3, 3)), "its images are"), ([[1], []], "be read as")):
         with pytest.raises(InputError, match=message):
             MemoryScan(np.zeros((7, 9)), small_geometry, truth)

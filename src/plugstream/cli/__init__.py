@@ -265,7 +265,10 @@ def _describe(command: argparse.ArgumentParser, name: str, arguments: list[str])
         module.add_options(command, arguments)
     if name not in _AT_ONCE:
         _add_progress(command)
-    add_settings(command, getattr(module, "SECTIONS", ()), arguments, getattr(module, "PRESETS", ()))
+    presets = module.presets_of(arguments) if hasattr(module, "presets_of") else getattr(module, "PRESETS", ())
+    add_settings(command, getattr(module, "SECTIONS", ()), arguments, presets)
+    for flag, told in getattr(module, "TOLD", {}).items():
+        command._option_string_actions[flag].help = told
 
 
 def _add_progress(parser: argparse.ArgumentParser) -> None:

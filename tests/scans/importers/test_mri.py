@@ -240,7 +240,7 @@ def test_ismrmrd_spokes_of_slices(tmp_path):
     [
         ({"kspace": np.ones((3, 4, 5, 6, 7), complex)}, {}, "k-space on a grid is"),
         ({"kspace": np.zeros((3, 8, 8), complex)}, {}, "all zero"),
-        ({"data": np.ones((4, 2, 5), complex)}, {}, "no kspace"),
+        ({"data": np.ones((4, 2, 5), complex)}, {}, r"k.npz has data \(4, 2, 5\); it must have kspace"),
         ({"data": np.ones((4, 2, 5), complex), "trajectory": np.ones((4, 6, 2))}, {}, "data is"),
         ({"data": np.ones((4, 2, 5), complex), "trajectory": np.ones((4, 5, 2))}, {}, "--size"),
         ({"data": np.ones((4, 2, 5), complex), "trajectory": np.full((4, 5, 2), 77.0), "size": 8}, {}, "fits no unit"),
