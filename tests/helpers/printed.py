@@ -73,12 +73,13 @@ def _is_list(block: list[Command]) -> bool:
 
 
 def blocks() -> list[list[Command]]:
-    """Those of all pages and of the examples of --help; what stands alone and was there before is left out."""
+    """Those of all pages and of the examples of --help; what stands alone and elsewhere, too, is left out."""
     seen, found = set[tuple[str, ...]](), []
     printed = [block for page in PAGES for block in read_blocks(page.read_text(encoding="utf-8"), page.name)]
     printed = [part for block in printed for part in ([[one] for one in block] if _is_list(block) else [block])]
     for name, example in EXAMPLES.items():
         printed.append(_read(example.removeprefix("plugstream"), f"plugstream {name} --help"))
+    seen |= {command.words for block in printed if len(block) > 1 for command in block}
     for block in printed:
         if len(block) > 1 or block[0].words not in seen:
             found.append(block)
@@ -100,7 +101,7 @@ def named(text: str, place: str) -> list[Command]:
 
 
 # The small data have few views and pixels: a number above this is this.
-_MOST = {"--size": 24, "--views": 12, "--receivers": 30, "--iterations": 100, "--steps": 1, "--products": 3}
+_MOST = {"--size": 24, "--views": 12, "--receivers": 30, "--iterations": 64, "--steps": 1, "--products": 3}
 _MOST |= {"--center": 11.5, "--expect": 20, "--uncertainty": 2, "--inner-steps": 4, "--search": 60, "--hop-steps": 4}
 _MOST |= {"--count": 8, "--crop": 16, "--batch": 6}
 # What a command, or a simulation of an instrument, has unless it says otherwise.
@@ -116,7 +117,7 @@ _USUAL = {
 }  # fmt: skip
 
 
-def shrink(words: list[str], seconds: float = 0.5) -> list[str]:
+def shrink(words: list[str], seconds: float = 0.3) -> list[str]:
     """The command on small data: smaller numbers, one thread, so many seconds for a search, and no page."""
     kept = [word for word in words if word != "--serve"]
     most = _MOST | ({"--iterations": 700} if words[0] == "resume" else {})  # which is more than a search may have had

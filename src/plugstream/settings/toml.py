@@ -108,6 +108,7 @@ def to_toml(settings: Settings, header: str = "") -> str:
     """
     lines = [f"# {line}" for line in header.splitlines()]
     content = used_sections(settings)
+    said = ("name", "damping") if "damping" in settings.denoiser.entry.facts else ("name",)
     names = {section: table[key] for section, table in content.items() for key in ("name", "names") if key in table}
     for section, table in content.items():
         lines += ["", f"[{section}]"]
@@ -119,7 +120,8 @@ def to_toml(settings: Settings, header: str = "") -> str:
 def to_flags(settings: Settings) -> str:
     """What makes the image, as flags of `plugstream reconstruct` with which any scan gets the same, however long.
 
-    Entries are named although they are the defaults, since a scan's instrument may advise others.
+    Entries are named although they are the defaults, since a scan's instrument may advise others; so is no damping of a
+    denoiser that is damped by itself.
     """
     content, words, taken = used_sections(settings), list[str](), set[str]()
     names = {section: table[key] for section, table in content.items() for key in ("name", "names") if key in table}
@@ -129,7 +131,7 @@ def to_flags(settings: Settings) -> str:
         taken.add(flag)
         value = content.get(section, {}).get(key)
         by_scan = section == "instrument" or key in _LENGTHS or is_marked(info, "consent") or section not in content
-        if by_scan or (value == info.default and key != "name"):
+        if by_scan or (value == info.default and key not in said):
             continue
         text = "none" if value is None else f"{value:.8g}" if isinstance(value, float) else str(value)
         switched = value is True and marks_of(info).get("switch")
