@@ -80,8 +80,8 @@ def check_arguments(function: Any) -> Any:
                     function.__init__ = check_arguments(value)  # type: ignore[misc]
         return function
     texts = getattr(function, "__annotations__", {})
-    kinds = {name: _ARGUMENTS.sub("", str(text)).replace("device | str", "device") for name, text in texts.items()}
-    kinds = {name: text.split(" | ") for name, text in kinds.items()}
+    plain = {name: _ARGUMENTS.sub("", str(text)).replace("device | str", "device") for name, text in texts.items()}
+    kinds = {name: text.split(" | ") for name, text in plain.items()}
     kinds |= {name: [*kinds[name], "None"] for name in ("low", "high") if name in kinds}  # which is no bound
     kinds = {name: parts for name, parts in kinds.items() if set(parts) <= _TESTS.keys() and name != "return"}
     if not inspect.isfunction(function) or not kinds or hasattr(function, "checks_arguments"):

@@ -108,7 +108,6 @@ def to_toml(settings: Settings, header: str = "") -> str:
     """
     lines = [f"# {line}" for line in header.splitlines()]
     content = used_sections(settings)
-    said = ("name", "damping") if "damping" in settings.denoiser.entry.facts else ("name",)
     names = {section: table[key] for section, table in content.items() for key in ("name", "names") if key in table}
     for section, table in content.items():
         lines += ["", f"[{section}]"]
@@ -125,6 +124,7 @@ def to_flags(settings: Settings) -> str:
     """
     content, words, taken = used_sections(settings), list[str](), set[str]()
     names = {section: table[key] for section, table in content.items() for key in ("name", "names") if key in table}
+    said = ("name", "damping") if "damping" in settings.denoiser.entry.facts else ("name",)
     for section, key, info in leaves(_OF_THE_IMAGE, names):
         flag = str(marks_of(info).get("flag", key))
         flag = f"{section}-{key}" if flag in taken else flag
