@@ -265,9 +265,8 @@ def _describe(command: argparse.ArgumentParser, name: str, arguments: list[str])
         module.add_options(command, arguments)
     if name not in _AT_ONCE:
         _add_progress(command)
-    presets = module.presets_of(arguments) if hasattr(module, "presets_of") else getattr(module, "PRESETS", ())
-    add_settings(command, getattr(module, "SECTIONS", ()), arguments, presets)
-    for flag, told in getattr(module, "TOLD", {}).items():
+    add_settings(command, getattr(module, "SECTIONS", ()), arguments, getattr(module, "PRESETS", ()))
+    for flag, told in getattr(module, "TOLD", {}).items():  # help that is another than that of other commands
         command._option_string_actions[flag].help = told
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 from plugstream.base.errors import InputError, PlugstreamWarning, is_refusal
 from plugstream.base.text import shell_quote
 from plugstream.cli.common import RECONSTRUCTION, draft_of, make_experiment, reconstruct_scan, simulate_scan, trust_flag
-from plugstream.cli.flags import values_of
 from plugstream.cli.serve import add_viewers, open_page, viewers_of
 
 PRESETS = (("instrument", "name", "ct"),)
@@ -23,13 +21,8 @@ _PRESETS_OF: dict[str, tuple[tuple[str, str, Any], ...]] = {
     "ct": (("simulate", "size", 128), ("simulate", "views", 60)),
     "born-2d": (("algorithm", "sigma", 0.016), ("algorithm", "iterations", 160), ("sampler", "name", "shifted")),
 }
+TOLD = {"--size": "pixels of the image, one number or rows,columns; 128 of ct, of others as in simulate"}
 SECTIONS = ("simulate", *RECONSTRUCTION)
-
-
-def presets_of(arguments: Sequence[str]) -> tuple[tuple[str, str, Any], ...]:
-    """The presets of the instrument that the arguments name, for help."""
-    name = next(reversed(values_of(arguments, "--instrument")), PRESETS[0][2])
-    return (*PRESETS, *_PRESETS_OF.get(name, ()))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

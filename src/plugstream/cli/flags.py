@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -124,8 +123,6 @@ def _help(section: str, key: str, info: FieldInfo) -> str:
     """The description of a setting, its choices and its default."""
     choices = _choices(section, key, info)
     text = f"{info.description}: {', '.join(choices)}" if choices else f"{info.description}"
-    if isinstance(info.default, int):  # a preset of the command
-        text = re.sub(r"\d+(?= if not given)", str(info.default), text)
     says_so = info.default is None or isinstance(info.default, tuple) or "if not given" in text
     return text if says_so else f"{text} ({info.default})"
 

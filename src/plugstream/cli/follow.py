@@ -24,7 +24,6 @@ from plugstream.cli.reconstruct import SECTIONS as SECTIONS, run as reconstruct
 from plugstream.cli.serve import add_viewers
 
 _LOOK = 0.05
-# Help that differs from that of other commands.
 TOLD = {"--sigma": "the denoiser's noise level, a number in the image's unit (attenuation of ct: 1/m); or use --like"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -42,13 +43,11 @@ def as_views(views: Views, n_views: int) -> Tensor | None:
 
 def whole_numbers(views: Tensor | Sequence[int]) -> Tensor:
     """Views as int64 on the CPU; refuse what is no list of whole numbers."""
-    try:
+    with suppress(TypeError, ValueError):  # of text, or of rows of different lengths
         index = views if isinstance(views, Tensor) else torch.as_tensor(np.asarray(views))
         if not (index.is_floating_point() or index.dtype == torch.bool) or not index.numel():
             return index.to("cpu", torch.int64)
-    except (TypeError, ValueError):  # of text, or of rows of different lengths
-        pass
-    raise InputError(f"views must be a list of whole numbers, such as [0, 3], not {views!r}".splitlines()[0])
+    raise InputError(f"views must be a list of whole numbers, not {views!r}".splitlines()[0])
 
 
 def all_views(views: Views, n_views: int) -> Tensor:

@@ -122,7 +122,6 @@ class _Advisor:
         name = ("instrument", "name", scan.instrument.name)  # not known before, where the scan was not there yet
         self.draft = draft if "name" in draft.tables.get("instrument", {}) else draft.add([name])
         self.scan, self.typed, self.given = scan, self.draft.settings, draft.typed | draft.preset
-        self.typed_places = draft.typed
         self.presets: dict[tuple[str, str], Any] = {}
         self.notes: list[str] = []
         self._if_searched: list[Advice] = []
@@ -224,10 +223,6 @@ class _Advisor:
         if self.given & _STRENGTH:
             if _SIGMA in self.draft.shares:
                 self.add(self._white({}, find_range))
-            continued = any((a.section, a.key) == _FALL for a in self._if_searched)
-            if continued and _SIGMA in self.typed_places and not self.given & {("algorithm", "name"), _STEP}:
-                other = "one that a search found goes with the other settings of its run (--like RUN)"
-                self.notes.append(f"sigma is that of {self.typed.algorithm.name}; {other}")
             return
         later = self._if_searched
         advised = {a.value for a in later if a.falling and (a.section, a.key) == _DENOISER}

@@ -119,8 +119,7 @@ def to_toml(settings: Settings, header: str = "") -> str:
 def to_flags(settings: Settings) -> str:
     """What makes the image, as flags of `plugstream reconstruct` with which any scan gets the same, however long.
 
-    Entries are named although they are the defaults, since a scan's instrument may advise others; so is no damping of a
-    denoiser that is damped by itself.
+    Entries, and no damping, are named although they are the defaults, since a scan's instrument may advise others.
     """
     content, words, taken = used_sections(settings), list[str](), set[str]()
     names = {section: table[key] for section, table in content.items() for key in ("name", "names") if key in table}

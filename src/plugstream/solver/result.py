@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from plugstream.algorithms.base import Algorithm, State
 from plugstream.base.arrays import as_tensor
+from plugstream.base.borders import check_arguments
 from plugstream.base.errors import DamagedError, InputError, StorageError
 from plugstream.base.files import sync_folder, write_whole
 from plugstream.base.quantities import Series, read_quantity, sort_quantities
@@ -146,6 +146,7 @@ class Result(Generic[S]):
         shape = tuple(self.image.shape[-max(2, self.image_axes) :])
         return self.space or ImageSpace(shape, self.image.is_complex(), self.channels, upwards=False)
 
+    @check_arguments
     def save(self, folder: Path | str) -> None:
         """Write the image, with pictures of it, and what the run says of it into a folder, for `load_result`."""
         save_result(self, folder)
@@ -267,8 +268,6 @@ def save_result(result: Result[Any], folder: Path | str) -> None:
 
     `load_result` reads it, as it reads the folder of a run. Refined parameters and the error map are not among it.
     """
-    if not isinstance(folder, str | os.PathLike):
-        raise InputError(f"folder must be text or a path, not {folder!r}")
     folder = Path(folder)
     if not folder.parent.is_dir():
         raise InputError(f"the folder {folder.parent} does not exist; make it first")

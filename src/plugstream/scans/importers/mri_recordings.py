@@ -159,10 +159,8 @@ def _read_npz(source: Source, *, stack: bool = False, trajectory: str | None = N
     data = waves("data") if kspace is None else kspace
     if data is None or path is None:
         found = ", ".join(f"{name} {shape}" for name, shape, _ in source.names())
-        raise InputError(
-            f"{source.path} has {found}; it must have kspace (coils, H, W), or data (views, coils, samples) and "
-            "trajectory (views, samples, 2), which --trajectory FILE.npy gives, too"
-        )
+        needed = "kspace (coils, H, W), or data (views, coils, samples) and trajectory (or --trajectory FILE.npy)"
+        raise InputError(f"{source.path} has {found}; it must have {needed}")
     recording = _along_path(data, path)
     density, size = source.read_numbers("density", np.float32), source.read_numbers("size", np.int64)
     shape = None if maps is None else tuple(maps.shape[1:])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,21 +14,22 @@ from plugstream.base.errors import InputError
 _PICTURES = {".png", ".tif", ".tiff", ".jpg", ".jpeg", ".bmp"}
 
 
-def load_pictures(folder: str | Path) -> list[Tensor]:
-    """All pictures of a folder in the order of their names, converted to grey."""
+def load_pictures(folder: str | Path, least: int = 1) -> list[Tensor]:
+    """All pictures of a folder in the order of their names, converted to grey, of at least so many pixels a side."""
     from plugstream.images.pictures import load_picture
 
-    return [load_picture(file) for file in _files(folder)]
-
-
-def _files(folder: str | Path) -> list[Path]:
     path = Path(folder)
     if not path.is_dir():
         raise InputError(f"there is no folder {path}")
     files = sorted(p for p in path.iterdir() if p.suffix.lower() in _PICTURES)
     if not files:
         raise InputError(f"the folder {path} holds no pictures ({', '.join(sorted(_PICTURES))})")
-    return files
+    pictures = [load_picture(file) for file in files]
+    if small := [
+        f"{f} is {'x'.join(map(str, p.shape))}" for f, p in zip(files, pictures, strict=True) if min(p.shape) < least
+    ]:
+        raise InputError(f"{small[0]}, and a patch {least}x{least}; use a smaller --patch, or leave it out")
+    return pictures
 
 
 class Patches:
@@ -39,27 +39,17 @@ class Patches:
 
     Arguments:
         pictures: grey pictures (H, W), values from 0 to 1, each at least `size` on a side.
-        size: of a patch. seed: of everything random. device: where the patches and their noise are made. names: of the
-            pictures, for messages.
+        size: of a patch. seed: of everything random. device: where the patches and their noise are made.
     """
 
-    def __init__(
-        self,
-        pictures: list[Tensor],
-        size: int,
-        *,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        names: Sequence[object] = (),
-    ) -> None:
+    def __init__(self, pictures: list[Tensor], size: int, *, seed: int = 0, device: str | torch.device = "cpu") -> None:
         if not pictures:
             raise InputError("there are no pictures to train on")
         for number, picture in enumerate(pictures):
             if picture.ndim != 2 or min(picture.shape) < size:
-                name = names[number] if names else f"picture {number}"
                 raise InputError(
-                    f"{name} is {' x '.join(map(str, picture.shape))}, but patches of {size} x {size} need at least "
-                    "that; use smaller ones (--patch), or leave it out"
+                    f"picture {number} is {tuple(picture.shape)}, but patches of {size} x {size} need at least that; "
+                    "use smaller patches or leave it out"
                 )
         self.pictures, self.size, self.seed, self.device = pictures, size, seed, torch.device(device)
         self._begins = [0, *itertools.accumulate(picture.numel() for picture in pictures[:-1])]
@@ -70,7 +60,7 @@ class Patches:
         cls, folder: str | Path, size: int, *, seed: int = 0, device: str | torch.device = "cpu"
     ) -> Patches:
         """All pictures of a folder in the order of their names, converted to grey."""
-        return cls(load_pictures(folder), size, seed=seed, device=device, names=_files(folder))
+        return cls(load_pictures(folder, size), size, seed=seed, device=device)
 
     def draw(self, step: int, count: int) -> Tensor:
         """The patches of a step: (count, size, size)."""
