@@ -101,7 +101,8 @@ def test_what_is_saved_is_loaded_again(tmp_path, y):
 
 def test_without_a_space_an_image_is_a_picture(tmp_path):
     image = torch.rand(5, 4)
-    ps.save_image(image, tmp_path / "a")
+    ps.save_image(image, tmp_path / "a.png")
+    assert {path.name for path in tmp_path.iterdir()} == {"a.npy", "a.png", "a.tif"}
     assert np.array_equal(tifffile.imread(tmp_path / "a.tif"), image.numpy())
 
 
@@ -318,15 +319,14 @@ def test_without_scikit_image_defaults_work_and_its_pictures_say_what_to_install
 
 
 def test_a_photograph_is_as_the_camera_was_held_and_its_cut_is_said(tmp_path):
-    """By the orientation of EXIF; 6 says that the picture's top is at the right of the file's."""
+    """By the orientation of EXIF and TIFF; 6 says that the picture's top is at the right of the file's."""
     pixels = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
     exif = Image.Exif()
-    exif[274] = 6
-    Image.fromarray(pixels).save(tmp_path / "held.png", exif=exif)
-    assert np.array_equal(ps.load_picture(tmp_path / "held.png").numpy() * 255, np.rot90(pixels, -1))
+    for exif[274], turn, name in ((8, 1, "held.tif"), (3, 2, "held.tif"), (6, -1, "held.tif"), (6, -1, "held.png")):
+        Image.fromarray(pixels).save(tmp_path / name, exif=exif)
+        assert np.array_equal(ps.load_picture(tmp_path / name).numpy() * 255, np.rot90(pixels, turn)), (name, turn)
     with pytest.warns(ps.PlugstreamWarning, match="4 rows and 3 columns: its middle 3 x 3 is used"):
-        square = ps.load_picture(tmp_path / "held.png", 3)
-    assert np.allclose(square.numpy() * 255, np.rot90(pixels, -1)[:3])
+        assert np.allclose(ps.load_picture(tmp_path / "held.png", 3).numpy() * 255, np.rot90(pixels, -1)[:3])
 
 
 def hollow_tiff(strips, compression):

@@ -266,6 +266,8 @@ def _describe(command: argparse.ArgumentParser, name: str, arguments: list[str])
     if name not in _AT_ONCE:
         _add_progress(command)
     add_settings(command, getattr(module, "SECTIONS", ()), arguments, getattr(module, "PRESETS", ()))
+    for flag, told in getattr(module, "TOLD", {}).items():  # help that is another than that of other commands
+        command._option_string_actions[flag].help = told
 
 
 def _add_progress(parser: argparse.ArgumentParser) -> None:
