@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.base.arrays import Array, as_tensor
-from plugstream.base.capacity import check_claim, most_read
+from plugstream.base.capacity import check_claim, check_memory, most_read
 from plugstream.base.errors import InputError, PlugstreamWarning, StorageError
 from plugstream.base.files import write_whole
 from plugstream.images.planes import Plane, color_phase, cut_planes, is_faint, split_parts, turn_image, value_span
@@ -37,6 +37,8 @@ _DENSEST = 10_000  # times its bytes that no strip of a TIFF unpacks to
 _CYCLIC_COLOURS = "phase"  # the text chunk `plugstream:colours` of a PNG whose colours are phases
 _CENTIMETRE = 0.01
 _MOST_PIXELS = 2**32 - 1  # a metre in pHYs, and either part of a TIFF's resolution
+# Of pictures with more values than the first, memory is asked for: bytes a value, in double precision and a copy.
+_LARGE, _WORK = 1 << 24, 16
 _SAMPLES = ("astronaut", "brick", "camera", "cell", "coins", "grass", "gravel", "moon", "page")
 
 
@@ -254,6 +256,10 @@ def read_picture(path: Path, *, waves: bool = False) -> tuple[NDArray[Any], np.d
         raise InputError(f"there is no picture {path}") from None
     except Exception as error:  # each reader has its own errors; a person needs the file's name and the reason
         raise InputError(f"cannot read the picture {path}: {error}".splitlines()[0]) from error
+    if pixels.size > _LARGE:
+        check_memory(
+            _WORK * pixels.size, f"{path}, with {pixels.size:.3g} values,", "cut it, or use a machine with more"
+        )
     if np.issubdtype(pixels.dtype, np.integer):
         return pixels / np.iinfo(pixels.dtype).max, pixels.dtype
     if waves and np.iscomplexobj(pixels):
