@@ -46,7 +46,7 @@ _FILTERED = 0.03  # of the noise by differences; a band of the spectrum below it
 _STILL = 1e-4  # of the noise before; samples that differ less from view to view were not measured
 # A prior is too strong if a few steps without it leave this many times less; the second number is for a bound.
 _STRONG, _HIDDEN = 6.0, 2.5
-_FOREIGN = 0.1  # of the data: what no suspect brings below this is not of the model's kind
+_FOREIGN = 0.1  # of the data, beside noise: what no suspect brings below this is not of the model's kind
 # A view or a pixel stands out if it leaves this many times the median; more than this part of all are no outliers.
 _OUTLIER, _FEW = 8.0, 0.1
 _DEAR = 0.05  # misfit below which a nonlinear model, whose fits are dear, is not fitted again
@@ -198,7 +198,7 @@ def explain(
             causes.append(Cause(f"{one.suspect.name} ({one.label})", one.evidence, one.suspect.advice))
     causes.sort(key=lambda cause: -cause.evidence)
     best = max([cause.evidence for cause in causes], default=1.0)
-    if misfit / best >= _FOREIGN:
+    if misfit / best - enough >= _FOREIGN:
         causes.insert(0, Cause(_CONTRAST, misfit / _FOREIGN, _CONTRAST_ADVICE))
     flagged = bool(causes) or misfit >= _UNEXPLAINED
     return said(not flagged, tuple(causes))

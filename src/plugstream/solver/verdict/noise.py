@@ -108,7 +108,7 @@ def count_law(rest: Tensor, levels: Tensor) -> float | None:
     away = x - x.mean()
     slope, least = float((away * (y - y.mean())).sum() / away.square().sum()), error / float(away.square().sum().sqrt())
     unlike = float((y - y.mean() - slope * away).square().sum()) / error**2 / (_EIGHTHS - 2)
-    alike = float((y - y.mean()).square().sum()) / error**2 / (_EIGHTHS - 1) <= _ALIKE
+    alike = slope <= 2 * least and float((y - y.mean()).square().sum()) / error**2 / (_EIGHTHS - 1) <= _ALIKE
     low, high = min(_SLOPES[0], _SLOPES[1] - 2.5 * least), _SLOPES[2] + 2.5 * least
     if alike or (low <= slope <= high and unlike <= _UNLIKE):
         return None
