@@ -105,7 +105,7 @@ def test_data_that_was_not_counted_has_no_photons() -> None:
 
 @pytest.mark.parametrize("photons", [300.0, 500.0, 1e5])
 def test_a_wrong_dark_field_shows_in_how_noise_grows(photons: float) -> None:
-    """Counts have an offset of 50, of which 0 or 80 are subtracted. Noise that is alike everywhere is none of theirs."""
+    """Counts have an offset of 50, of which 0 or 80 are subtracted. Noise that is alike everywhere is not theirs."""
     clean = 2.6 * _smooth(60, 64) / 1.5
     draws = np.random.default_rng(3)
     counts = draws.poisson(photons * np.exp(-clean.numpy())) + 50.0

@@ -23,7 +23,8 @@ _SLOPES = (
     0.85,
     1.1,
 )  # below the first, or the second by its error, noise grows too little; above the third too much
-_UNLIKE, _ALIKE = 10.0, 3.0  # squares of deviations, in those of chance, from a line, and from no change
+_UNLIKE = 10.0  # squares of deviations from a line, in those of chance
+_ALIKE = -0.3  # the least slope of noise that is alike at all levels, of which an image fits some
 # The median of |e|^2 over its mean, of real and of complex white noise.
 _REAL, _COMPLEX = 0.45494, math.log(2)
 # Up to this many expected photons the variance of roots is summed; beyond, two terms of its expansion are enough.
@@ -108,7 +109,7 @@ def count_law(rest: Tensor, levels: Tensor) -> float | None:
     away = x - x.mean()
     slope, least = float((away * (y - y.mean())).sum() / away.square().sum()), error / float(away.square().sum().sqrt())
     unlike = float((y - y.mean() - slope * away).square().sum()) / error**2 / (_EIGHTHS - 2)
-    alike = slope <= 2 * least and float((y - y.mean()).square().sum()) / error**2 / (_EIGHTHS - 1) <= _ALIKE
+    alike = _ALIKE <= slope <= 2 * least and unlike <= _UNLIKE
     low, high = min(_SLOPES[0], _SLOPES[1] - 2.5 * least), _SLOPES[2] + 2.5 * least
     if alike or (low <= slope <= high and unlike <= _UNLIKE):
         return None
