@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import io
+import os
 import re
 import struct
 import sys
@@ -15,11 +16,13 @@ import numpy as np
 import pytest
 import tifffile
 import torch
+import zarr
 from PIL import Image
 
 import plugstream as ps
 from effort import effort, thorough
 from plugstream import Born2D, ring
+from plugstream.base.capacity import reading_at_most
 from plugstream.base.errors import InputError
 from plugstream.base.files import write_whole
 from plugstream.cli import main
@@ -350,11 +353,42 @@ def hollow_tiff(strips, compression):
 )
 def test_a_tiff_that_claims_more_than_its_file_holds_is_refused(tmp_path, strips, compression, said):
     """As a picture, a volume, and a projection in a folder."""
+    refuse_tiff(tmp_path, hollow_tiff(strips, compression), said)
+
+
+def test_a_tiff_whose_directories_go_round_is_refused(tmp_path):
+    """tifffile follows them for ever."""
+    directory = struct.pack("<HHHIII", 1, 256, 4, 1, 9, 122)
+    refuse_tiff(tmp_path, hollow_tiff([b""] * 4, 1)[:118] + struct.pack("<I", 122) + directory, "its directories take")
+
+
+def test_a_strip_that_unpacks_to_more_than_its_picture_is_refused(tmp_path):
+    content = hollow_tiff([zlib.compress(bytes(1 << 20))] * 4, 8)
+    small = content.replace(struct.pack("<I", 65000), struct.pack("<I", 8)).replace(
+        struct.pack("<I", 16250), b"\2\0\0\0"
+    )
+    with reading_at_most(1 << 16):
+        refuse_tiff(tmp_path, small, "unpack to more than 65536")
+
+
+def test_a_zarr_that_claims_more_than_it_holds_is_refused(tmp_path):
+    zarr.create_array(store=tmp_path / "hollow.zarr", shape=(20, 100, 100), dtype="f4")
+    with reading_at_most(1 << 16), pytest.raises(InputError, match=r"it claims 0.8 MB|it claims 800 kB"):
+        read_volume(tmp_path / "hollow.zarr")
+
+
+def refuse_tiff(tmp_path, content, said):
     path = tmp_path / "hollow.tif"
-    path.write_bytes(hollow_tiff(strips, compression))
+    path.write_bytes(content)
     for read in (load_picture, read_volume, lambda path: Stack(tmp_path, "*.tif", "it")):
         with pytest.raises(InputError, match=re.escape(said)):
             read(path)
+
+
+def test_a_pipe_among_projections_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "proj_0.tif")
+    with pytest.raises(InputError, match="it is no file"):
+        Stack(tmp_path, "*.tif", "it")
 
 
 @pytest.mark.parametrize("how", [{}, {"imagej": True}, {"compression": "zlib"}, {"ome": True}, {"tile": (16, 16)}])

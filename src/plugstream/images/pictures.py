@@ -7,10 +7,14 @@ pHYs in pixels a metre (whole, so rounded), and text chunks `plugstream:...` wit
 
 from __future__ import annotations
 
+import contextlib
 import io
+import lzma
 import math
+import struct
 import warnings
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,16 +25,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.base.arrays import Array, as_tensor
-from plugstream.base.capacity import check_claim
+from plugstream.base.capacity import check_claim, check_memory, most_read
 from plugstream.base.errors import InputError, PlugstreamWarning, StorageError
 from plugstream.base.files import write_whole
 from plugstream.images.planes import Plane, color_phase, cut_planes, is_faint, split_parts, turn_image, value_span
 from plugstream.images.space import ImageSpace
 
 _MOST_CHANNELS = 8
+_DEFLATE, _LZMA = (8, 32946), 34925  # compressions of TIFF
+_DENSEST = 10_000  # times its bytes that no strip of a TIFF unpacks to
 _CYCLIC_COLOURS = "phase"  # the text chunk `plugstream:colours` of a PNG whose colours are phases
 _CENTIMETRE = 0.01
 _MOST_PIXELS = 2**32 - 1  # a metre in pHYs, and either part of a TIFF's resolution
+# Of pictures with more values than the first, memory is asked for: bytes a value, in double precision and a copy.
+_LARGE, _WORK = 1 << 24, 16
 _SAMPLES = ("astronaut", "brick", "camera", "cell", "coins", "grass", "gravel", "moon", "page")
 
 
@@ -243,6 +251,10 @@ def read_picture(path: Path, *, waves: bool = False) -> tuple[NDArray[Any], np.d
         raise InputError(f"there is no picture {path}") from None
     except Exception as error:  # each reader has its own errors; a person needs the file's name and the reason
         raise InputError(f"cannot read the picture {path}: {error}".splitlines()[0]) from error
+    if pixels.size > _LARGE:
+        check_memory(
+            _WORK * pixels.size, f"{path}, with {pixels.size:.3g} values,", "cut it, or use a machine with more"
+        )
     if np.issubdtype(pixels.dtype, np.integer):
         return pixels / np.iinfo(pixels.dtype).max, pixels.dtype
     if waves and np.iscomplexobj(pixels):
@@ -257,12 +269,10 @@ def read_picture(path: Path, *, waves: bool = False) -> tuple[NDArray[Any], np.d
 def read_tiff(path: Path, *, held: bool = False) -> NDArray[Any]:
     """The first series of a TIFF; one that lacks a part, or claims far more than its file holds, is refused.
 
-    tifffile gives zeros in place of strips without bytes, however many those are. With `held` a picture is turned as
-    the camera was held.
+    tifffile gives zeros in place of strips without bytes, however many those are, and unpacks as much as there is.
+    With `held` a picture is turned as the camera was held.
     """
-    import tifffile
-
-    with tifffile.TiffFile(path) as file:
+    with open_tiff(path) as file:
         series: Any = file.series[0]
         there = whole = 0
         for page in filter(None, series.pages):
@@ -271,6 +281,7 @@ def read_tiff(path: Path, *, held: bool = False) -> NDArray[Any]:
             end = max((start + size for start, size in parts), default=0)
             if end > length or not parts or not all(start and size for start, size in parts):
                 raise InputError(f"it has {length} of {max(end, length + 1)} bytes")
+            _check_unpacked(page, parts)
             there += sum(size for _, size in parts)
             whole += length
         if series.dataoffset is not None:  # all pages in one piece, of which ImageJ names only the first
@@ -280,6 +291,36 @@ def read_tiff(path: Path, *, held: bool = False) -> NDArray[Any]:
     way = orientation.value if held and orientation and (pixels.ndim == 2 or pixels.shape[2:] in ((3,), (4,))) else 1
     pixels = pixels.swapaxes(0, 1) if way > 4 else pixels
     return pixels[:: -1 if way in (3, 4, 7, 8) else 1, :: -1 if way in (2, 3, 6, 7) else 1] if way > 1 else pixels
+
+
+@contextlib.contextmanager
+def open_tiff(path: Path) -> Iterator[Any]:
+    """A `tifffile.TiffFile` whose directories do not overlap: tifffile follows those that lead back for ever."""
+    import tifffile
+
+    with tifffile.TiffFile(path) as file:
+        tiff, handle, place, total = file.tiff, file.filehandle, file.pages.first.offset, 0
+        with contextlib.suppress(struct.error):  # cut off, which tifffile sees
+            while place and total <= handle.size:
+                handle.seek(place)
+                (tags,) = struct.unpack(tiff.tagnoformat, handle.read(tiff.tagnosize))
+                total += tiff.tagnosize + tags * tiff.tagsize + tiff.offsetsize
+                handle.seek(place + tiff.tagnosize + tags * tiff.tagsize)
+                (place,) = struct.unpack(tiff.offsetformat, handle.read(tiff.offsetsize))
+        if total > handle.size:
+            raise InputError(f"its directories take more than its {handle.size} bytes")
+        yield file
+
+
+def _check_unpacked(page: Any, parts: Sequence[tuple[int, int]]) -> None:
+    """Refuse strips that unpack to more than the page and than may be read at once."""
+    most, handle = max(most_read(), page.nbytes), page.parent.filehandle
+    for start, size in parts if page.compression in (*_DEFLATE, _LZMA) else ():
+        if size * _DENSEST > most:
+            handle.seek(start)
+            unpacker: Any = zlib.decompressobj() if page.compression in _DEFLATE else lzma.LZMADecompressor()
+            if len(unpacker.decompress(handle.read(size), most + 1)) > most:
+                raise InputError(f"{size} bytes of it unpack to more than {most}")
 
 
 def check_writable(path: Path, axes: int, stored: np.dtype[Any]) -> None:

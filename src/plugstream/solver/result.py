@@ -87,8 +87,9 @@ class Snapshot(Generic[S]):
 class Progress(Generic[S]):
     """What a callback gets after each step: algorithm, state, seconds of algorithm and wall time, measurements.
 
-    `snapshot()` is the run at this step, from which `solve(..., resume=...)` continues. `leave_out(seconds)` takes
-    time that a callback waited for a person off the run's clock.
+    `snapshot()` is the run at this step, from which `solve(..., resume=...)` continues, with a copy of all that was
+    measured. `leave_out(seconds)` takes time that a callback waited for a person off the run's clock. `trace` is where
+    the image was, to be read alone.
     """
 
     algorithm: Algorithm[S]
@@ -98,6 +99,7 @@ class Progress(Generic[S]):
     measured: dict[str, Tensor]
     snapshot: Callable[[], Snapshot[S]]
     leave_out: Callable[[float], None] = lambda seconds: None
+    trace: Trace = field(default_factory=Trace)
 
 
 @dataclass(frozen=True)

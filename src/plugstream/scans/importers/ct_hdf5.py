@@ -166,7 +166,7 @@ def _keep(source: Source, field: FlatField) -> FlatField:
 
 def read_field(path: Path) -> FlatField:
     """The flat and dark fields of another Data Exchange or NXtomo file, of which flat fields make one group."""
-    if not path.exists():
+    if not path.is_file():  # a pipe would be waited for
         raise InputError(f"there is no file {path} with flat fields")
     with open_source(path) as source:
         look = Lookup(source, _EXCHANGE)
