@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plugstream.base.lazy import lazy_names
-from plugstream.base.moved import install
 from plugstream.base.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -26,5 +25,4 @@ if TYPE_CHECKING:
     from plugstream.solver import *
     from plugstream.studies import *
 
-install()
 __getattr__, __dir__ = lazy_names(__name__, inner=False, also=("__version__",))

@@ -308,17 +308,17 @@ def test_scans_in_zips_are_read_as_before(scan, tmp_path):
     assert open_scan(zipped(scan, tmp_path / "s.zip")).read().numpy().tobytes() == want.tobytes()
 
 
-def test_an_old_scan_may_not_bring_codecs_that_unpack(tmp_path, refused):
+def test_a_scan_may_not_bring_codecs_that_unpack(tmp_path, refused):
     import zarr
 
     from plugstream.scans.layout import Commit
 
-    group = zarr.create_group(tmp_path / "old.zarr")
-    group.attrs.update({"format": "plugstream-scan", "version": 3, "wavelength": 1, "background_permittivity": 1})
+    group = zarr.create_group(tmp_path / "s.zarr")
+    group.attrs.update({"format": "plugstream-scan", "version": 4, "instrument": "born-2d"})
     receivers = group.create_array("receivers", shape=(4, 2), dtype="float64", compressors=zarr.codecs.ZstdCodec())
     receivers[...] = 1.0
-    (tmp_path / "old.zarr" / "commit.json").write_bytes(Commit(1, True, ("data", "receivers")).encode())
-    assert "bytes with crc32c and nothing else" in refused(tmp_path / "old.zarr")
+    (tmp_path / "s.zarr" / "commit.json").write_bytes(Commit(1, True, ("data", "receivers")).encode())
+    assert "bytes with crc32c and nothing else" in refused(tmp_path / "s.zarr")
 
 
 def test_an_npz_that_claims_more_than_the_memory_is_refused(tmp_path, capsys):

@@ -247,9 +247,12 @@ def test_flags_are_those_of_the_entry_that_is_chosen(capsys, tmp_path):
     assert "the sampler all has no use for batch" in capsys.readouterr().err
 
 
-def test_what_compute_said_of_the_born_model_is_the_instruments(tmp_path):
-    file = tmp_path / "before.toml"
-    file.write_text('[compute]\ndtype = "float64"\nmethod = "fast"\neps = 1e-6\n\n[simulate]\nviews = 7\n')
+def test_what_a_file_says_of_the_born_model_is_the_instruments(tmp_path):
+    file = tmp_path / "first.toml"
+    file.write_text(
+        '[compute]\ndtype = "float64"\n\n[instrument]\nname = "born-2d"\nmethod = "fast"\neps = 1e-6\n\n'
+        "[simulate]\nviews = 7\n"
+    )
     settings = resolve(file)
     assert (settings.instrument.name, settings.instrument.method, settings.instrument.eps) == ("born-2d", "fast", 1e-6)
     assert (settings.compute.dtype, settings.simulate.views) == ("float64", 7)

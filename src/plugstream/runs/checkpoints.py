@@ -47,8 +47,7 @@ class SavedState:
         state = self._state(like, self.content["state"], "state.", like.image.device)
         best = self.content["best"]
         if best is not None:
-            names = self.content.get("mappings", ())
-            mappings = {name: self._mapping(f"best.{name}.", like.image.device) for name in names}
+            mappings = {n: self._mapping(f"best.{n}.", like.image.device) for n in self.content["mappings"]}
             image = self._tensor("best.image").to(state.image)
             best = (best["score"], replace(state, k=best["k"], image=image, **mappings))
         rows = {name: self._rows(name) for name in self.content["rows"]}
@@ -56,7 +55,7 @@ class SavedState:
         return Snapshot(state=state, best=best, rows=rows, trace=self._trace(like.image.device), **numbers)
 
     def _trace(self, device: torch.device) -> Trace:
-        """The trace of the image, empty in checkpoints of earlier versions."""
+        """The trace of the image, empty before its first step."""
         if "trace.sums" not in self.tensors:
             return Trace()
         sums = self._tensor("trace.sums").to(device)
@@ -70,7 +69,7 @@ class SavedState:
             name, part = f"{prefix}{field.name}", getattr(like, field.name)
             if name in self.tensors:
                 parts[field.name] = self._tensor(name).to(device)
-            elif prefix == "state." and field.name in self.content.get("mappings", ()):
+            elif prefix == "state." and field.name in self.content["mappings"]:
                 parts[field.name] = self._mapping(f"{name}.", device)
             elif is_dataclass(part):
                 parts[field.name] = self._state(part, parts[field.name], f"{name}.", device)
@@ -83,10 +82,8 @@ class SavedState:
 
     def _tensor(self, name: str) -> Tensor:
         """A tensor as it was, complex ones from the pairs of real numbers that they are stored as."""
-        pairs = self.content["complex"]
-        # Earlier ones name fields of the state; its best image is of the same kind as its image.
-        field = "image" if name == "best.image" else name.removeprefix("state.")
-        return torch.view_as_complex(self.tensors[name]) if name in pairs or field in pairs else self.tensors[name]
+        tensor = self.tensors[name]
+        return torch.view_as_complex(tensor) if name in self.content["complex"] else tensor
 
     def _rows(self, name: str) -> list[Any]:
         """Steps, seconds and values of what was measured of a quantity."""

@@ -181,7 +181,7 @@ class History:
 
 
 def _planned_changes(start: Start) -> list[Change]:
-    """The changes that the settings of a process plan; none in logs of before there were any."""
+    """The changes that the settings of a process plan, none where it does not say."""
     algorithm = start.settings.get("algorithm")
     planned = algorithm.get("changes") if isinstance(algorithm, dict) else None
     return list(parse_changes(planned if isinstance(planned, str) else None))

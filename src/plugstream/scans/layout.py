@@ -14,15 +14,12 @@ import numpy as np
 from plugstream.base.errors import InputError
 from plugstream.base.text import printable
 from plugstream.instruments.base import Column, Data, FixedArray, Instrument, instrument_of
-from plugstream.scans.peek import VERSION_3_INSTRUMENT
 from plugstream.scans.places import CRC, crc32c, parse_json
 
 FORMAT = "plugstream-scan"
 VERSION = 4
-VERSIONS = (3, 4)  # that are read
 
 _FEW_BYTES = 96  # of a row of a few numbers, such as positions or the four vectors of a view's X-rays
-_TIME_3 = "exp(-i w t)"  # the convention of version 3
 FARTHEST = 2**62  # no file is as long
 _MOST_CHUNK, _MOST_VIEW = 1 << 28, 1 << 31  # bytes of a chunk of several views, and of one
 _MOST_CHUNKS = 1 << 16  # in a shard, whose index is read at once
@@ -145,32 +142,6 @@ def is_packed(column: Column) -> bool:
     """Whether rows of a column are a few numbers, which lie many to a chunk and stay in memory."""
     fixed = [size for size in column.shape if isinstance(size, int)]
     return len(fixed) == len(column.shape) and math.prod(fixed) * np.dtype(column.dtype).itemsize <= _FEW_BYTES
-
-
-def upgrade_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a group of version 3, which knew one instrument, as version 4 has them.
-
-    Another kind, other units or conventions are refused; what is not mentioned is as version 3 wrote it.
-    """
-    kind, time = VERSION_3_INSTRUMENT, attributes.get("conventions", {}).get("time", _TIME_3)
-    for name, stored, expected in (
-        ("kind", attributes.get("kind", kind), kind),
-        ("the unit of lengths", attributes.get("units", {}).get("length", "m"), "m"),
-        ("the convention of time", time[: len(_TIME_3)] if isinstance(time, str) else time, _TIME_3),
-    ):
-        if stored != expected:
-            raise InputError(f"{name} is {stored!r}, and only {expected!r} is understood")
-    for name in ("wavelength", "background_permittivity"):
-        if type(attributes.get(name)) not in (int, float):
-            raise InputError(f"{name} must be a number, not {attributes.get(name)!r}")
-    values = {
-        "wavelength": attributes["wavelength"],
-        "background": attributes["background_permittivity"],
-        "grid": attributes.get("grid"),
-        "far_field": attributes.get("far_field", False),
-    }
-    same = {name: attributes[name] for name in ("format", "version", "id", "provenance") if name in attributes}
-    return {**same, "instrument": kind, "attributes": values, "marks": False}
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,12 @@ from typing import Any
 
 from plugstream.base.files import read_small
 
-VERSION_3_INSTRUMENT = "born-2d"
-"""The one instrument of scans of version 3, which do not name it."""
-
 _MOST = 16 << 20  # bytes of what a scan says of itself
 
 
 def peek_instrument(place: str) -> str | None:
     """The name of the instrument that a folder or zip file says it is a scan of, None as of `peek_attributes`."""
-    attributes = peek_attributes(place) or {}
-    name = attributes.get("instrument", VERSION_3_INSTRUMENT if attributes.get("version") == 3 else None)
+    name = (peek_attributes(place) or {}).get("instrument")
     return name if isinstance(name, str) and ":" not in name else None  # FILE.py:NAME is for a person to type
 
 

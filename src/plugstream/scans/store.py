@@ -31,17 +31,7 @@ from plugstream.instruments.base import Column, Columns, instrument_of
 from plugstream.models.views import whole_numbers
 from plugstream.scans.checks import check_columns, check_data_shape, check_truth, not_finite
 from plugstream.scans.chunks import ChunkReader, Marks
-from plugstream.scans.layout import (
-    FORMAT,
-    VERSION,
-    VERSIONS,
-    Commit,
-    Layout,
-    checksum,
-    find_instrument,
-    is_packed,
-    upgrade_attributes,
-)
+from plugstream.scans.layout import FORMAT, VERSION, Commit, Layout, checksum, find_instrument, is_packed
 from plugstream.scans.places import Files, LocalFiles, ZarrFiles, ZipFiles, parse_json
 from plugstream.scans.rows import StoredRows, name_damage
 from plugstream.scans.scan import MemoryScan
@@ -61,8 +51,7 @@ _memory = machine_memory
 def open_scan(path: str | Path, *, direct: bool | None = None) -> StoredScan:
     """Open a scan without reading its measurements; whatever does not agree with itself is refused.
 
-    Holds for scans of versions 3 and 4, also while they are being written: `StoredScan.refresh` then looks for more
-    views.
+    Holds also for one that is being written: `StoredScan.refresh` then looks for more views.
 
     Arguments: path, a folder, a zip file of one, or an address that fsspec knows, such as s3://bucket/scan.zarr;
     direct, whether the measurements in a folder are read past the system's page cache, by default if they are larger
@@ -70,14 +59,12 @@ def open_scan(path: str | Path, *, direct: bool | None = None) -> StoredScan:
     """
     where, files = _files(path)
     attributes = _read_attributes(where, files)
-    if attributes["version"] == VERSION and isinstance(name := attributes.get("instrument"), str):
+    if isinstance(name := attributes.get("instrument"), str):
         try:
             instrument_of(name)
         except InputError as error:
             raise InputError(f"the scan {where} cannot be read: {error}") from None
     try:
-        if attributes["version"] == 3:
-            attributes = upgrade_attributes(attributes)
         return StoredScan(where, files, attributes, direct=direct)
     except InputError as error:
         raise DamagedError(f"the scan {where} is damaged or contradicts itself: {error}") from error
@@ -351,12 +338,12 @@ def _read_attributes(where: str | Path, files: Files) -> dict[str, Any]:
     if attributes.get("format") != FORMAT:
         raise InputError(f"{where} is a Zarr group, but not a {FORMAT}; make one with 'plugstream import'")
     version = attributes.get("version")
-    if type(version) is not int or version not in VERSIONS:
+    if type(version) is not int or version != VERSION:
         hint = ""
         if type(version) is int:
             hint = "; use a newer plugstream" if version > VERSION else "; import it again"
-        number, versions = repr(version)[:40], " and ".join(map(str, VERSIONS))
-        raise InputError(f"{where} is a scan of version {number}, and this plugstream reads versions {versions}{hint}")
+        number = repr(version)[:40]
+        raise InputError(f"{where} is a scan of version {number}, and this plugstream reads version {VERSION}{hint}")
     stored = attributes.pop("crc32c", None)
     if stored is not None and stored != checksum(attributes):
         raise InputError(

@@ -208,7 +208,7 @@ def resolve(
 
     Code of one's own, FILE.py:NAME, is run to know its options. `used` are the sections from which something is going
     to be built, all if not given: what the others name is not run, and options that only it knows are left out. Where
-    [simulate] is not among them it is checked, since older files have it, and left out.
+    [simulate] is not among them it is checked and left out.
 
     `presets` are defaults of a command, for where there is no file, which says everything. Of them, and of the file
     where another entry was typed than it names, the options that the chosen entry does not have are left out; any
@@ -244,7 +244,7 @@ def _validate(values: Mapping[str, Any]) -> Settings:
 def _refuse_momentum(settings: Settings, typed: Collection[Place]) -> None:
     """Refuse a momentum that somebody typed and that the algorithm does not use.
 
-    One of a file is accepted: a run's settings.toml once had every setting, and runs with such a file must go on.
+    One of a file is accepted, as are other settings of a file that nothing is built from.
     """
     a, momentum = settings.algorithm, settings.momentum
     if ":" in a.name or "momentum" in a.entry.facts.get("uses", ()) or momentum.entry.facts.get("plain", False):

@@ -94,11 +94,7 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
         check_name(section)
         if not isinstance(table, Mapping):
             raise InputError(f"{section!r} in {file} must be a section: write [{section}] and its keys below")
-    values = {section: dict(table) for section, table in content.items()}
-    for key in ("method", "eps"):  # of the Born model, which [compute] had before there were instruments
-        if key in (compute := values.get("compute", {})):
-            values.setdefault("instrument", {}).setdefault(key, compute.pop(key))
-    return values
+    return {section: dict(table) for section, table in content.items()}
 
 
 def to_toml(settings: Settings, header: str = "") -> str:

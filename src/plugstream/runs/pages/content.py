@@ -160,9 +160,6 @@ def _settings(folder: Path, history: History) -> dict[str, Any]:
         content = tomllib.loads((folder / "settings.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         content = history.settings or {}
-    with contextlib.suppress(InputError):
-        if not open_run(folder).simulated:  # runs of before wrote it down all the same
-            content.pop("simulate", None)
     return {name: _safe(section) for name, section in content.items() if isinstance(section, dict)}
 
 

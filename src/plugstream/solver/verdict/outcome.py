@@ -41,9 +41,6 @@ class Outcome(Enum):
     MOVING = "still moving"
     HOVERING = "hovering"
     ARRIVED = "arrived"
-    # Earlier names of two of them.
-    CONVERGED = "arrived"  # noqa: PIE796
-    FALLING = "still moving"  # noqa: PIE796
 
 
 @dataclass(frozen=True)

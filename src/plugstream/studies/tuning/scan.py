@@ -102,8 +102,6 @@ def tune_scan(
         "scan": fingerprint(scan),
         "views": scan.n_views,
         "plan": [search.by, list(search.over), search.low, search.high, search.held, search.noise],
-        # Zero is best here; older journals had the distance from zero.
-        **({"scores": "dB above the noise"} if search.by == "discrepancy" else {}),
         "settings": _change_settings(settings, sigma=1.0).model_dump(
             mode="json", exclude={"simulate", "monitor", "run", "scan"}
         ),
