@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from plugstream.denoisers.networks.unet import load_unet
-from plugstream.studies.training.spectral import jacobian_norm
+from plugstream.studies.training.unet import jacobian_norm
 
 SIDE = 128
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from plugstream import All, Amplitude, Epochs, Identity, InputError, LossFidelity, ProximalGradient, solve
-from plugstream.algorithms.refining import Refinement, way_left
+from plugstream.algorithms.pgm import Refinement, way_left
 from plugstream.models.ptychography import PtychographyModel
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.refined import describe_end

@@ -14,8 +14,7 @@ from effort import effort, thorough
 from plugstream import _native
 from plugstream.base.errors import InputError
 from plugstream.denoisers.bm4d import native, reference
-from plugstream.denoisers.bm4d.profile import Profile
-from plugstream.denoisers.bm4d.settings import candidate_order, fixed_matrices
+from plugstream.denoisers.bm4d.profile import Profile, candidate_order, fixed_matrices
 from plugstream.denoisers.by_name import make
 
 SMALL = Profile(step1=3, radius=3, group2=16)
@@ -255,7 +254,7 @@ def test_an_exception_of_its_progress_stops_it() -> None:
 
 @needs_native
 def test_the_kernel_refuses_arrays_that_do_not_fit() -> None:
-    from plugstream.denoisers.bm4d.settings import native_settings
+    from plugstream.denoisers.bm4d.profile import native_settings
 
     z = np.zeros((1, 1, 8, 8, 8), np.float32)
     sigma = np.full((1, 1, 1, 1), 0.1, np.float32)

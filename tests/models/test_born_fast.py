@@ -13,8 +13,8 @@ from scipy.special import hankel1
 import plugstream.models.born_fast as fast_module
 from effort import effort, thorough
 from plugstream import BornGeometry, BornModel, Grid, InputError, LeastSquares, ring
-from plugstream.instruments._parts import instrument_parts
 from plugstream.instruments.base import Experiment
+from plugstream.instruments.born import instrument_parts
 from plugstream.models.born_expansion import (
     choose_directions,
     largest_gain,
@@ -22,7 +22,7 @@ from plugstream.models.born_expansion import (
     smallest_radius,
     support_radius,
 )
-from plugstream.models.born_products import expand, fold
+from plugstream.models.born_fast import expand, fold
 from plugstream.models.nufft import finufft_is_here
 from plugstream.runs.plan import plan
 from plugstream.settings import Settings

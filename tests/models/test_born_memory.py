@@ -15,7 +15,7 @@ from scipy.special import hankel1
 import plugstream.models.born_dense as dense_module
 import plugstream.models.born_expansion as expansion_module
 import plugstream.models.born_fast as fast_module
-import plugstream.models.born_rows as rows_module
+import plugstream.models.born_fast as rows_module
 from effort import effort, thorough
 from plugstream import BornGeometry, BornModel, Grid, InputError, ring
 from plugstream.base.errors import DamagedError

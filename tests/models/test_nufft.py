@@ -82,7 +82,7 @@ import os
 import numpy as np, torch
 THOROUGH = os.environ.get("PLUGSTREAM_THOROUGH")
 from plugstream.models import nufft_triton
-from plugstream.models.born_products import expand, fold
+from plugstream.models.born_fast import expand, fold
 from plugstream.models.nufft_grid import GridNufft
 generator = torch.Generator().manual_seed(0)
 for half in (1, 7, 130)[: 2 + (THOROUGH == "1")]:

@@ -14,7 +14,7 @@ from plugstream.instruments.born import born_geometry
 from plugstream.scans import places, save_scan, store
 from plugstream.scans.chunks import ChunkReader
 from plugstream.scans.prefetch import Prefetcher
-from plugstream.scans.rows import StoredRows
+from plugstream.scans.store import StoredRows
 
 VIEWS, RECEIVERS, GRID = 40, 9, Grid((12, 10), 0.01)
 

@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from plugstream import _native
 from plugstream.base.errors import InputError
 from plugstream.bridges.pypi import BM3DStages, threads
-from plugstream.denoisers.bm4d.profile import BLOCK, PROFILES, Profile
-from plugstream.denoisers.bm4d.settings import native_settings
+from plugstream.denoisers.bm4d.profile import BLOCK, PROFILES, Profile, native_settings
 
 BM4DStages = BM3DStages
 

@@ -34,11 +34,10 @@ from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.text import one_line
 from plugstream.cli.faults import BUG, check_room_to_start, explain
 from plugstream.cli.flags import add_settings, join_values
-from plugstream.cli.help import EXAMPLES, FIRST, HelpAll, WholeWords, join_help, list_commands, short_help
+from plugstream.cli.help import EXAMPLES, FIRST, HelpAll, ShowVersion, WholeWords, join_help, list_commands, short_help
 from plugstream.cli.places import check_place
 from plugstream.cli.streams import give_up, open_standard_streams, steady_streams
 from plugstream.cli.values import read_path
-from plugstream.cli.version import ShowVersion
 
 __all__ = ["COMMANDS", "command_parser", "main"]
 

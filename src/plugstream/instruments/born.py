@@ -12,6 +12,7 @@ from plugstream.base.capacity import check_memory
 from plugstream.base.errors import InputError
 from plugstream.base.image_size import ImageSides, image_sides, size_field
 from plugstream.base.registry import Field, Options
+from plugstream.base.rows import Rows
 from plugstream.images.grid import Grid, Points
 from plugstream.images.space import ImageSpace
 from plugstream.instruments.advice import MANY, advise_fall, advise_trained, suits_network
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     import torch
 
     from plugstream.models.base import Model
+
+InstrumentLike = Instrument | BornGeometry
+"""What tells the instrument of a scan; a geometry has the columns of its views besides."""
 
 
 class BornOptions(Options):
@@ -344,3 +348,17 @@ def born_geometry(scan: Any) -> BornGeometry:
     if not isinstance(scan.instrument, Born2D):
         raise InputError(f"a scan of {scan.instrument.name} has no geometry of transmitters and receivers")
     return scan.instrument.geometry(**scan.columns)
+
+
+def instrument_parts(value: Any) -> tuple[Instrument, dict[str, Rows]]:
+    """The instrument, and the columns of its views, of which an instrument alone has none.
+
+    Arguments: value, an instrument, a geometry, or a model that has one.
+    """
+    value = getattr(value, "geometry", value) if not isinstance(value, Instrument) else value
+    if isinstance(value, Instrument):
+        return value, {}
+    if not isinstance(value, BornGeometry):
+        raise InputError(f"a scan needs an instrument, such as Born2D, or a BornGeometry, not {type(value).__name__}")
+    rows = {column.name: getattr(value, column.name, None) for column in Born2D.columns}
+    return Born2D.of(value), {name: array for name, array in rows.items() if array is not None}

@@ -14,17 +14,19 @@ from plugstream.base.cuda_graphs import GraphCall
 from plugstream.base.linalg import largest_eigenvalue
 from plugstream.base.progress import report
 from plugstream.images.grid import Points
+from plugstream.models import nufft_triton
 from plugstream.models.born_dense import fits, weigh
 from plugstream.models.born_expansion import Coefficients, Expansion
 from plugstream.models.born_geometry import BornGeometry
-from plugstream.models.born_products import expand, fold, join, stack
-from plugstream.models.born_rows import RecentRows
 from plugstream.models.nufft import Nufft, make_nufft
 
 _BLOCK_VALUES = 1 << 24  # products of waves, P^2 an image, that are formed at once
 _ROW_VALUES = 1 << 20  # of rows of sources that are taken at once, 8 MB in single precision
 _COMPUTED_VALUES = 1 << 17  # of those that are computed at once, in double precision
 TABLE_BYTES = {"cpu": 64 << 20, "cuda": 4 << 30}  # of the largest table of the sources of all views that is kept
+# Rows are cached up to so many bytes, and only for batches of so many views: a pass over all views would evict others.
+_BYTES = 16 << 20
+_BATCH = 64
 
 
 class FastBorn:
@@ -357,3 +359,89 @@ def _sources(geometry: BornGeometry) -> Points:
 
 def _cat(parts: list[Tensor], axis: int = 0) -> Tensor:
     return torch.cat(parts, axis) if len(parts) > 1 else parts[0]
+
+
+class RecentRows:
+    """A cache of the rows of points, (n, 2) to (n, P).
+
+    Holds where a row has the same bits whatever rows are computed with it, so that caching changes nothing. A full
+    cache is emptied, so that memory does not grow with the number of views; if by then fewer rows were cached than
+    computed, there are too many places, and the cache is switched off. Threads may share it.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, Tensor] = {}
+        self._gain = 0  # rows taken from the cache, less rows computed
+        self._useful = True
+
+    @property
+    def held(self) -> int:
+        """Bytes kept."""
+        return sum(row.nbytes for row in list(self._rows.values()))
+
+    def find(self, points: Points, compute: Callable[[Points], Tensor]) -> Tensor:
+        """The rows of these points; `compute` makes those that are not cached."""
+        if not (self._useful and 0 < len(points) <= _BATCH):
+            return compute(points)
+        places = [point.tobytes() for point in points]
+        rows = {place: row for place in places if (row := self._rows.get(place)) is not None}
+        missing = {place: number for number, place in enumerate(places) if place not in rows}
+        self._gain += len(places) - 2 * len(missing)
+        if missing:
+            # Clones, since a part of a tensor would keep all of it.
+            new = [row.clone() for row in compute(points[list(missing.values())]).unbind()]
+            if (len(self._rows) + len(new)) * new[0].nbytes > _BYTES:
+                self._rows = {}
+                self._useful, self._gain = self._gain >= 0, 0
+            computed = dict(zip(missing, new, strict=True))
+            if self._useful:
+                self._rows.update(computed)
+            rows |= computed
+        return torch.stack([rows[place] for place in places])
+
+
+def expand(values: Tensor, total: Tensor) -> Tensor:
+    """Twice Phi, (n, P, P), from the image's transform: (n, P/2, P/2) with A below and on the diagonal, B above it.
+
+    A[p, q] = sum x exp(i k (s_p + s_q) . r) is symmetric, B[p, q] = sum x exp(i k (s_p - s_q) . r) Hermitian with the
+    image's sum on its diagonal, and 2 cos cos = Re(A + B), 2 sin sin = Re(B - A), 2 sin cos = Im(A + B), 2 cos sin =
+    Im(A - B).
+    """
+    if nufft_triton.serves(values):
+        return nufft_triton.expand(values, total)
+    half = values.shape[-1]
+    a = values.tril() + values.tril(-1).mT
+    b = values.triu(1)
+    b = b + b.mH
+    b.diagonal(dim1=-2, dim2=-1).add_(total[:, None])
+    out = torch.empty((len(values), 2 * half, 2 * half), dtype=total.dtype, device=total.device)
+    torch.add(a.real, b.real, out=out[:, :half, :half])
+    torch.sub(b.real, a.real, out=out[:, half:, half:])
+    torch.add(a.imag, b.imag, out=out[:, half:, :half])
+    torch.sub(a.imag, b.imag, out=out[:, :half, half:])
+    return out
+
+
+def fold(products: Tensor) -> tuple[Tensor, Tensor]:
+    """The transpose of `expand`: (n, P, P) real to (n, P/2, P/2) complex and (n,)."""
+    total = products.diagonal(dim1=-2, dim2=-1).sum(-1)  # of cos cos + sin sin, so of B's diagonal
+    if nufft_triton.serves(products):
+        return nufft_triton.fold(products), total
+    half = products.shape[-1] // 2
+    cc, cs = products[:, :half, :half], products[:, :half, half:]
+    sc, ss = products[:, half:, :half], products[:, half:, half:]
+    a = torch.complex(cc - ss, sc + cs)
+    b = torch.complex(cc + ss, sc - cs)
+    values = a.tril() + a.mT.tril(-1) + (b + b.mH).triu(1)
+    return values, total
+
+
+def stack(rows: Tensor, *, conj: bool = False) -> Tensor:
+    """Complex (..., B, P) as real (..., 2 B, P): real parts, then imaginary ones."""
+    return torch.cat([rows.real, -rows.imag if conj else rows.imag], -2)
+
+
+def join(stacked: Tensor) -> Tensor:
+    """The inverse of `stack`."""
+    half = stacked.shape[-2] // 2
+    return torch.complex(stacked[..., :half, :], stacked[..., half:, :])

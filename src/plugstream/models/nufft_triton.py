@@ -1,4 +1,4 @@
-"""The steps of `nufft_grid.py`, and `expand` and `fold` of `born_products.py`, on CUDA in Triton.
+"""The steps of `nufft_grid.py`, and `expand` and `fold` of `born_fast.py`, on CUDA in Triton.
 
 Their torch forms are the specification; these save launches and passes through memory. All sums are taken in a fixed
 order, so results are the same every time.
@@ -62,7 +62,7 @@ def product(
 
 
 def expand(values: Tensor, total: Tensor) -> Tensor:
-    """What `born_products.expand` does, in one launch: (n, P/2, P/2) complex and (n,) to (n, P, P)."""
+    """What `born_fast.expand` does, in one launch: (n, P/2, P/2) complex and (n,) to (n, P, P)."""
     half = values.shape[-1]
     pairs = torch.view_as_real(values.contiguous())
     out = torch.empty((len(values), 2 * half, 2 * half), dtype=pairs.dtype, device=values.device)
@@ -71,7 +71,7 @@ def expand(values: Tensor, total: Tensor) -> Tensor:
 
 
 def fold(products: Tensor) -> Tensor:
-    """What `born_products.fold` does, but for the sum: (n, P, P) to (n, P/2, P/2) complex."""
+    """What `born_fast.fold` does, but for the sum: (n, P, P) to (n, P/2, P/2) complex."""
     products = products.contiguous()
     half = products.shape[-1] // 2
     out = torch.empty((len(products), half, half, 2), dtype=products.dtype, device=products.device)

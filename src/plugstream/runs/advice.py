@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,10 +12,10 @@ from plugstream.base.errors import InputError
 from plugstream.base.registry import find
 from plugstream.base.text import parse_value
 from plugstream.denoisers.facts import Facts, facts_of
-from plugstream.runs.default_reasons import default_reasons
 from plugstream.settings import Draft, Settings, SettingsFile, is_weight, needs_sigma, parse_assignment
 
 if TYPE_CHECKING:  # what needs torch is imported when it is used, so that mistakes are reported at once
+    from plugstream.images.space import ImageSpace
     from plugstream.instruments.base import Advice
     from plugstream.scans import Scan
 
@@ -43,6 +43,11 @@ _ALIKE = {_FALL, _ARRIVE, ("algorithm", "time_limit")}
 _COMMON = ("low", "high", "damping", "equivariant", "rivals")
 # What white is over the range of the first image, roughly: of scans of pictures from 0 to 1 that is 0.2 to 0.4.
 _WHITE = 3
+# Why a momentum is the usual one, of all views and of a few a step.
+_MOMENTA = {
+    "nesterov": "it grows from step to step, which takes the fewest steps",
+    "tapered": "it grows at first, and then falls so that the noise of a few views averages out",
+}
 
 
 class Advised(NamedTuple):
@@ -395,3 +400,41 @@ def _meaning(denoiser: str) -> str:
 
 def _value(advice: Advice) -> Any:
     return parse_value(advice.value) if isinstance(advice.value, str) else advice.value
+
+
+def default_reasons(
+    settings: Settings, image: ImageSpace, n_views: int | None, chosen: Collection[tuple[str, str]], rival: str
+) -> list[str]:
+    """A line for each of batch, momentum and denoiser that is a default, with the flag that changes it.
+
+    `chosen` has sections and keys of settings that have their reasons already; n_views is None while views arrive;
+    `rival` says why TV has no rival.
+    """
+    reasons = []
+    batch = settings.sampler.views
+    if batch is not None and ("sampler", "batch") not in chosen:
+        reasons.append(_why_batch(batch, n_views))
+    has_momentum = "momentum" in settings.algorithm.entry.facts.get("uses", ())
+    if has_momentum and settings.momentum.name in _MOMENTA and ("momentum", "name") not in chosen:
+        reasons.append(f"momentum {settings.momentum.name}: {_MOMENTA[settings.momentum.name]} (--momentum)")
+    if settings.denoiser.name == "tv" and ("denoiser", "name") not in chosen and settings.denoiser.rivals is None:
+        why = rival if rival and settings.algorithm.search is not None else _why_tv(image)
+        reasons.append(f"denoiser tv: {why} (--denoiser)")
+    return reasons
+
+
+def _why_batch(batch: int, n_views: int | None) -> str:
+    views = f"{batch} view{'s' * (batch > 1)}"
+    if n_views is None:
+        return f"batch {batch}: steps of {views} begin while others still arrive (--batch)"
+    if batch >= n_views:
+        return f"batch {batch}: the scan is small, so that a step may use all of its {n_views} views (--batch)"
+    return f"batch {batch}: steps of {views} take less time than steps of all {n_views} (--batch)"
+
+
+def _why_tv(image: ImageSpace) -> str:
+    if len(image.spatial) == 3:
+        return "it needs no training, and smooths along all three axes; bm4d takes longer and is often better"
+    if image.is_complex:
+        return "it needs no training, and takes complex values as they are"
+    return "it needs no training, suits any image, and is quick; bm3d takes longer and is often better"

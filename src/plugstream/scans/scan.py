@@ -16,8 +16,8 @@ from torch import Tensor
 
 from plugstream.base.arrays import Array, as_tensor
 from plugstream.base.errors import InputError
-from plugstream.instruments._parts import InstrumentLike, instrument_parts
 from plugstream.instruments.base import Columns, Instrument
+from plugstream.instruments.born import InstrumentLike, instrument_parts
 from plugstream.models.views import as_views
 from plugstream.scans.checks import (
     check_columns,

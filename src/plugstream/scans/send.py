@@ -15,7 +15,7 @@ from typing import Any, Self
 from numpy.typing import ArrayLike, NDArray
 
 from plugstream.base.errors import InputError
-from plugstream.instruments._parts import InstrumentLike, instrument_parts
+from plugstream.instruments.born import InstrumentLike, instrument_parts
 from plugstream.scans.checks import check_continuation, check_views
 from plugstream.scans.keys import ClientKeys, zmq_module
 from plugstream.scans.layout import is_packed

@@ -12,8 +12,8 @@ from plugstream.base.arrays import Array, as_tensor
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.images.simulated import add_noise
-from plugstream.instruments._parts import instrument_parts
 from plugstream.instruments.base import Experiment, Instrument
+from plugstream.instruments.born import instrument_parts
 from plugstream.models.base import Model
 from plugstream.models.views import check_shape
 from plugstream.scans.scan import MemoryScan

@@ -13,10 +13,13 @@ Readers never look past `views` of the commit record. docs/scan-format.md has th
 from __future__ import annotations
 
 import contextlib
+import copy
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -33,7 +36,6 @@ from plugstream.scans.checks import check_columns, check_data_shape, check_truth
 from plugstream.scans.chunks import ChunkReader, Marks
 from plugstream.scans.layout import FORMAT, VERSION, Commit, Layout, checksum, find_instrument, is_packed
 from plugstream.scans.places import Files, LocalFiles, ZarrFiles, ZipFiles, parse_json
-from plugstream.scans.rows import StoredRows, name_damage
 from plugstream.scans.scan import MemoryScan
 
 # Views are checked and loaded in blocks of about this size.
@@ -46,6 +48,7 @@ _BELIEVED = 64 << 20
 # A folder with more than this part of the machine's memory is read past the page cache, which could not hold it.
 _CACHED_PART = 0.5
 _memory = machine_memory
+_BATCHES = 8  # of rows that were read ahead and stay in memory
 
 
 def open_scan(path: str | Path, *, direct: bool | None = None) -> StoredScan:
@@ -381,3 +384,75 @@ def _files(path: str | Path) -> tuple[str, Files]:
     if not folder.is_dir() and not folder.is_file():
         raise InputError(f"{folder} is not a scan: neither a folder nor a zip file, but a pipe or a device")
     return str(folder), LocalFiles(folder) if folder.is_dir() else ZipFiles(folder)
+
+
+class StoredRows:
+    """The rows of views on a disk, as `Rows`. Threads may share it.
+
+    `ahead` reads the rows of a batch before they are asked for, with its data, and the last few batches stay in memory.
+    """
+
+    def __init__(self, reader: ChunkReader, views: int) -> None:
+        self.reader = reader
+        self._views = views
+        self._chosen: NDArray[np.int64] | None = None  # the views it is limited to; None for all
+        self._batches: OrderedDict[bytes, NDArray[Any]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self), *self.reader.layout.row)
+
+    def __len__(self) -> int:
+        return self._views if self._chosen is None else len(self._chosen)
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        """Rows by a number, a slice or an array of numbers; a `DamagedError` names the views that cannot be read."""
+        if isinstance(index, slice):
+            index = np.arange(*index.indices(len(self)))
+        numbers = np.asarray(index, dtype=np.int64)
+        views = np.atleast_1d(numbers if self._chosen is None else self._chosen[numbers])
+        with self._lock:
+            rows = self._batches.get(views.tobytes())
+        rows = self._read(views, self.reader.read) if rows is None else rows
+        return rows if numbers.ndim else rows[0]
+
+    def only(self, index: NDArray[np.int64]) -> Self:
+        """Those of some views, which stay on the disk."""
+        chosen = copy.copy(self)  # with the batches that were read ahead
+        chosen._chosen = index if self._chosen is None else self._chosen[index]
+        return chosen
+
+    def grown(self, views: int) -> Self:
+        """Those of a scan that has so many views by now."""
+        more = copy.copy(self)
+        more._views = views
+        return more
+
+    def ahead(self, views: NDArray[np.int64]) -> None:
+        """Read rows that will be asked for; `views` are numbers of the scan."""
+        rows = self._read(views, self.reader.read_batch)
+        with self._lock:
+            self._batches[views.tobytes()] = rows
+            while len(self._batches) > _BATCHES:
+                self._batches.popitem(last=False)
+
+    def _read(self, views: NDArray[np.int64], read: Callable[[NDArray[np.int64]], NDArray[Any]]) -> NDArray[Any]:
+        try:
+            rows = read(views)
+        except DamagedError as error:
+            bad = {view: name_damage(self.reader.name, fault) for view, fault in error.views.items()}
+            raise DamagedError(self.reader.scan, bad) from None
+        if rows.dtype.kind == "c" and (bad_rows := not_finite(rows, None)):
+            fault = f"its {_singular(self.reader.name)} holds NaN or infinity"
+            raise DamagedError(self.reader.scan, dict.fromkeys(views[bad_rows].tolist(), fault))
+        return rows
+
+
+def name_damage(column: str, fault: str) -> str:
+    """What is wrong with a view whose row of a column is damaged."""
+    return f"its {_singular(column)} is damaged: {fault}"
+
+
+def _singular(column: str) -> str:
+    return column.removesuffix("s").replace("_", " ")

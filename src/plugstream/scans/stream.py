@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.base.files import load_json
-from plugstream.instruments._parts import InstrumentLike, instrument_parts
 from plugstream.instruments.base import Instrument
+from plugstream.instruments.born import InstrumentLike, instrument_parts
 from plugstream.scans.checks import fixed_arrays
 from plugstream.scans.layout import find_instrument
 from plugstream.scans.parts import MOST_BYTES, Part, as_bytes, check_sizes, checksum

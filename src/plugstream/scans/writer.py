@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from plugstream.base.errors import InputError, StorageError
 from plugstream.base.files import hidden_place, lock_folder, name_target, rename_locked, sync_folder, write_whole
 from plugstream.base.progress import report
-from plugstream.instruments._parts import InstrumentLike, instrument_parts
 from plugstream.instruments.base import Column, Data, Instrument
+from plugstream.instruments.born import InstrumentLike, instrument_parts
 from plugstream.scans.checks import check_continuation, check_truth, check_views, data_bytes, fixed_arrays
 from plugstream.scans.chunks import ColumnWriter, Marks, write_array
 from plugstream.scans.layout import Commit, Layout, array_attributes, describe, is_packed

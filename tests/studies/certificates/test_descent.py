@@ -9,7 +9,7 @@ from torch import Tensor
 import plugstream as ps
 from plugstream.algorithms.pairs import Pair
 from plugstream.denoisers.networks.light_unet import LightUNet
-from plugstream.studies.certificates.descent import measure_descent
+from plugstream.studies.certificates.certificate import measure_descent
 
 
 class Quadratic(ps.Denoiser):

@@ -16,8 +16,7 @@ from plugstream.denoisers.networks.light_unet import LightUNet
 from plugstream.denoisers.networks.unet import UNet, load_unet, save_unet
 from plugstream.studies.training.patches import Patches
 from plugstream.studies.training.quality import mean_psnr
-from plugstream.studies.training.spectral import jacobian_norm
-from plugstream.studies.training.unet import HIGHEST, AveragedTraining, _Loss, train_unet, typical_error
+from plugstream.studies.training.unet import HIGHEST, AveragedTraining, _Loss, jacobian_norm, train_unet, typical_error
 
 SMALL = {"channels": (4, 6), "blocks": (1, 1), "batch": 4, "rate": 3e-3}
 

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from plugstream.base.cuda_source import CudaKernels, compile_kernels, has_compiler
-from plugstream.denoisers.bm4d.profile import BLOCK, Profile
+from plugstream.denoisers.bm4d.profile import BLOCK, Profile, candidate_order, fixed_matrices
 from plugstream.denoisers.bm4d.reference import group_size, sum_cubes
-from plugstream.denoisers.bm4d.settings import candidate_order, fixed_matrices
 
 _AT_ONCE = 2**20  # references matched and filtered at a time
 _WARPS = 4  # of a block of the filter, as in cuda_kernels.cu

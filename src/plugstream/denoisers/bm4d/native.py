@@ -9,9 +9,8 @@ from torch import Tensor
 
 from plugstream import _native
 from plugstream.denoisers import forms
-from plugstream.denoisers.bm4d.profile import Profile
+from plugstream.denoisers.bm4d.profile import Profile, candidate_order, native_settings
 from plugstream.denoisers.bm4d.reference import group_size, reference_positions
-from plugstream.denoisers.bm4d.settings import candidate_order, native_settings
 
 serves = forms.native_serves
 

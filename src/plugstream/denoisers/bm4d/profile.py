@@ -1,10 +1,15 @@
-"""The parameters of BM4D, and the two sets of them that have names."""
+"""The parameters of BM4D, the two sets of them that have names, and what its kernels are given; without torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
 
 from plugstream.base.errors import InputError
+from plugstream.denoisers.bm3d.transforms import bior15, correlations, dct
 
 BLOCK = 4
 """Cubes are 4 x 4 x 4: the native kernel and the CUDA kernels are written for that."""
@@ -54,3 +59,38 @@ class Profile:
 PROFILES = {"normal": Profile(), "fast": Profile(step1=3, radius=5, group2=16)}
 
 BM4DProfile = Profile  # its public name
+
+
+def native_settings(profile: Profile) -> dict[str, Any]:
+    """The keyword arguments of `_native.kernels().bm4d`: the profile's numbers and the fixed arrays."""
+    return asdict(profile) | fixed_matrices(profile.kaiser) | {"order": candidate_order(profile.radius)}
+
+
+@cache
+def candidate_order(radius: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """The candidates of a window, as numbers plane by plane and row by row, in the order in which equals are taken.
+
+    First the reference itself and those that share no voxel with each other, whose offsets are multiples of 4 along all
+    axes; then those that lie in the middle between these; then the other even offsets; then the rest. Of each kind the
+    nearest come first. A group of equals so averages as many voxels as it can.
+    """
+    axis = np.arange(-radius, radius + 1)
+    offsets = np.stack(np.meshgrid(axis, axis, axis, indexing="ij"), -1).reshape(-1, 3)
+    kind = np.full(len(offsets), 3)
+    kind[(offsets % 2 == 0).all(1)] = 2
+    kind[(offsets % BLOCK == BLOCK // 2).all(1)] = 1
+    kind[(offsets % BLOCK == 0).all(1)] = 0
+    return np.lexsort((np.arange(len(offsets)), (offsets**2).sum(1), kind)).astype(np.int32)
+
+
+@cache
+def fixed_matrices(kaiser: float) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
+    """The transforms of both stages along one axis, what cubes share that overlap, and the window along one axis."""
+    analysis = np.stack([bior15(BLOCK), dct(BLOCK)]).astype(np.float32)
+    shared = [correlations(name, BLOCK, 3)[:BLOCK, :BLOCK, :BLOCK] for name in ("bior15", "dct")]
+    return {
+        "analysis": analysis,
+        "synthesis": np.linalg.inv(analysis.astype(np.float64)).astype(np.float32),
+        "correlations": np.stack(shared).astype(np.float32),
+        "kaiser": np.kaiser(BLOCK, kaiser).astype(np.float32),
+    }

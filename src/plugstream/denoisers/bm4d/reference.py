@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from plugstream.denoisers.bm3d.transforms import correlations, haar
-from plugstream.denoisers.bm4d.profile import BLOCK, Profile
-from plugstream.denoisers.bm4d.settings import candidate_order, fixed_matrices
+from plugstream.denoisers.bm4d.profile import BLOCK, Profile, candidate_order, fixed_matrices
 
 _NEVER = torch.iinfo(torch.int32).max
 INDEX_BITS = 12

@@ -16,8 +16,7 @@ from plugstream.base.errors import InputError
 from plugstream.base.progress import report, within
 from plugstream.denoisers.base import Denoiser, Sigma
 from plugstream.denoisers.shapes import adapt
-from plugstream.studies.certificates.certificate import Certificate, PairNumbers
-from plugstream.studies.certificates.descent import Descent, measure_descent
+from plugstream.studies.certificates.certificate import Certificate, Descent, PairNumbers, measure_descent
 from plugstream.studies.certificates.paths import path_pairs, reconstruction_path, small_problem
 from plugstream.studies.certificates.search import Adjoint, Secants, asymmetry, make_adjoint, worst_directions
 
