@@ -93,8 +93,7 @@ def test_reports_call_it_by_its_name(words, title):
     assert title_of(resolve(None, words)) == title
 
 
-def test_settings_of_before_are_read():
-    """As main wrote them when the algorithm was no entry yet."""
+def test_settings_that_are_none_are_left_out():
     text = (
         'name = "hqs"\nstep_size = "0.5/L"\nstep_size_end = "none"\nsigma = 0.02\nsigma_end = "none"\n'
         'sigma_steps = "none"\nlam = "none"\nchanges = "none"\n'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from plugstream import (
     save_image,
 )
 from plugstream.images.space import ImageSpace
-from plugstream.runs import checkpoints
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.replay import History
 from plugstream.runs.report import draw_report
@@ -67,28 +65,6 @@ def test_a_checkpoint_gives_back_every_complex_part(tmp_path: Path) -> None:
     for one, other in pairs:
         assert one.dtype == other.dtype
         assert torch.equal(one, other)
-
-
-def test_a_checkpoint_of_before_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names the state's complex fields without "state.", and its best image not at all."""
-    snapshot = _snapshot()
-    split = checkpoints._split
-
-    def as_before(of: Snapshot[Wave]) -> tuple[dict[str, object], dict[str, Tensor]]:
-        content, tensors = split(of)
-        content["complex"] = ["image", "warm", "kept"]
-        return json.loads(json.dumps(content)), tensors
-
-    monkeypatch.setattr(checkpoints, "_split", as_before)
-    folder = Checkpoints(tmp_path / "checkpoints", {})
-    folder.save(snapshot)
-    saved = folder.load()
-    assert saved is not None
-    again = saved.snapshot(Wave(0, torch.zeros(4, 5, dtype=torch.complex64)))
-    assert again.best is not None
-    assert snapshot.best is not None
-    assert torch.equal(again.best[1].image, snapshot.best[1].image)
-    assert torch.equal(again.state.kept, snapshot.state.kept)
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])

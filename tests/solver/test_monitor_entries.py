@@ -1,4 +1,4 @@
-"""Monitors are entries: several are chosen by name, by switch or by file, and settings of before are read."""
+"""Monitors are entries: several are chosen by name, by switch or by file."""
 
 from __future__ import annotations
 
@@ -134,8 +134,7 @@ def test_what_needs_the_truth_is_left_out_or_refused(scan, tmp_path, capsys):
         resolve(None, [("monitor", "ssim", True)]).monitor.check((30, 30, 40), truth=True)
 
 
-def test_settings_of_before_are_read(tmp_path):
-    """As main wrote them when each monitor was a setting of its own."""
+def test_a_file_may_switch_each_on_or_off(tmp_path):
     file = tmp_path / "settings.toml"
     file.write_text(
         '[monitor]\nevery = 10\ndistance = false\ncost = true\npsnr = true\nssim = false\nmeasured_views = "none"\n'
@@ -163,21 +162,6 @@ def test_what_is_taken_away_takes_its_options_along(tmp_path):
     assert resolve(file, used=()).monitor.psnr_peak == 255.0
     with pytest.raises(InputError, match="psnr_peak"):
         resolve(None, [("monitor", "psnr_peak", 255.0)])
-
-
-def test_a_run_of_before_goes_on(scan, tmp_path):
-    """Its settings.toml has a setting for each monitor; the result is that of a run that was never stopped."""
-    words = ["reconstruct", str(scan), *RUN, "--cost"]
-    assert main([*words, "--out", str(tmp_path / "whole"), "--iterations", "6"]) == 0
-    assert main([*words, "--out", str(tmp_path / "half")]) == 0
-    file = tmp_path / "half" / "settings.toml"
-    text, listed = file.read_text(), 'names = ["distance", "snr", "cost"]\n'
-    assert listed in text
-    file.write_text(text.replace(listed, "distance = true\ncost = true\npsnr = false\nssim = false\n"))
-    assert main(["resume", str(tmp_path / "half"), "--iterations", "6"]) == 0
-    whole, half = (np.load(tmp_path / name / "result.npy") for name in ("whole", "half"))
-    assert np.array_equal(whole, half)
-    assert measured(tmp_path / "half") == measured(tmp_path / "whole")
 
 
 def test_the_list_tells_the_flags(capsys):
