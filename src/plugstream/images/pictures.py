@@ -171,6 +171,15 @@ def write_grey(path: Path, plane: NDArray[Any], span: tuple[float, float], space
     write_whole(path, [_encode_grey(plane, span, space)])
 
 
+def write_marked(path: Path, plane: NDArray[Any], marks: NDArray[np.bool_]) -> None:
+    """Write a plane (H, W) as a grey PNG in which marked pixels (H, W) are red; they do not count for its range."""
+    low, high = np.quantile(plane[~marks], (0.01, 0.99)) if (~marks).any() else (0.0, 1.0)
+    shares = np.clip((np.nan_to_num(plane) - low) / max(high - low, 1e-30), 0, 1)
+    colours = np.repeat(np.rint(255 * shares).astype(np.uint8)[..., None], 3, -1)
+    colours[marks] = (230, 30, 30)
+    write_whole(path, [_encode(".png", colours)])
+
+
 def _encode_grey(plane: NDArray[Any], span: tuple[float, float], space: ImageSpace) -> bytes:
     low, high = span
     shares = np.clip((plane - low) / max(high - low, 1e-30), 0, 1)
