@@ -62,6 +62,27 @@ def test_a_wrong_scalar_or_text_is_one_line(call, name, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("wrong", [None, "a", 3.5])
+def test_a_wrong_object_is_one_line(wrong, tmp_path):
+    """Not what the annotations name: arrays, functions, and objects, which may be a person's own."""
+    functions = (ps.check_adjoint, ps.check_gradient, ps.solve, ps.advise, ps.born_geometry, ps.FromModule, ps.Clip)
+    calls: list[Callable[[Any], Any]] = [*functions, ps.FromFunction, ps.MatrixModel, SCAN.read]
+    calls += [lambda value: ps.save_scan(value, tmp_path / "scan.zarr"), lambda value: ps.simulate(value, IMAGE)]
+    calls += [] if wrong == 3.5 else [ps.anscombe, ps.PSNR, lambda value: ps.snr(value, IMAGE)]
+    for call in [call for call in calls if wrong is not None or call != SCAN.read]:
+        with pytest.raises(ps.InputError, match=r" must be .*, not [^\n]*$"):
+            call(wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_of_ones_own_passes():
+    class Own:  # which need not derive from anything
+        def __getattr__(self, name: str) -> Any:
+            return getattr(MODEL, name)
+
+    assert torch.equal(ps.simulate(Own(), IMAGE, instrument=GEOMETRY).data, SCAN.data)
+
+
 def test_what_was_checked_is_what_it_was():
     """Numbers of NumPy are numbers; names, signatures and Python's own words stay."""
     noisy = ps.simulate(MODEL, IMAGE, snr=np.float64(30), seed=np.int64(3))

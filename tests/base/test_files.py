@@ -13,7 +13,7 @@ import pytest
 
 import warm
 from plugstream.base.errors import InputError
-from plugstream.base.files import lock_folder, write_whole
+from plugstream.base.files import lock_folder, read_small, write_whole
 
 
 def test_a_planted_link_is_not_followed(tmp_path, monkeypatch):
@@ -135,3 +135,15 @@ def test_many_writers_of_one_file_do_not_harm_each_other(tmp_path):
 def test_names_as_long_as_the_file_system_takes(tmp_path, name):
     write_whole(tmp_path / name, [b"x"])
     assert os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_pipe_is_read_and_not_waited_for(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("[compute]"))
+    writer.start()
+    assert read_small(tmp_path / "pipe") == "[compute]"
+    writer.join()
+    monkeypatch.setattr("plugstream.base.files._SILENT", 0.1)
+    with pytest.raises(OSError, match="nobody wrote to it"):
+        read_small(tmp_path / "pipe")

@@ -183,6 +183,25 @@ def test_a_signal_before_the_first_step_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_signal_ends_a_library_that_does_not_return():
+    code = (
+        "import hashlib, plugstream.cli as cli\n"
+        "cli._GRACE = 0.2\n"
+        "with cli._end_by_exception(True):\n"
+        "    print('begun', flush=True)\n"
+        "    hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)\n"
+    )
+    process = warm.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.terminate()
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signal.SIGTERM
+
+
 def test_what_a_killed_process_left_is_removed_by_the_next_and_what_a_living_one_makes_is_not(tmp_path):
     dead, alive, other = (tmp_path / f".{name}.{uuid.uuid4().hex}.partial" for name in ("r", "r", "rr"))
     for folder in (dead, alive, other):

@@ -49,13 +49,13 @@ def wait_for(scan, views, process):
         (["import", "fresnel", "x.exp", "--follow"], "cannot be followed while it grows"),
         (["follow", "ct", "x.h5"], "use --like RUN"),
         (["follow", "ct", "x.h5", "--like", "x"], "x is no run to be like"),
-        (["follow", "ct", "x.h5", "--center", "3", "--sigma", "-1"], "sigma"),
+        (["follow", "ct", "x.h5", "--center", "3", "--sigma", "1%"], "which is not known here"),
         pytest.param(
             ["follow", "ct", "x.h5", "--center", "3", "--patience", "0.2", "--sigma", "0.1"],
             "there is no file x.h5",
             marks=pytest.mark.slow,
         ),
-        (["follow", "ct", ".", "--center", "3", "--sigma", "1"], "is a folder"),
+        (["follow", "ct", ".", "--center", "3", "--sigma", "1"], "such as ./scan.toml"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, monkeypatch, capfd, words, said):
@@ -66,9 +66,7 @@ def test_mistakes_are_one_line(tmp_path, monkeypatch, capfd, words, said):
     for thread in set(threading.enumerate()) - before:
         thread.join(3)
         assert not thread.is_alive()
-    error = capfd.readouterr().err.splitlines()[-1]
-    assert error.startswith("plugstream: ")
-    assert said in error
+    assert said in capfd.readouterr().err.splitlines()[-1].partition("plugstream: ")[2]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -55,6 +55,9 @@ def test_what_was_chosen_brings_its_flags(capsys: pytest.CaptureFixture[str]) ->
     assert "--nlm-guide" in shown(capsys, "reconstruct", "--denoiser", "nlm", "--help")
     assert "--nlm-guide" not in shown(capsys, "reconstruct", "--help")
     assert "--photons" in shown(capsys, "simulate", "--instrument", "ct", "--help")
+    assert "FILE.py:NAME (ct)" in shown(capsys, "demo", "--help")  # what the command changes of the defaults
+    assert "128 of ct" in " ".join(shown(capsys, "demo", "--help").split())
+    assert "finds it" not in shown(capsys, "follow", "--help")
 
 
 def test_no_line_of_help_ends_within_a_name(

@@ -49,6 +49,14 @@ def test_a_run_that_a_limit_ended_takes_the_steps_that_are_asked_for(scan, tmp_p
     assert replay(run / "events.jsonl").step == 30
 
 
+def test_a_search_that_a_limit_ended_goes_on(scan, tmp_path, capsys):
+    assert (
+        main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--time-limit", "0.05", "--threads", "1"]) == 0
+    )
+    words = next_of(capsys.readouterr().err)
+    assert words[:3] == ["resume", str(tmp_path / "run"), "--iterations"]
+
+
 def test_every_other_command_that_writes_names_one_that_works(scan, tmp_path, capsys):
     noisy, run, tuned, keys = (tmp_path / name for name in ("noisy.png", "run", "tuned.toml", "keys"))
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (16, 16)).astype(np.uint8)).save(noisy)

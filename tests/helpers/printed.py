@@ -67,12 +67,19 @@ def read_blocks(text: str, name: str) -> Iterator[list[Command]]:
             yield _read(inline, f"{name}:{number}", whole=False)
 
 
+def _is_list(block: list[Command]) -> bool:
+    """Whether a block is a list of what can be typed, in which most commands make what another needs otherwise."""
+    return block[0].place.startswith("command-line.md") and len({command.words[0] for command in block}) > 9
+
+
 def blocks() -> list[list[Command]]:
-    """Those of all pages and of the examples of --help; what stands alone and was there before is left out."""
+    """Those of all pages and of the examples of --help; what stands alone and elsewhere, too, is left out."""
     seen, found = set[tuple[str, ...]](), []
     printed = [block for page in PAGES for block in read_blocks(page.read_text(encoding="utf-8"), page.name)]
+    printed = [part for block in printed for part in ([[one] for one in block] if _is_list(block) else [block])]
     for name, example in EXAMPLES.items():
         printed.append(_read(example.removeprefix("plugstream"), f"plugstream {name} --help"))
+    seen |= {command.words for block in printed if len(block) > 1 for command in block}
     for block in printed:
         if len(block) > 1 or block[0].words not in seen:
             found.append(block)
@@ -94,7 +101,7 @@ def named(text: str, place: str) -> list[Command]:
 
 
 # The small data have few views and pixels: a number above this is this.
-_MOST = {"--size": 24, "--views": 12, "--receivers": 30, "--iterations": 100, "--steps": 1, "--products": 3}
+_MOST = {"--size": 24, "--views": 12, "--receivers": 30, "--iterations": 64, "--steps": 1, "--products": 3}
 _MOST |= {"--center": 11.5, "--expect": 20, "--uncertainty": 2, "--inner-steps": 4, "--search": 60, "--hop-steps": 4}
 _MOST |= {"--count": 8, "--crop": 16, "--batch": 6}
 # What a command, or a simulation of an instrument, has unless it says otherwise.
@@ -110,10 +117,10 @@ _USUAL = {
 }  # fmt: skip
 
 
-def shrink(words: list[str], seconds: float = 0.5) -> list[str]:
-    """The command on small data: smaller numbers, one thread, so many seconds at most for a run, and no page."""
+def shrink(words: list[str], seconds: float = 0.3) -> list[str]:
+    """The command on small data: smaller numbers, one thread, so many seconds for a search, and no page."""
     kept = [word for word in words if word != "--serve"]
-    most = _MOST | ({"--iterations": 700} if words[0] == "resume" else {})  # which leaves some after a search
+    most = _MOST | ({"--iterations": 700} if words[0] == "resume" else {})  # which is more than a search may have had
     for place, (flag, value) in enumerate(pairwise(kept), 1):
         if flag in most and value[0].isdigit() and float(value) > most[flag]:
             kept[place] = str(most[flag])
@@ -122,6 +129,6 @@ def shrink(words: list[str], seconds: float = 0.5) -> list[str]:
         usual |= _USUAL.get(dict(pairwise(words)).get("--instrument", "ct" if words[0] == "demo" else "born-2d"), {})
     if words[0] in ("reconstruct", "demo", "follow", "tune"):
         usual |= {"--threads": "1"}
-    if words[0] in ("reconstruct", "demo") and "--follow" not in words:
-        usual |= {"--time-limit": str(seconds)}
+    if words[0] in ("reconstruct", "demo") and "--follow" not in words:  # a search goes on for as long as it may
+        usual |= {"--iterations": "60"} if "--sigma" in words else {"--time-limit": str(seconds)}
     return [*kept, *(word for pair in usual.items() if pair[0] not in kept for word in pair)]

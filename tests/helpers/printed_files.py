@@ -133,7 +133,6 @@ FILES: dict[str, str | Callable[[Path], object]] = {
     "held.zarr|held-out.zarr": "simulate {} --noise-seed 5",
     "baseline scan.zarr|true.zarr|ct.zarr|slice.zarr|tooth.zarr|all.zarr|disc.zarr|found.zarr|phantom.zarr": _CT,
     "tomography.md held.zarr": f"{_CT} --noise-seed 5",
-    "command-line.md held.zarr": "import ct tooth.h5 {} --center 11.5",
     "mri.zarr|kept.zarr": "simulate {} --instrument mri",
     "ptychography.zarr": "simulate {} --instrument ptychography",
     "fpm.zarr|a.zarr": "simulate {} --instrument fpm",

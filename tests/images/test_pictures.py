@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import io
+import os
 import re
 import struct
 import sys
@@ -15,11 +16,13 @@ import numpy as np
 import pytest
 import tifffile
 import torch
+import zarr
 from PIL import Image
 
 import plugstream as ps
 from effort import effort, thorough
 from plugstream import Born2D, ring
+from plugstream.base.capacity import reading_at_most
 from plugstream.base.errors import InputError
 from plugstream.base.files import write_whole
 from plugstream.cli import main
@@ -101,7 +104,8 @@ def test_what_is_saved_is_loaded_again(tmp_path, y):
 
 def test_without_a_space_an_image_is_a_picture(tmp_path):
     image = torch.rand(5, 4)
-    ps.save_image(image, tmp_path / "a")
+    ps.save_image(image, tmp_path / "a.png")
+    assert {path.name for path in tmp_path.iterdir()} == {"a.npy", "a.png", "a.tif"}
     assert np.array_equal(tifffile.imread(tmp_path / "a.tif"), image.numpy())
 
 
@@ -318,15 +322,14 @@ def test_without_scikit_image_defaults_work_and_its_pictures_say_what_to_install
 
 
 def test_a_photograph_is_as_the_camera_was_held_and_its_cut_is_said(tmp_path):
-    """By the orientation of EXIF; 6 says that the picture's top is at the right of the file's."""
+    """By the orientation of EXIF and TIFF; 6 says that the picture's top is at the right of the file's."""
     pixels = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
     exif = Image.Exif()
-    exif[274] = 6
-    Image.fromarray(pixels).save(tmp_path / "held.png", exif=exif)
-    assert np.array_equal(ps.load_picture(tmp_path / "held.png").numpy() * 255, np.rot90(pixels, -1))
+    for exif[274], turn, name in ((8, 1, "held.tif"), (3, 2, "held.tif"), (6, -1, "held.tif"), (6, -1, "held.png")):
+        Image.fromarray(pixels).save(tmp_path / name, exif=exif)
+        assert np.array_equal(ps.load_picture(tmp_path / name).numpy() * 255, np.rot90(pixels, turn)), (name, turn)
     with pytest.warns(ps.PlugstreamWarning, match="4 rows and 3 columns: its middle 3 x 3 is used"):
-        square = ps.load_picture(tmp_path / "held.png", 3)
-    assert np.allclose(square.numpy() * 255, np.rot90(pixels, -1)[:3])
+        assert np.allclose(ps.load_picture(tmp_path / "held.png", 3).numpy() * 255, np.rot90(pixels, -1)[:3])
 
 
 def hollow_tiff(strips, compression):
@@ -350,11 +353,42 @@ def hollow_tiff(strips, compression):
 )
 def test_a_tiff_that_claims_more_than_its_file_holds_is_refused(tmp_path, strips, compression, said):
     """As a picture, a volume, and a projection in a folder."""
+    refuse_tiff(tmp_path, hollow_tiff(strips, compression), said)
+
+
+def test_a_tiff_whose_directories_go_round_is_refused(tmp_path):
+    """tifffile follows them for ever."""
+    directory = struct.pack("<HHHIII", 1, 256, 4, 1, 9, 122)
+    refuse_tiff(tmp_path, hollow_tiff([b""] * 4, 1)[:118] + struct.pack("<I", 122) + directory, "its directories take")
+
+
+def test_a_strip_that_unpacks_to_more_than_its_picture_is_refused(tmp_path):
+    content = hollow_tiff([zlib.compress(bytes(1 << 20))] * 4, 8)
+    small = content.replace(struct.pack("<I", 65000), struct.pack("<I", 8)).replace(
+        struct.pack("<I", 16250), b"\2\0\0\0"
+    )
+    with reading_at_most(1 << 16):
+        refuse_tiff(tmp_path, small, "unpack to more than 65536")
+
+
+def test_a_zarr_that_claims_more_than_it_holds_is_refused(tmp_path):
+    zarr.create_array(store=tmp_path / "hollow.zarr", shape=(20, 100, 100), dtype="f4")
+    with reading_at_most(1 << 16), pytest.raises(InputError, match=r"it claims 0.8 MB|it claims 800 kB"):
+        read_volume(tmp_path / "hollow.zarr")
+
+
+def refuse_tiff(tmp_path, content, said):
     path = tmp_path / "hollow.tif"
-    path.write_bytes(hollow_tiff(strips, compression))
+    path.write_bytes(content)
     for read in (load_picture, read_volume, lambda path: Stack(tmp_path, "*.tif", "it")):
         with pytest.raises(InputError, match=re.escape(said)):
             read(path)
+
+
+def test_a_pipe_among_projections_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "proj_0.tif")
+    with pytest.raises(InputError, match="it is no file"):
+        Stack(tmp_path, "*.tif", "it")
 
 
 @pytest.mark.parametrize("how", [{}, {"imagej": True}, {"compression": "zlib"}, {"ome": True}, {"tile": (16, 16)}])

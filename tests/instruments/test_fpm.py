@@ -107,6 +107,10 @@ def test_what_cannot_be_is_refused(wrong, said):
         wrong()
 
 
+def test_there_is_advice_before_there_are_views():
+    assert made().advise(0, None)
+
+
 def test_leds_and_the_wave_vectors_of_their_light_are_the_same_views():
     leds = spiral(9) * 4e-3
     waves = -2 * np.pi / 6.3e-7 * light_directions(leds, 0.09)

@@ -56,6 +56,8 @@ WRONG = {
     "the size of a picture must be one whole number": lambda d: ps.load_picture("camera", 0),
     "does not exist; make it first": lambda d: ps.save_image(np.zeros((4, 4)), "no/such/folder/x"),
     "must be alike": lambda d: ps.snr(torch.ones(4, 4), torch.ones(4, 5)),
+    r"the image is \(2,\)": lambda d: ps.snr([1.0, 2.0], [1.0, 2.5]),
+    "but the reference": lambda d: ps.align_phase(np.ones((3, 3)), np.ones((4, 4))),
     "not '1%'": lambda d: ps.solve(ps.ProximalGradient(d, ps.TV(), sigma="1%", sampler=2)),
 }
 

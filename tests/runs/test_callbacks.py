@@ -146,7 +146,7 @@ def test_the_last_progress_is_the_one_that_they_heard_last(scan: Path, tmp_path:
 
 def test_the_run_says_which_step_was_chosen_and_why(scan: Path, tmp_path: Path, capsys: Any) -> None:
     words = ["reconstruct", str(scan), *RUN, "--iterations", "2"]
-    for name, step, origin in (("a", "0.5/L", "where L bounds every view"), ("b", "1000", "given by hand")):
+    for name, step, origin in (("a", "0.5/L", "where L bounds every view"), ("b", "1000", "as the settings say")):
         assert main([*words, "--step", step, "--out", str(tmp_path / name)]) == 0
         assert f"the step is {step}" in capsys.readouterr().err
         chosen = open_run(tmp_path / name).step

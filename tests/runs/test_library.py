@@ -65,7 +65,8 @@ MISTAKES = {
     "tvv": lambda scan, place: ps.reconstruct(scan, denoiser="tvv"),
     "exists already": lambda scan, place: ps.reconstruct(scan, place, sigma=0.02),
     "plugstream follow": lambda scan, place: ps.reconstruct(scan, sigma=0.02, follow=True),
-    "a scan, or where it lies": lambda scan, place: ps.reconstruct(np.zeros((4, 4))),
+    "must be a scan .see open_scan. or text or a path": lambda scan, place: ps.reconstruct(np.zeros((4, 4))),
+    "is a scan; choose a folder": lambda scan, place: ps.reconstruct(scan, sigma=0.02, iterations=1).save(scan),
     "no result.json": lambda scan, place: ps.load_result(scan),
 }
 

@@ -39,6 +39,7 @@ from plugstream.runs.partition import Partition, choose_partition
 from plugstream.runs.parts import prepare
 from plugstream.runs.plan import plan
 from plugstream.runs.replay import replay
+from plugstream.runs.terminal import describe_verdict
 from plugstream.runs.volume import Relay
 from plugstream.scans import open_scan, save_scan
 from plugstream.scans.scan import MemoryScan
@@ -93,8 +94,9 @@ def run_until(step: int, monkeypatch: pytest.MonkeyPatch, scan: Path, folder: Pa
 @pytest.mark.parametrize("formats", ["html", pytest.param("png,svg", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("cut")
 def test_blocks_make_the_volume_that_all_slices_at_once_make(
-    scan: Path, at_once: Path, tmp_path: Path, formats: str
+    scan: Path, at_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, formats: str
 ) -> None:
+    monkeypatch.setattr("plugstream.models.ct_geometry.Rays.unseen", lambda self: (10.0, 60.0))
     folder = tmp_path / "run"
     assert main(["reconstruct", str(scan), "--out", str(folder), *RUN, "--report", formats]) == 0
     assert (folder / "result.npy").read_bytes() == (at_once / "result.npy").read_bytes()
@@ -109,6 +111,7 @@ def test_blocks_make_the_volume_that_all_slices_at_once_make(
     assert [event.step for event in history.measured] == [0, 3, 6, 9, 12, 15, 18, 21, 24, 27]
     assert history.stop is not None
     assert (history.stop.step, history.stop.reason) == (27, "all iterations were done")
+    assert "edges along 10 to 60 degrees were not measured" in describe_verdict(history.stop)[0][0]
     whole = replay(at_once / "events.jsonl").measured[-1].values["snr"]
     assert f"SNR {whole:.2f} dB of all slices together" in [note.text for note in history.notes]
     known = json.loads((folder / "blocks.json").read_text())

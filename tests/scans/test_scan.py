@@ -45,7 +45,7 @@ def test_a_scan_in_memory_takes_tensors_as_before(small_geometry):
         (np.zeros((9, 7)), "7 views of 9 receivers"),
         (np.full((7, 9), np.nan), "view 0 of the scan holds NaN"),
         (np.full((7, 9), 1e300), "view 0 of the scan holds NaN or infinity"),
-        ("hello", "array of numbers"),
+        ("hello", "a tensor or an array"),
     ],
 )
 def test_what_cannot_be_data_is_one_line(small_geometry, data, message):
@@ -55,6 +55,10 @@ def test_what_cannot_be_data_is_one_line(small_geometry, data, message):
 
 
 def test_a_true_image_that_is_none_is_one_line(small_geometry):
-    for truth, message in (("x", "array of numbers"), (np.zeros((3, 3)), "its images are"), ([[1], []], "be read as")):
+    for truth, message in (
+        ("x", "a tensor or an array"),
+        (np.zeros((3, 3)), "its images are"),
+        ([[1], []], "be read as"),
+    ):
         with pytest.raises(InputError, match=message):
             MemoryScan(np.zeros((7, 9)), small_geometry, truth)

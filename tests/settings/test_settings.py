@@ -102,6 +102,7 @@ def test_assignments_are_read(text, want):
             ("sampler", "batch", 0),
             "setting sampler.batch = 0 cannot be used: input should be greater than or equal to 1",
         ),
+        (("algorithm", "sigma", True), "algorithm.sigma = True cannot be used: it is neither true nor false"),
         (("sampler", "batch", "many"), "sampler.batch = 'many' cannot be used"),
         (("sampler", "name", "nearest"), "sampler.name = 'nearest' cannot be used"),
         (("simulate", "radius", float("nan")), "simulate.radius = nan cannot be used"),

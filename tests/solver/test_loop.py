@@ -381,11 +381,20 @@ class ViewsOf:
         return self.data if views is None else self.data[views]
 
 
-def test_a_run_without_end_keeps_so_many_measurements(ista, monkeypatch):
+@pytest.mark.parametrize("iterations", [sys.maxsize, 1000])
+def test_a_long_run_keeps_so_many_measurements(ista, monkeypatch, iterations):
+    whole = solve(ista, iterations=80, monitors=[Distance()], every=1).history["distance"]
     monkeypatch.setattr("plugstream.solver.loop._MOST_ROWS", 8)
-    result = solve(ista, iterations=sys.maxsize, monitors=[Distance()], every=1, callbacks=[lambda p: p.state.k >= 80])
+    result = solve(ista, iterations=iterations, monitors=[Distance()], every=1, callbacks=[lambda p: p.state.k >= 80])
     steps = result.history["distance"].step
     assert (steps[0], steps[-1]) == (0, 80)
     assert len(steps) <= 9
-    whole = solve(ista, iterations=80, monitors=[Distance()], every=1).history["distance"]
+    assert np.diff(steps).max() <= 40  # all over the run
     assert np.array_equal(result.history["distance"].value, whole.value[steps])
+
+
+def test_a_measurement_keeps_its_number_alone(ista):
+    """A number within a tensor keeps all of it: 16 kB a measurement, of a run of a day gigabytes."""
+    seen = []
+    solve(ista, iterations=20, monitors=[Distance()], every=10, callbacks=[lambda p: seen.append(p.snapshot())])
+    assert all(value.base is None for rows in seen[-1].rows.values() for *_, value in rows)

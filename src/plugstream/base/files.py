@@ -8,6 +8,7 @@ import json
 import os
 import re
 import secrets
+import select
 import stat
 import uuid
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ NOT_PLAIN = "it is a link, a folder, a pipe or a device instead of a plain file"
 # Links are not followed, handles not inherited, and bytes left as they are, as far as the system can.
 NEW_FILE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # a pipe is opened without waiting for its other end
+_SILENT = 10.0  # seconds without a word in a pipe
 NOT_PLAIN_ERRORS = (errno.ELOOP, errno.ENXIO)  # of a link that is not followed, and of a socket
 
 
@@ -42,12 +44,33 @@ def name_target(hidden: Path, target: Path) -> Iterator[None]:
 
 
 def read_small(path: Path, most: int = 1 << 20) -> str:
-    """The text of a file that a person wrote; a larger one, such as an endless device, is an OSError."""
-    with path.open("rb") as file:
-        content = file.read(most + 1)
+    """The text of a file that a person wrote; a larger one, such as an endless device, is an OSError.
+
+    So is a pipe in which nobody writes for ten seconds.
+    """
+    if stat.S_ISFIFO(path.stat().st_mode):
+        content = _read_pipe(path, most + 1)
+    else:
+        with path.open("rb") as file:
+            content = file.read(most + 1)
     if len(content) > most:
         raise OSError(f"it has more than {most:,} bytes")
     return content.decode()
+
+
+def _read_pipe(path: Path, most: int) -> bytes:
+    """What is written to a pipe, such as `<(...)` of a shell, whose opening would else wait for somebody to write."""
+    handle, content = os.open(path, os.O_RDONLY | AT_ONCE), b""
+    try:
+        while len(content) < most:
+            if not select.select([handle], [], [], _SILENT)[0]:
+                raise OSError(errno.ETIMEDOUT, f"it is a pipe, and nobody wrote to it for {_SILENT:g} s", str(path))
+            if not (part := os.read(handle, most - len(content))):
+                break
+            content += part
+    finally:
+        os.close(handle)
+    return content
 
 
 def write_whole(path: Path, parts: Iterable[bytes | memoryview], *, durable: bool = True) -> None:

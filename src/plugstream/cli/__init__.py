@@ -17,6 +17,7 @@ import difflib
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -79,6 +80,7 @@ COMMANDS = {
 }
 
 _STARTED = time.monotonic()
+_GRACE = 10.0  # seconds for a library to return, once the process is to end
 # The output of these holds nothing but their results: some wait for others, and some take no time.
 _OWN_OUTPUT = ("acquire", "serve", "watch", "info", "completion", *_LISTS)
 _AT_ONCE = ("info", "keys", "completion", *_LISTS)
@@ -165,19 +167,37 @@ def _one_voice(process: bool) -> Iterator[None]:
 def _end_by_exception(process: bool) -> Iterator[None]:
     """Let SIGTERM and SIGHUP end the process as an error would, so that nothing half-made is left behind.
 
-    Once all is done they end it at once again: an exception while the interpreter ends would look like an error.
+    Once all is done they end it at once again: an exception while the interpreter ends would look like an error. Python
+    raises nothing before the function of a library returns, which may take minutes, so a thread ends the process if
+    it is in one after ten seconds.
     """
+    heard = threading.Event()
 
     def end(number: int, frame: object) -> NoReturn:
+        heard.set()
         raise SystemExit(128 + number)
+
+    def watch(source: int) -> None:
+        for number in iter(lambda: int.from_bytes(os.read(source, 1)), 0):
+            if number in numbers and signal.getsignal(number) is end and not heard.wait(_GRACE):
+                os._exit(128 + number)
 
     ends = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     numbers = [n for n in ends if process and signal.getsignal(n) is signal.SIG_DFL]
     for number in numbers:
         signal.signal(number, end)
+    watched = bool(numbers) and os.name == "posix"
+    if watched:
+        source, sink = os.pipe()
+        os.set_blocking(sink, False)
+        signal.set_wakeup_fd(sink, warn_on_full_buffer=False)
+        threading.Thread(target=watch, args=(source,), daemon=True).start()
     try:
         yield
     finally:
+        if watched:
+            signal.set_wakeup_fd(-1)
+            os.close(sink)
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
 
@@ -266,6 +286,8 @@ def _describe(command: argparse.ArgumentParser, name: str, arguments: list[str])
     if name not in _AT_ONCE:
         _add_progress(command)
     add_settings(command, getattr(module, "SECTIONS", ()), arguments, getattr(module, "PRESETS", ()))
+    for flag, told in getattr(module, "TOLD", {}).items():  # help that is another than that of other commands
+        command._option_string_actions[flag].help = told
 
 
 def _add_progress(parser: argparse.ArgumentParser) -> None:

@@ -211,7 +211,9 @@ def reconstruct_scan(
     status = {Outcome.DIVERGED: 1, Outcome.STUCK: 3, Outcome.UNEXPLAINED: 3}.get(result.verdict.outcome, 0)
     stopped = result.reason is Stop.INTERRUPTED
     if planned.parts.group.leads:  # the others may read before it writes
-        resume = resume_words(folder, planned.settings) if stopped or result.verdict.outcome is Outcome.MOVING else []
+        cut = result.reason is Stop.TIME and result.verdict.outcome is not Outcome.ARRIVED and not status
+        further = stopped or cut or result.verdict.outcome is Outcome.MOVING
+        resume = resume_words(folder, planned.settings) if further else []
         say_next(*(before() or resume or ["info" if status else "serve", folder]))
     return 130 if stopped else status
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from plugstream.base.errors import InputError, is_refusal
+from plugstream.base.errors import InputError, PlugstreamWarning, is_refusal
 from plugstream.base.text import shell_quote
 from plugstream.cli.common import RECONSTRUCTION, draft_of, make_experiment, reconstruct_scan, simulate_scan, trust_flag
 from plugstream.cli.serve import add_viewers, open_page, viewers_of
@@ -20,6 +21,7 @@ _PRESETS_OF: dict[str, tuple[tuple[str, str, Any], ...]] = {
     "ct": (("simulate", "size", 128), ("simulate", "views", 60)),
     "born-2d": (("algorithm", "sigma", 0.016), ("algorithm", "iterations", 160), ("sampler", "name", "shifted")),
 }
+TOLD = {"--size": "pixels of the image, one number or rows,columns; 128 of ct, of others as in simulate"}
 SECTIONS = ("simulate", *RECONSTRUCTION)
 
 
@@ -47,7 +49,9 @@ def run(parsed: argparse.Namespace) -> int:
     place = folder / "scan.zarr"
     again = f"plugstream demo --settings {shell_quote(folder / 'settings.toml')}{trust_flag(settings)}"
     with whole_folder(folder) as partial:
-        scan, model = simulate_scan(settings, partial / place.name, name=place, experiment=experiment)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PlugstreamWarning)  # of what the run warns of, too
+            scan, model = simulate_scan(settings, partial / place.name, name=place, experiment=experiment)
         planned = advised_plan(draft, scan, early, divide=False)
         write_down(partial, planned.settings, again, Path(place.name))
     if page is not None:

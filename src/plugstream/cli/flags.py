@@ -63,10 +63,11 @@ def add_settings(
     names = _chosen_names(sections, arguments, typed[-1] if typed else None, presets, instrument)
     parser.set_defaults(names=names, instrument=instrument, sections=tuple(sections))
     groups = {section: parser.add_argument_group(f"[{section}]") for section in sections}
-    visible, brought = set(), []
+    visible, brought, preset = set(), [], {(section, key): value for section, key, value in presets}
     usual = {(section, key) for section, key, _ in leaves(sections, {})}
-    for section, key, info in leaves(sections, names):
+    for section, key, field in leaves(sections, names):
         visible.add((section, key))
+        info = field.merge_field_infos(field, default=preset.get((section, key), field.default))
         flag = add_flag(parser, groups[section], section, key, info)
         brought += [flag] if flag and (section, key) not in usual else []
     parser.set_defaults(brought=brought)

@@ -24,6 +24,7 @@ from plugstream.cli.reconstruct import SECTIONS as SECTIONS, run as reconstruct
 from plugstream.cli.serve import add_viewers
 
 _LOOK = 0.05
+TOLD = {"--sigma": "the denoiser's noise level, a number in the image's unit (attenuation of ct: 1/m); or use --like"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +52,7 @@ def run(parsed: argparse.Namespace) -> int:
     for place in [place for place in vars(parsed) if place.startswith("importer.")]:
         delattr(parsed, place)  # the rest are settings of the run
     setattr(parsed, "scan.follow", "true")
-    check_settings(draft_of(parsed).settings)  # before anything is awaited
+    check_settings(draft_of(parsed).for_range(None))  # before anything is awaited, as the range of an image would be
     with _Producer(command) as producer:  # both processes import what they need, which takes seconds, at once
         from plugstream.scans.importers.following import plan_following
         from plugstream.scans.peek import peek_instrument

@@ -104,8 +104,8 @@ def run(parsed: argparse.Namespace) -> int:
                 return 130
         else:
             out, scan = import_file(parsed.kind, parsed.file, parsed.scan, values, trust=parsed.trust)
-    for warning in caught:
-        say(f"warning: {warning.message}")
+    for text in dict.fromkeys(str(warning.message) for warning in caught):
+        say(f"warning: {text}")
     for remark in scan.remarks:
         say(remark)
     say(f"wrote {out}: {scan.views} views")

@@ -33,6 +33,8 @@ def anscombe(z: Any, gain: float = 1.0, read_noise: float = 0.0) -> Any:
     count; read_noise, the standard deviation of Gaussian noise in z.
     """
     spread = _check(gain, read_noise)
+    if not hasattr(z, "__truediv__"):
+        raise InputError(f"z must be a tensor, an array or a number, not {type(z).__name__}")
     shifted = z / gain + (0.375 + spread**2)
     return 2 * (shifted * (shifted > 0)) ** 0.5
 

@@ -34,6 +34,8 @@ def align_phase(image: Array, reference: Array, ndim: int = 2) -> Tensor:
     *image_shape).
     """
     x, target = as_tensor("the image", image), as_tensor("the reference", reference)
+    if x.shape[-ndim:] != target.shape[-ndim:]:
+        raise InputError(f"the image is {tuple(x.shape)}, but the reference {tuple(target.shape)}; they must be alike")
     turn = find_turn(x, target.to(x.device), ndim)
     return x if turn is None else x * per_image(turn, ndim)
 

@@ -7,10 +7,14 @@ pHYs in pixels a metre (whole, so rounded), and text chunks `plugstream:...` wit
 
 from __future__ import annotations
 
+import contextlib
 import io
+import lzma
 import math
+import struct
 import warnings
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,16 +25,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.base.arrays import Array, as_tensor
-from plugstream.base.capacity import check_claim
+from plugstream.base.capacity import check_claim, check_memory, most_read
 from plugstream.base.errors import InputError, PlugstreamWarning, StorageError
 from plugstream.base.files import write_whole
 from plugstream.images.planes import Plane, color_phase, cut_planes, is_faint, split_parts, turn_image, value_span
 from plugstream.images.space import ImageSpace
 
 _MOST_CHANNELS = 8
+_DEFLATE, _LZMA = (8, 32946), 34925  # compressions of TIFF
+_DENSEST = 10_000  # times its bytes that no strip of a TIFF unpacks to
 _CYCLIC_COLOURS = "phase"  # the text chunk `plugstream:colours` of a PNG whose colours are phases
 _CENTIMETRE = 0.01
 _MOST_PIXELS = 2**32 - 1  # a metre in pHYs, and either part of a TIFF's resolution
+# Of pictures with more values than the first, memory is asked for: bytes a value, in double precision and a copy.
+_LARGE, _WORK = 1 << 24, 16
 _SAMPLES = ("astronaut", "brick", "camera", "cell", "coins", "grass", "gravel", "moon", "page")
 
 
@@ -49,12 +57,7 @@ def load_picture(source: str | Path, size: int | tuple[int, int] | None = None) 
     if shape is not None and not (len(shape) == 2 and all(hasattr(n, "__index__") and n >= 1 for n in shape)):
         raise InputError(f"the size of a picture must be one whole number or two, at least 1, not {size!r}")
     path = Path(source)
-    if path.exists():
-        pixels, _ = read_picture(path)
-        if points_up(path):
-            pixels = pixels[::-1]
-    else:
-        pixels = _read_sample(str(source))
+    pixels = read_picture(path)[0][:: -1 if points_up(path) else 1] if path.exists() else _read_sample(str(source))
     if pixels.ndim == 3 and pixels.shape[-1] in (3, 4):
         pixels = pixels[..., :3] @ np.array([0.2125, 0.7154, 0.0721])  # luminance, ITU-R BT.709
     if pixels.ndim != 2:
@@ -133,9 +136,11 @@ def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) 
     A volume is a stack in the TIFF, and the PNG is its middle slice across the first axis. Channels are a stack too,
     and their PNGs are stem-channel-0 and so on, up to eight of them.
 
-    Arguments: image (*space.shape), (H, W) without a space; stem, path and name without an ending; space.
+    Arguments: image (*space.shape), (H, W) without a space; stem, path and name, whose ending .npy, .tif or .png is
+    left out; space.
     """
     stem, image = Path(stem), as_tensor("the image", image)
+    stem = stem.with_suffix("") if stem.suffix.lower() in (".npy", ".png", ".tif", ".tiff") else stem
     if not stem.parent.is_dir():
         raise InputError(f"the folder {stem.parent} does not exist; make it first")
     if image.ndim != (2 if space is None else space.ndim):
@@ -239,7 +244,7 @@ def read_picture(path: Path, *, waves: bool = False) -> tuple[NDArray[Any], np.d
         if kind == ".npy":
             pixels = np.asarray(np.load(path, allow_pickle=False))
         elif kind in (".tif", ".tiff"):
-            pixels = read_tiff(path)
+            pixels = read_tiff(path, held=True)
         else:
             from PIL import Image, ImageOps
 
@@ -247,9 +252,7 @@ def read_picture(path: Path, *, waves: bool = False) -> tuple[NDArray[Any], np.d
                 check_claim(math.prod(file.size) * len(file.getbands()), path.stat().st_size, "it")
                 picture = ImageOps.exif_transpose(file)  # a photograph that was taken with the camera turned
                 if file.info.get("plugstream:colours") == _CYCLIC_COLOURS:
-                    raise ValueError(
-                        "it shows phases as colours; read the .tif or .npy beside it, which has the numbers"
-                    )
+                    raise ValueError("it shows phases as colours; read the .tif or .npy beside it")
                 pixels = np.asarray(picture.convert("RGB") if picture.mode in ("P", "1", "CMYK") else picture)
             if pixels.dtype == np.int32:  # how Pillow gives 16-bit grey in some of its modes
                 pixels = pixels.astype(np.uint16)
@@ -257,6 +260,10 @@ def read_picture(path: Path, *, waves: bool = False) -> tuple[NDArray[Any], np.d
         raise InputError(f"there is no picture {path}") from None
     except Exception as error:  # each reader has its own errors; a person needs the file's name and the reason
         raise InputError(f"cannot read the picture {path}: {error}".splitlines()[0]) from error
+    if pixels.size > _LARGE:
+        check_memory(
+            _WORK * pixels.size, f"{path}, with {pixels.size:.3g} values,", "cut it, or use a machine with more"
+        )
     if np.issubdtype(pixels.dtype, np.integer):
         return pixels / np.iinfo(pixels.dtype).max, pixels.dtype
     if waves and np.iscomplexobj(pixels):
@@ -268,28 +275,61 @@ def read_picture(path: Path, *, waves: bool = False) -> tuple[NDArray[Any], np.d
     return pixels.astype(np.float64), pixels.dtype
 
 
-def read_tiff(path: Path) -> NDArray[Any]:
+def read_tiff(path: Path, *, held: bool = False) -> NDArray[Any]:
     """The first series of a TIFF; one that lacks a part, or claims far more than its file holds, is refused.
 
-    tifffile gives zeros in place of strips without bytes, however many those are.
+    tifffile gives zeros in place of strips without bytes, however many those are, and unpacks as much as there is.
+    With `held` a picture is turned as the camera was held.
     """
-    import tifffile
-
-    with tifffile.TiffFile(path) as file:
+    with open_tiff(path) as file:
         series: Any = file.series[0]
-        held = whole = 0
+        there = whole = 0
         for page in filter(None, series.pages):
             length = page.parent.filehandle.size
             parts = list(zip(page.dataoffsets, page.databytecounts, strict=True))
             end = max((start + size for start, size in parts), default=0)
             if end > length or not parts or not all(start and size for start, size in parts):
                 raise InputError(f"it has {length} of {max(end, length + 1)} bytes")
-            held += sum(size for _, size in parts)
+            _check_unpacked(page, parts)
+            there += sum(size for _, size in parts)
             whole += length
         if series.dataoffset is not None:  # all pages in one piece, of which ImageJ names only the first
-            held = whole - series.dataoffset
-        check_claim(math.prod(series.shape) * np.dtype(series.dtype).itemsize, min(held, whole), "it")
-        return np.asarray(series.asarray())
+            there = whole - series.dataoffset
+        check_claim(math.prod(series.shape) * np.dtype(series.dtype).itemsize, min(there, whole), "it")
+        pixels, orientation = np.asarray(series.asarray()), series.keyframe.tags.get(274)
+    way = orientation.value if held and orientation and (pixels.ndim == 2 or pixels.shape[2:] in ((3,), (4,))) else 1
+    pixels = pixels.swapaxes(0, 1) if way > 4 else pixels
+    return pixels[:: -1 if way in (3, 4, 7, 8) else 1, :: -1 if way in (2, 3, 6, 7) else 1] if way > 1 else pixels
+
+
+@contextlib.contextmanager
+def open_tiff(path: Path) -> Iterator[Any]:
+    """A `tifffile.TiffFile` whose directories do not overlap: tifffile follows those that lead back for ever."""
+    import tifffile
+
+    with tifffile.TiffFile(path) as file:
+        tiff, handle, place, total = file.tiff, file.filehandle, file.pages.first.offset, 0
+        with contextlib.suppress(struct.error):  # cut off, which tifffile sees
+            while place and total <= handle.size:
+                handle.seek(place)
+                (tags,) = struct.unpack(tiff.tagnoformat, handle.read(tiff.tagnosize))
+                total += tiff.tagnosize + tags * tiff.tagsize + tiff.offsetsize
+                handle.seek(place + tiff.tagnosize + tags * tiff.tagsize)
+                (place,) = struct.unpack(tiff.offsetformat, handle.read(tiff.offsetsize))
+        if total > handle.size:
+            raise InputError(f"its directories take more than its {handle.size} bytes")
+        yield file
+
+
+def _check_unpacked(page: Any, parts: Sequence[tuple[int, int]]) -> None:
+    """Refuse strips that unpack to more than the page and than may be read at once."""
+    most, handle = max(most_read(), page.nbytes), page.parent.filehandle
+    for start, size in parts if page.compression in (*_DEFLATE, _LZMA) else ():
+        if size * _DENSEST > most:
+            handle.seek(start)
+            unpacker: Any = zlib.decompressobj() if page.compression in _DEFLATE else lzma.LZMADecompressor()
+            if len(unpacker.decompress(handle.read(size), most + 1)) > most:
+                raise InputError(f"{size} bytes of it unpack to more than {most}")
 
 
 def check_writable(path: Path, axes: int, stored: np.dtype[Any]) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plugstream.base.capacity import check_claim
 from plugstream.base.errors import InputError, StorageError
 from plugstream.base.files import hidden_place
-from plugstream.images.pictures import read_tiff
+from plugstream.images.pictures import open_tiff, read_tiff
 
 _ENDINGS = (".npy", ".tif", ".tiff", ".zarr")
 
@@ -53,9 +54,7 @@ def volume_header(path: Path) -> tuple[str, tuple[int, ...]]:
             volume = values.ndim > 3 or (values.ndim == 3 and (values.shape[2] > 4 or values.dtype.kind == "c"))
             return (_usual_axes(values.ndim), values.shape) if volume else ("", ())
         if kind in (".tif", ".tiff") and path.is_file():
-            import tifffile
-
-            with tifffile.TiffFile(path) as file:
+            with open_tiff(path) as file:
                 names, shape = file.series[0].axes.lower(), file.series[0].shape
             if "z" not in names:  # tifffile's letters of stacks that say nothing of themselves
                 names = names.replace("q", "z").replace("i", "z")
@@ -78,12 +77,12 @@ def read_volume(path: Path) -> StoredVolume:
     try:
         if kind == ".zarr":
             array, names, about = _open_zarr(path)
+            held = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            check_claim(array.nbytes, held, "it")
             values = np.asarray(array[...])
         else:
             names, _ = volume_header(path)
             values = np.load(path, allow_pickle=False) if kind == ".npy" else read_tiff(path)
-    except InputError:
-        raise
     except Exception as error:  # each reader has its own errors
         raise InputError(f"cannot read the volume {path}: {error}".splitlines()[0]) from error
     if len(names) != values.ndim or not names.endswith("yx") or not set(names) <= set("tczyx"):

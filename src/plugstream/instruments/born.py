@@ -339,6 +339,8 @@ def born_geometry(scan: Any) -> BornGeometry:
 
     Arguments: scan, in memory or stored.
     """
+    if not hasattr(scan, "instrument"):
+        raise InputError(f"scan must be a scan (see open_scan), not {type(scan).__name__}")
     if not isinstance(scan.instrument, Born2D):
         raise InputError(f"a scan of {scan.instrument.name} has no geometry of transmitters and receivers")
     return scan.instrument.geometry(**scan.columns)

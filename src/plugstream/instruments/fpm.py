@@ -225,7 +225,7 @@ class FPM(Instrument):
             reason = f"batch {_BATCH}: runs of this instrument were measured with steps of so many views (--batch)"
             advice.append(Advice("sampler", "batch", _BATCH, reason))
         advice += advise_batches(n_views, batch, 2, _FEW)
-        rounds = math.ceil(n_views / min(batch or n_views, n_views))
+        rounds = math.ceil(max(1, n_views) / max(1, min(batch or n_views, n_views)))
         times = _CALIBRATED if self.calibrated else _REFINED + _DENOISED
         steps, most = times * rounds, "" if self.calibrated else "up to "
         little = f"an image of about 1 is denoised little (--sigma {_SIGMA})"

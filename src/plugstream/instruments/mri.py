@@ -177,7 +177,7 @@ class MRI(Instrument):
         Steps of a few views change less of k-space and are shorter. So is sigma: sigma^2 is proportional to the step,
         as for a prior with a weight.
         """
-        share = 1.0 if batch is None else math.sqrt(min(1.0, batch / n_views))
+        share = 1.0 if batch is None else math.sqrt(min(1.0, batch / max(1, n_views)))
         weigh = "samples count by the part of k-space that they stand for (--density 1)"
         step = "the step follows how much the samples of a batch overlap (--step overlap), longer than 1/L"
         advice = [

@@ -125,7 +125,7 @@ def warn_of_places(name: str, points: Points, setup: Experiment) -> None:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(f"{text}; {_UNITS}", PlugstreamWarning, stacklevel=4)
+    warnings.warn(f"{text}; are all lengths in metres?", PlugstreamWarning, stacklevel=4)
 
 
 def _wavelength(setup: Experiment) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,11 +33,15 @@ class FlatField:
         flats: (groups, rows, columns), the mean of each group of flat fields.
         places: (groups,), the view before which each group was taken, in increasing order: 0 for those before the scan,
             the number of views for those after it, 0 to n - 1 for a flat field of each view.
+        darks, dark_places: what each group of dark fields adds to `dark`, and when it was taken, as of the flat fields;
+            None where there is one group. `flats` are then those of a detector whose dark field is always `dark`.
     """
 
     dark: Frames
     flats: Frames
     places: NDArray[np.float64]
+    darks: Frames | None = None
+    dark_places: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         if self.flats.ndim != 3 or not len(self.flats) or self.flats.shape[1:] != self.dark.shape:
@@ -48,35 +53,39 @@ class FlatField:
 
     @classmethod
     def from_frames(
-        cls, flats: Sequence[ArrayLike], darks: ArrayLike | None, places: Sequence[float] = (0.0,)
+        cls,
+        flats: Sequence[ArrayLike],
+        darks: ArrayLike | Sequence[ArrayLike] | None,
+        places: Sequence[float] = (0.0,),
+        dark_places: Sequence[float] = (),
     ) -> FlatField:
         """The field from single frames.
 
         Arguments: flats, for each group its frames (frames, rows, columns); darks (frames, rows, columns), None where
-        the detector shows nothing without the beam; places of the groups.
+        the detector shows nothing without the beam; places of the groups; dark_places, if darks come in groups, too.
         """
         means = [_mean("flat", frames) for frames in flats]
         if not means or any(mean.shape != means[0].shape for mean in means):
             raise InputError("flat fields must be there, and all of one shape")
-        dark = np.zeros_like(means[0]) if darks is None else _mean("dark", darks)
-        return cls(dark, np.stack(means), np.asarray(places, dtype=np.float64))
+        times, later = np.asarray(places, dtype=np.float64), np.asarray(dark_places, dtype=np.float64)
+        taken: Any = [np.zeros_like(means[:1])] if darks is None else darks if len(later) else [darks]
+        groups = np.stack([_mean("dark", frames) for frames in taken])
+        if len(groups) == 1:
+            return cls(groups[0], np.stack(means), times)
+        dark = groups.mean(0)
+        return cls(dark, np.stack(means) - _interpolate(groups - dark, later, times), times, groups - dark, later)
 
     def beam(self, views: ArrayLike) -> Frames:
         """What the beam adds to the dark field at these views: (views, rows, columns)."""
-        times = np.asarray(views, dtype=np.float64)
-        bright = self.flats - self.dark
-        if len(bright) == 1:
-            return np.broadcast_to(bright, (len(times), *self.dark.shape))
-        after = np.clip(np.searchsorted(self.places, times, side="right"), 1, len(self.places) - 1)
-        low, high = self.places[after - 1], self.places[after]
-        part = np.clip((times - low) / (high - low), 0.0, 1.0).astype(np.float32)[:, None, None]
-        return (1 - part) * bright[after - 1] + part * bright[after]
+        return _interpolate(self.flats - self.dark, self.places, np.asarray(views, dtype=np.float64))
 
     def transmission(self, counts: ArrayLike, views: ArrayLike) -> Frames:
         """(counts - dark) / (flat - dark) of these views; where the beam shows nothing it is NaN."""
-        beam = self.beam(views)
+        beam, dark = self.beam(views), self.dark[None]
+        if self.darks is not None and self.dark_places is not None:
+            dark = dark + _interpolate(self.darks, self.dark_places, np.asarray(views, dtype=np.float64))
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = (np.asarray(counts, dtype=np.float32) - self.dark) / np.where(beam > 0, beam, np.nan)
+            ratio = (np.asarray(counts, dtype=np.float32) - dark) / np.where(beam > 0, beam, np.nan)
         return ratio.astype(np.float32, copy=False)
 
 
@@ -149,6 +158,25 @@ def air_level(integrals: ArrayLike, margin: int) -> Frames:
     return np.asarray(np.nanmean(sides, axis=(-2, -1), dtype=np.float64), dtype=np.float32)
 
 
+def shows_air(integrals: ArrayLike, margin: int, part: float = 0.03) -> bool:
+    """Whether the margins of views are air, though the beam may differ from the flat field by a factor a view.
+
+    Air is what does not change across the detector: both margins of a view show the same, and so do their outer and
+    inner columns in the mean over views, to a `part` of the largest line integrals above them. A factor of more than
+    exp(0.3) is not believed.
+
+    Arguments: integrals (views, rows, columns); margin, columns a side; part.
+    """
+    values = np.asarray(integrals, dtype=np.float64).mean(1)
+    near, far = values[:, : 2 * margin], values[:, : -2 * margin - 1 : -1]
+    left, right = near[:, :margin].mean(1), far[:, :margin].mean(1)
+    slopes = [abs(float((side[:, :margin] - side[:, margin:]).mean())) for side in (near, far)]
+    level = (left + right) / 2
+    low, high = np.quantile(values - level[:, None], (0.01, 0.99))
+    worst = max(float(np.abs(left - right).mean()), *slopes)
+    return bool(worst < part * high and -low < high / 2 and np.abs(level).mean() < 0.3)
+
+
 def stripe_pattern(mean: ArrayLike, width: int) -> Frames:
     """What single detector pixels add to all views, causing rings in the image: (rows, columns), to be subtracted.
 
@@ -169,6 +197,17 @@ def stripe_pattern(mean: ArrayLike, width: int) -> Frames:
         raise InputError(f"the width of a stripe filter is odd, from 5 to {values.shape[-1]} columns, not {width}")
     middle = median_filter(values, size=(1, 2 * (width // 4) + 1), mode="nearest")
     return np.asarray(values - savgol_filter(middle, width, polyorder=2, axis=-1), dtype=np.float32)
+
+
+def _interpolate(groups: Frames, places: NDArray[np.float64], times: NDArray[np.float64]) -> Frames:
+    """Groups of frames between which is interpolated linearly; outside of them the nearest: (times, rows, columns)."""
+    if len(groups) == 1:
+        return np.broadcast_to(groups, (len(times), *groups.shape[1:]))
+    after = np.clip(np.searchsorted(places, times, side="right"), 1, len(places) - 1)
+    low, high = places[after - 1], places[after]
+    part = np.clip((times - low) / (high - low), 0.0, 1.0).astype(np.float32)[:, None, None]
+    mixed: Frames = (1 - part) * groups[after - 1] + part * groups[after]
+    return mixed
 
 
 def _mean(kind: str, frames: ArrayLike) -> Frames:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from plugstream.base.arrays import as_tensor
 from plugstream.base.errors import InputError
 from plugstream.models.base import ModelBase
 from plugstream.models.views import Views, as_views, check_shape
@@ -118,7 +119,7 @@ def _as_matrix(matrix: Any) -> Tensor:
         coo = matrix.tocoo()
         index = torch.from_numpy(np.stack([coo.row, coo.col]).astype(np.int64))
         return torch.sparse_coo_tensor(index, torch.from_numpy(coo.data), coo.shape, check_invariants=True)
-    return torch.from_numpy(np.ascontiguousarray(matrix))
+    return as_tensor("a matrix", matrix)
 
 
 def _conjugate_transpose(matrix: Tensor) -> Tensor:

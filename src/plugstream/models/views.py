@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -31,13 +32,22 @@ def as_views(views: Views, n_views: int) -> Tensor | None:
     """
     if views is None:
         return None
-    index = torch.as_tensor(views, dtype=torch.int64).cpu()
+    index = whole_numbers(views)
     if index.ndim != 1 or index.numel() == 0:
         raise InputError(f"views must be a non-empty list of indices, not of shape {tuple(index.shape)}")
     low, high = int(index.min()), int(index.max())
     if low < 0 or high >= n_views:
         raise InputError(f"view {low if low < 0 else high} does not exist: there are views 0 to {n_views - 1}")
     return index
+
+
+def whole_numbers(views: Tensor | Sequence[int]) -> Tensor:
+    """Views as int64 on the CPU; refuse what is no list of whole numbers."""
+    with suppress(TypeError, ValueError):  # of text, or of rows of different lengths
+        index = views if isinstance(views, Tensor) else torch.as_tensor(np.asarray(views))
+        if not (index.is_floating_point() or index.dtype == torch.bool) or not index.numel():
+            return index.to("cpu", torch.int64)
+    raise InputError(f"views must be a list of whole numbers, not {views!r}".splitlines()[0])
 
 
 def all_views(views: Views, n_views: int) -> Tensor:

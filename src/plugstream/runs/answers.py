@@ -40,21 +40,29 @@ def answer_explanation(
     elif not compares_data(fidelity):
         why = "the loss does not compare predictions with data as they are"
     if why:
-        return replace(result, verdict=replace(verdict, explanation=Answer("not asked", None, why)))
+        return leave_unasked(result, fidelity, why)
     if result.parameters:
         fidelity = fidelity.with_parameters(result.parameters)
     nothing = mean_misfit(fidelity, result.image) >= _NOTHING
     explanation = group.decide(lambda: explain_run(plan, scan, fidelity, result))
     if explanation is None:
-        answer = Answer("not asked", None, "there are several images")
-    else:
-        good = None if explanation.beyond else explanation.explained
-        rays = fidelity.whole.model.rays
-        unseen = None if rays is None else rays.unseen()
-        word = explanation.word
-        word += "" if unseen is None else "; edges along {:.0f} to {:.0f} degrees were not measured".format(*unseen)
-        answer = Answer(word, good, explanation.text, 100 * explanation.misfit)
+        return leave_unasked(result, fidelity, "there are several images", nothing=nothing)
+    good = None if explanation.beyond else explanation.explained
+    answer = Answer(explanation.word + _limits(fidelity), good, explanation.text, 100 * explanation.misfit)
     return replace(result, verdict=verdict.with_explanation(answer, nothing=nothing))
+
+
+def leave_unasked(result: Result[State], fidelity: Any, why: str, *, nothing: bool = False) -> Result[State]:
+    """The result without that answer, but for the directions that were not measured."""
+    answer = Answer(f"not asked{_limits(fidelity)}", None, why)
+    return replace(result, verdict=result.verdict.with_explanation(answer, nothing=nothing))
+
+
+def _limits(fidelity: Any) -> str:
+    """The end of an answer's word where directions were not measured."""
+    rays = fidelity.whole.model.rays if isinstance(fidelity, DataFidelity) else None
+    unseen = None if rays is None else rays.unseen()
+    return "" if unseen is None else "; edges along {:.0f} to {:.0f} degrees were not measured".format(*unseen)
 
 
 def answer_strength(

@@ -156,7 +156,7 @@ class RunControls(Callback):
             return Stop.SETTLED
         if a.arrive is None or TO_GO.name not in progress.measured or (stages is not None and stages.to_come):
             return None
-        return reason_to_end(progress.snapshot().trace, a.arrive)
+        return reason_to_end(progress.trace, a.arrive)
 
     def _wait(self, progress: Progress[State]) -> _Decision:
         """What rank 0 hears while it waits, or nothing after a second."""
@@ -203,7 +203,7 @@ class Forecasts(Callback):
                 self.run.log.add(now)
 
     def _forecast(self, progress: Progress[State]) -> tuple[int, bool]:
-        run, settings, trace = self.run, self.run.settings, progress.snapshot().trace
+        run, settings, trace = self.run, self.run.settings, progress.trace
         a, most, every = settings.algorithm, settings.algorithm.iterations, settings.monitor.every
         if run.population is not None and run.population.follow:
             return (0, True) if run.population.ended_at is None else (run.population.ended_at + most, True)

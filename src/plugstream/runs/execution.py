@@ -20,7 +20,7 @@ from plugstream.base.text import shell_quote
 from plugstream.fidelity.by_loss import DataFidelity
 from plugstream.images.space import ImageSpace
 from plugstream.models.views import spread_views
-from plugstream.runs.answers import answer_explanation, answer_strength
+from plugstream.runs.answers import answer_explanation, answer_strength, leave_unasked
 from plugstream.runs.callbacks import Callback
 from plugstream.runs.checkpoints import restore_snapshot
 from plugstream.runs.checks import check_range
@@ -300,7 +300,7 @@ def _answer(
 ) -> Result[State]:
     """The result with the other two answers of its verdict."""
     if run.part:
-        return result
+        return leave_unasked(result, fidelity, "the volume went by blocks")
     report("checking whether the image explains the data")
     result = answer_explanation(result, fidelity, run.scan, run.plan, run.group)
     last = run.last

@@ -56,8 +56,6 @@ def reconstruct(
     """
     place = scan if isinstance(scan, str | Path) else None
     opened: Scan = open_scan(scan) if isinstance(scan, str | Path) else scan
-    if not hasattr(opened, "instrument"):
-        raise InputError(f"a scan, or where it lies, is needed, not {type(scan).__name__}; see simulate and open_scan")
     folder = None if out is None else Path(out)
     if folder is not None and folder.exists():
         raise InputError(f"the output {folder} exists already; choose another, or remove it")

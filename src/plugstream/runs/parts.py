@@ -273,7 +273,7 @@ def describe_step(settings: Settings, algorithm: Algorithm[Any], state: State) -
     step = [settings.algorithm.step_size, *(change for change in changes if change is not None)][-1]
     bound: float | None = None
     if not isinstance(step, str):
-        origin = "given by hand"
+        origin = "as the settings say"
     elif isinstance(parse_step(step), Overlap):
         which = "first" if state.k == 0 else "next"
         origin = f"by the largest overlap of the views of each step, which this one is of the {which}"

@@ -54,7 +54,7 @@ from plugstream.runs.run import explain_failure, reconstruct
 from plugstream.runs.terminal import Terminal, Viewers
 from plugstream.scans.store import StoredScan
 from plugstream.solver.result import Progress, Result, Stop
-from plugstream.solver.verdict import Outcome, Verdict, worst_verdict
+from plugstream.solver.verdict import Answer, Outcome, Verdict, worst_verdict
 
 # Seconds between two looks at whether blocks of other processes have finished.
 _LOOK = 0.5
@@ -254,6 +254,7 @@ class _VolumeRun:
         if not result.reason.failed:
             end = {"steps": result.state.k, "time": result.time, "wall": result.wall}
             end |= {"outcome": result.verdict.outcome.name, "text": result.verdict.text}
+            end["limits"] = result.verdict.explanation.word.partition("; ")[2]  # such as directions without rays
             write_text(place / "finished.json", json.dumps(end) + "\n")
             shutil.rmtree(place / "checkpoints", ignore_errors=True)
         return result.reason
@@ -281,6 +282,9 @@ class _VolumeRun:
         count = len(self.partition.blocks)
         verdicts = {n: Verdict(Outcome[end["outcome"]], end["text"]) for n, end in ends.items()}
         verdict = worst_verdict({f"block {n + 1} of {count}": one for n, one in verdicts.items()})
+        if limits := next((end["limits"] for end in ends.values() if end.get("limits")), ""):
+            answer = Answer(f"not asked; {limits}", None, "the volume went by blocks")
+            verdict = replace(verdict, explanation=answer)
         seconds, wall = self.seconds()
         steps = max((end["steps"] for end in ends.values()), default=0)
         result = VolumeResult(volume, steps, reason, verdict, seconds, wall)

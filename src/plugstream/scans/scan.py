@@ -18,6 +18,7 @@ from plugstream.base.arrays import Array, as_tensor
 from plugstream.base.errors import InputError
 from plugstream.instruments._parts import InstrumentLike, instrument_parts
 from plugstream.instruments.base import Columns, Instrument
+from plugstream.models.views import as_views
 from plugstream.scans.checks import (
     check_columns,
     check_data_shape,
@@ -116,7 +117,7 @@ class MemoryScan:
         return self.data.numpy().dtype
 
     def read(self, views: Tensor | None = None) -> Tensor:
-        return self.data if views is None else self.data[views]
+        return self.data if views is None else self.data[as_views(views, self.n_views)]
 
 
 def hashes(scan: Scan, views: int) -> dict[str, str]:

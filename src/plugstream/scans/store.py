@@ -28,6 +28,7 @@ from plugstream.base.errors import DamagedError, InputError
 from plugstream.base.progress import report
 from plugstream.base.rows import Rows
 from plugstream.instruments.base import Column, Columns, instrument_of
+from plugstream.models.views import whole_numbers
 from plugstream.scans.checks import check_columns, check_data_shape, check_truth, not_finite
 from plugstream.scans.chunks import ChunkReader, Marks
 from plugstream.scans.layout import (
@@ -155,7 +156,7 @@ class StoredScan:
 
     def read(self, views: Tensor | None = None) -> Tensor:
         """The measurements of these views, (B, *data_shape), on the CPU, all for None, each chunk checked."""
-        numbers = np.arange(self.n_views) if views is None else torch.as_tensor(views).cpu().numpy()
+        numbers = np.arange(self.n_views) if views is None else whole_numbers(views).numpy()
         if len(numbers) and not (numbers.min() >= 0 and numbers.max() < self.n_views):
             raise InputError(f"the scan has views 0 to {self.n_views - 1}, not {numbers.min()} to {numbers.max()}")
         if self._spoiled and (bad := {v: self._spoiled[v] for v in numbers.tolist() if v in self._spoiled}):

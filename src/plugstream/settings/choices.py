@@ -124,7 +124,7 @@ def _pick_several(base: type[Selection], table: Mapping[str, Any]) -> Selection:
 def section_class(base: type[Choice], name: Any) -> type[Choice]:
     """The class of a section with this entry: the common fields and its options."""
     if not isinstance(name, str):
-        raise InputError(f"the name of a {base.kind} is text")
+        raise InputError(f"the name of a {base.kind} is text, such as FILE.py:NAME for one of your own")
     return _combine(base, base.options_of(find(base.kind, name)))
 
 

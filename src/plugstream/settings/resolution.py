@@ -312,6 +312,8 @@ def _settle_values(section: str, table: dict[str, Any], names: Mapping[str, Any]
     fields = {key: info for _, key, info in leaves([section], names)}
     shares = {}
     for key, value in table.items():
+        if isinstance(value, bool) and key in fields and not re.search("bool|Any", str(fields[key].annotation)):
+            raise InputError(f"setting {section}.{key} = {value} cannot be used: it is neither true nor false")
         if not isinstance(value, str):
             continue
         if value.rstrip().endswith("%") and key in fields and is_marked(fields[key], "share"):

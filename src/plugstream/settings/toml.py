@@ -119,17 +119,18 @@ def to_toml(settings: Settings, header: str = "") -> str:
 def to_flags(settings: Settings) -> str:
     """What makes the image, as flags of `plugstream reconstruct` with which any scan gets the same, however long.
 
-    Entries are named although they are the defaults, since a scan's instrument may advise others.
+    Entries, and no damping, are named although they are the defaults, since a scan's instrument may advise others.
     """
     content, words, taken = used_sections(settings), list[str](), set[str]()
     names = {section: table[key] for section, table in content.items() for key in ("name", "names") if key in table}
+    said = ("name", "damping") if "damping" in settings.denoiser.entry.facts else ("name",)
     for section, key, info in leaves(_OF_THE_IMAGE, names):
         flag = str(marks_of(info).get("flag", key))
         flag = f"{section}-{key}" if flag in taken else flag
         taken.add(flag)
         value = content.get(section, {}).get(key)
         by_scan = section == "instrument" or key in _LENGTHS or is_marked(info, "consent") or section not in content
-        if by_scan or (value == info.default and key != "name"):
+        if by_scan or (value == info.default and key not in said):
             continue
         text = "none" if value is None else f"{value:.8g}" if isinstance(value, float) else str(value)
         switched = value is True and marks_of(info).get("switch")

@@ -30,7 +30,7 @@ from plugstream.solver.verdict import Trace, Verdict, compare_arrival, estimate_
 
 S = TypeVar("S", bound=State)
 
-_MOST_ROWS = 10_000  # measurements of each quantity that a run without end keeps; then every second goes
+_MOST_ROWS = 10_000  # measurements of each quantity that a run keeps; of more, half stay, evenly spaced
 
 
 def solve(
@@ -51,9 +51,9 @@ def solve(
 ) -> Result[S]:
     """Run an algorithm, measure now and then, and stop for a stated reason.
 
-    Monitors measure before the first step, every `every` steps (or their own) and at the end; of a run without end
-    (`iterations=sys.maxsize`) about 10,000 measurements of each stay, all over its length. Ctrl-C ends the run after
-    the last complete step and returns the best image so far; a second one is not caught.
+    Monitors measure before the first step, every `every` steps (or their own) and at the end; of more than 10,000
+    measurements of a quantity half stay, all over the run. Ctrl-C ends the run after the last complete step and returns
+    the best image so far; a second one is not caught.
 
     Arguments:
         algorithm: anything with `init`, `step` and `parameters`.
@@ -94,7 +94,7 @@ def solve(
             state = resume.state
         elif state is None:
             state = algorithm.init(None if image is None else as_tensor("the first image", image))
-        run = _Run(as_algorithm(algorithm), state, monitors, every, tuple(callbacks), iterations == sys.maxsize, resume)
+        run = _Run(as_algorithm(algorithm), state, monitors, every, tuple(callbacks), resume)
         reason = Stop.ITERATIONS
         try:
             run.call_back(run.measure())
@@ -174,7 +174,6 @@ class _Run(Generic[S]):
     monitors: Sequence[Monitor]
     every: int
     callbacks: Sequence[Callback[S]]
-    endless: bool
     resume: InitVar[Snapshot[S] | None] = None
     time: float = 0.0
     start: float = field(default_factory=perf_counter)
@@ -270,14 +269,15 @@ class _Run(Generic[S]):
             ndim = len(self.algorithm.fidelity.image_shape)
             out[TO_GO.name] = parts.reshape(self.state.image.shape[: self.state.image.ndim - ndim])
         best = self._best_with(out)
-        rows = {name: (k, self.time, value.detach().cpu().double().numpy()) for name, value in out.items()}
+        # Of their own: what numpy() gives keeps a whole tensor, some 800 bytes a number.
+        rows = {name: (k, self.time, value.detach().cpu().double().numpy().copy()) for name, value in out.items()}
         self._half = {name: len(self._rows.get(name, ())) for name in rows}
         for name, row in rows.items():
             self._rows.setdefault(name, []).append(row)
         # One line without a call, so that Ctrl-C cannot come in between.
         self._measured_at, self.best, self.good, self._half = measured_at, best, self.state, {}
-        if self.endless and any(len(row) > _MOST_ROWS for row in self._rows.values()):
-            self._rows = {name: [*rows[:-1:2], rows[-1]] for name, rows in self._rows.items()}
+        if any(len(rows) > _MOST_ROWS for rows in self._rows.values()):
+            self._rows = {name: _thin(rows) for name, rows in self._rows.items()}
         return out
 
     def drop_half(self) -> None:
@@ -303,7 +303,9 @@ class _Run(Generic[S]):
     def call_back(self, measured: dict[str, Tensor], snapshot: Snapshot[S] | None = None) -> bool:
         """Call every callback, take over the algorithm that one returns, and say whether one ends the run."""
         take = partial(self.snapshot, self.state) if snapshot is None else lambda: snapshot
-        progress = Progress(self.algorithm, self.state, self.time, self.wall, measured, take, self.leave_out)
+        progress = Progress(
+            self.algorithm, self.state, self.time, self.wall, measured, take, self.leave_out, self.trace
+        )
         end = False
         for answer in [callback(progress) for callback in self.callbacks]:
             if isinstance(answer, Turn):
@@ -355,6 +357,12 @@ class _Run(Generic[S]):
                 past = {name: list(history[name].value) for name in names}
                 return monitor.judge(self.algorithm, history[names[0]].step.tolist(), past, arrivals)
         return judge([], [], [], arrivals=arrivals, failure=reason.value if reason.failed else None)
+
+
+def _thin(rows: list[Row]) -> list[Row]:
+    """Half as many measurements as may stay, the first and the last among them, evenly spaced over the steps."""
+    steps = [row[0] for row in rows]
+    return [rows[n] for n in np.unique(np.searchsorted(steps, np.linspace(steps[0], steps[-1], _MOST_ROWS // 2)))]
 
 
 def _synchronize(tensor: Tensor) -> None:

@@ -360,7 +360,7 @@ def snr(image: Array, truth: Array, ndim: int = 2, *, phase: Phase = "free") -> 
     """
     check_phase(phase)
     image, truth = as_tensor("the image", image), as_tensor("the truth", truth)
-    if image.shape[-ndim:] != truth.shape[-ndim:]:
+    if image.ndim < ndim or image.shape[-ndim:] != truth.shape[-ndim:]:
         raise InputError(f"the image is {tuple(image.shape)}, but the truth {tuple(truth.shape)}; they must be alike")
     if phase == "free":
         image = align_phase(image, truth, ndim)

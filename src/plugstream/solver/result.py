@@ -19,6 +19,7 @@ from torch import Tensor
 
 from plugstream.algorithms.base import Algorithm, State
 from plugstream.base.arrays import as_tensor
+from plugstream.base.borders import check_arguments
 from plugstream.base.errors import DamagedError, InputError, StorageError
 from plugstream.base.files import sync_folder, write_whole
 from plugstream.base.quantities import Series, read_quantity, sort_quantities
@@ -86,8 +87,9 @@ class Snapshot(Generic[S]):
 class Progress(Generic[S]):
     """What a callback gets after each step: algorithm, state, seconds of algorithm and wall time, measurements.
 
-    `snapshot()` is the run at this step, from which `solve(..., resume=...)` continues. `leave_out(seconds)` takes
-    time that a callback waited for a person off the run's clock.
+    `snapshot()` is the run at this step, from which `solve(..., resume=...)` continues, with a copy of all that was
+    measured. `leave_out(seconds)` takes time that a callback waited for a person off the run's clock. `trace` is where
+    the image was, to be read alone.
     """
 
     algorithm: Algorithm[S]
@@ -97,6 +99,7 @@ class Progress(Generic[S]):
     measured: dict[str, Tensor]
     snapshot: Callable[[], Snapshot[S]]
     leave_out: Callable[[float], None] = lambda seconds: None
+    trace: Trace = field(default_factory=Trace)
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,7 @@ class Result(Generic[S]):
         shape = tuple(self.image.shape[-max(2, self.image_axes) :])
         return self.space or ImageSpace(shape, self.image.is_complex(), self.channels, upwards=False)
 
+    @check_arguments
     def save(self, folder: Path | str) -> None:
         """Write the image, with pictures of it, and what the run says of it into a folder, for `load_result`."""
         save_result(self, folder)
@@ -271,6 +275,8 @@ def save_result(result: Result[Any], folder: Path | str) -> None:
         raise InputError(f"the folder {folder.parent} does not exist; make it first")
     if (folder / "result.json").exists():
         raise InputError(f"{folder} has a result already; choose another folder, or remove it")
+    if (folder.exists() and not folder.is_dir()) or (folder / "zarr.json").exists():
+        raise InputError(f"{folder} is {'a scan' if folder.is_dir() else 'a file'}; choose a folder for the result")
     folder.mkdir(exist_ok=True)
     try:
         if result.image.ndim == len(result.plain_space.shape):

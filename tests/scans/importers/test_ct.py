@@ -232,11 +232,6 @@ def test_files_that_cannot_be_are_refused_in_one_line(tmp_path: Path) -> None:
     with h5py.File(path, "r+") as file:
         file["exchange/data"][7, 1, 5] = np.nan
     refuse(path, "projection 7 holds NaN")
-    _write(path)
-    with h5py.File(path, "r+") as file:
-        del file["exchange/data_white"]
-        file["exchange/data"].attrs["description"] = "transmission"
-    refuse(path, "no flat fields")
     path.write_bytes(b"something else")
     refuse(path, "not a tomograph's file")
     other = tmp_path / "h.mat"

@@ -119,7 +119,7 @@ def test_pages_of_one_file_and_a_cone(tmp_path: Path, compression: str | None) -
         ('projections = "none_*.tif"', "no TIFF picture"),
         ('projections = "../*.tif"', "beside the file"),
         ('projections = "proj_*.tif"\npixels = 3', "means nothing here"),
-        ('projections = "proj_*.tif"\ndarks = "dark.tif"', "without flats"),
+        ('projections = "proj_*.tif"\ndarks = "dark.tif"\narc = 180', "no air"),
         ('projections = "proj_*.tif"\nangles = [1, 2]', "2 angles for 24"),
         ('projections = "proj_*.tif"\nangles = "none.txt"', "no list of numbers"),
         ('projections = "proj_*.tif"\nangles = [1]\narc = 3', "one is enough"),

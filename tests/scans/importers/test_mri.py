@@ -70,12 +70,13 @@ def test_points_of_a_grid(tmp_path, capsys):
 def test_lines_of_a_grid_with_maps(tmp_path):
     grid, maps = full_grid()
     grid[:, 1::3] = 0
-    np.savez(tmp_path / "k.npz", kspace=grid, coil_maps=maps, pixel=2e-3, truth=picture())
+    np.savez(tmp_path / "k.npz", kspace=grid, coil_maps=maps, pixel=2e-3, truth=picture(), traj=[0])
     about, lines = describe_file(tmp_path / "k.npz")
     assert "plugstream import mri" in about
     assert "on a grid" in lines[0]
     target, found = import_file("mri", tmp_path / "k.npz", tmp_path / "lines.zarr", {"scale": "none"})
     model, data, scan = image_of(target)
+    assert found.remarks[0].startswith("not used: traj; the places of samples are called trajectory")
     assert found.views == scan.n_views == 32 - 11
     assert scan.instrument.samples == 28
     assert scan.instrument.voxels.spacing == (2e-3, 2e-3)
@@ -240,7 +241,7 @@ def test_ismrmrd_spokes_of_slices(tmp_path):
     [
         ({"kspace": np.ones((3, 4, 5, 6, 7), complex)}, {}, "k-space on a grid is"),
         ({"kspace": np.zeros((3, 8, 8), complex)}, {}, "all zero"),
-        ({"data": np.ones((4, 2, 5), complex)}, {}, "no kspace"),
+        ({"data": np.ones((4, 2, 5), complex)}, {}, r"k.npz has data \(4, 2, 5\); it must have kspace"),
         ({"data": np.ones((4, 2, 5), complex), "trajectory": np.ones((4, 6, 2))}, {}, "data is"),
         ({"data": np.ones((4, 2, 5), complex), "trajectory": np.ones((4, 5, 2))}, {}, "--size"),
         ({"data": np.ones((4, 2, 5), complex), "trajectory": np.full((4, 5, 2), 77.0), "size": 8}, {}, "fits no unit"),

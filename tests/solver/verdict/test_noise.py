@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from plugstream.solver.verdict.noise import band_noise, difference_noise, photon_noise, steady_noise, structure
+from plugstream.solver.verdict.noise import (
+    band_noise,
+    count_law,
+    difference_noise,
+    photon_noise,
+    steady_noise,
+    structure,
+)
 
 
 def _smooth(views: int, samples: int) -> torch.Tensor:
@@ -94,3 +101,34 @@ def test_photon_noise_is_that_of_the_roots(photons: float) -> None:
 
 def test_data_that_was_not_counted_has_no_photons() -> None:
     assert photon_noise(torch.full((2, 8, 8), 0.5)) is None
+
+
+@pytest.mark.parametrize("photons", [300.0, 500.0, 1e5])
+def test_a_wrong_dark_field_shows_in_how_noise_grows(photons: float) -> None:
+    """Counts have an offset of 50, of which 0 or 80 are subtracted. Noise that is alike everywhere is not theirs."""
+    clean = 2.6 * _smooth(60, 64) / 1.5
+    draws = np.random.default_rng(3)
+    counts = draws.poisson(photons * np.exp(-clean.numpy())) + 50.0
+
+    def law(dark: float) -> float | None:
+        flat = photons + 50 - dark
+        made, kept = (np.maximum(n - dark, 0.5) for n in (counts, photons * np.exp(-clean.numpy()) + 50))
+        line, level = (torch.from_numpy(-np.log(part / flat)) for part in (made, kept))
+        return count_law(line - level, level)
+
+    assert law(50.0) is None
+    if photons < 1e4:
+        assert law(0.0) is not None
+        assert law(80.0) is not None
+    assert count_law(0.1 * torch.from_numpy(draws.standard_normal(clean.shape)), clean) is None
+
+
+def test_noise_that_grows_has_a_median_at_each_level() -> None:
+    clean = 3 * _smooth(60, 64) / 1.5
+    noise = 0.02 * (clean / 2).exp() * torch.randn(clean.shape, generator=torch.Generator().manual_seed(2))
+    plain, by_level = difference_noise(clean + noise), difference_noise(clean + noise, clean)
+    assert plain is not None
+    assert by_level is not None
+    true = float(noise.square().sum() / (clean + noise).square().sum())
+    assert plain.fraction < 0.8 * true
+    assert by_level.fraction == pytest.approx(true, rel=0.15)

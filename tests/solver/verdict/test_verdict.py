@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -391,3 +392,14 @@ def test_the_guide_starts_its_nonlinear_example_where_it_moves():
     exec("\n".join(line[4:] for line in code.splitlines()), names)
     assert names["result"].verdict.outcome in (Outcome.MOVING, Outcome.ARRIVED, Outcome.HOVERING)
     assert names["result"].history["distance"].value[0] > 0
+
+
+def test_a_long_run_is_judged_in_little_memory():
+    """Its trend compares pairs of measurements, and not of all: here 400 million."""
+    steps = np.arange(20_000)
+    distance = 1 / (1 + steps)
+    tracemalloc.start()
+    verdict = judge(steps, distance, distance)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (verdict.outcome, peak < 100e6) == (Outcome.MOVING, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from PIL import Image
 
 from plugstream.base.errors import InputError
 from plugstream.studies.training import fit as fit_module
@@ -83,4 +84,7 @@ def test_patches_are_a_function_of_seed_and_step(tmp_path):
     with pytest.raises(InputError, match="no folder"):
         Patches.from_folder(tmp_path / "nowhere", 8)
     with pytest.raises(InputError, match="no pictures"):
+        Patches.from_folder(tmp_path, 8)
+    Image.new("L", (9, 7)).save(tmp_path / "few.png")
+    with pytest.raises(InputError, match=r"few.png is 7x9, and a patch 8x8; use a smaller --patch"):
         Patches.from_folder(tmp_path, 8)

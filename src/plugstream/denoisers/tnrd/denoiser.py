@@ -51,6 +51,8 @@ class TNRD(Denoiser):
                     "--weights PATH), or train some"
                 )
             models = load_models(_SHIPPED)
+        if isinstance(models, str | Path):
+            raise InputError(f"models are objects; for those of a file or folder use TNRD.load({str(models)!r})")
         self.models = (models,) if isinstance(models, ReactionDiffusion) else tuple(models)
         if not self.models:
             raise InputError("TNRD needs at least one model")

@@ -17,7 +17,7 @@ from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.scans.importers.address import RunAddress
 from plugstream.scans.importers.base import ImportResult, switch
-from plugstream.scans.importers.ct_fields import FrameChoice
+from plugstream.scans.importers.ct_fields import FrameChoice, settle_field
 from plugstream.scans.importers.ct_files import is_stack, read_angles, read_helsinki, read_stack
 from plugstream.scans.importers.ct_hdf5 import (
     find_nexus,
@@ -59,7 +59,11 @@ class CTImport(StepOptions):
         "image_key, pixel; or which attributes of a stream's frames are angles and image_key",
         json_schema_extra={"words": "NAME=PATH"},
     )
-    flats: str = Field("all", description="flat fields to use: all, START:STOP of them, or those of another HDF5 file")
+    flats: str = Field(
+        "all",
+        description="flat fields to use: all, START:STOP of them, another HDF5 file's, air at the edges, or none for "
+        "line integrals",
+    )
     darks: str = Field("all", description="dark fields to use: all, none, or START:STOP of them")
     angles: str | None = Field(None, description="text file with the angles of the projections in degrees")
 
@@ -153,9 +157,12 @@ def _tell(projections: Projections) -> list[str]:
     arc = "angles unknown" if angles is None else f"over {np.rad2deg(np.ptp(angles)):.4g} degrees"
     pixel = "size of a pixel unknown" if projections.pixel is None else f"pixels of {projections.pixel[1]:.6g} m"
     beam = "parallel beam" if projections.source is None else f"source at {projections.source:.6g} m"
+    flats = "line integrals" if field is None else f"counts, {len(field.flats)} groups of flat fields"
+    if field is not None and (field.flats == field.dark).all():
+        flats = "no flat fields"
     return [
         f"{projections.kind}: {projections.views} projections of {rows} x {columns}, {arc}, {beam}, {pixel}",
-        "line integrals" if field is None else f"counts, {len(field.flats)} groups of flat fields",
+        flats,
     ]
 
 
@@ -171,7 +178,9 @@ def open_reading(options: CTImport, file: Path | Address, growth: Growth | None 
     from plugstream.instruments.ct_counts import CTCounts
 
     options = options if growth is None else fix_options(options, file, growth)
-    with _open_projections(options, file, growth) as projections:
+    choice = FrameChoice(options.flats, options.darks, options.angles is None and options.arc is None)
+    with _open_projections(options, choice, file, growth) as there:
+        projections = settle_field(there, choice, growth)
         angles = _angles(projections, options, growth)
         setup = _setup(projections, options)
         prepared = _prepare(projections, options, angles, setup.fan, growth)
@@ -184,6 +193,8 @@ def open_reading(options: CTImport, file: Path | Address, growth: Growth | None 
             instrument = CTCounts.of_counts(rays, voxels, prepared.field, unit=setup.unit, good=prepared.good)
         else:
             prepared.find_hardening(rays)
+            if growth is None:
+                prepared.tell_drift(angles)
         instrument.check_plausible({"rays": rays.vectors})
         remarks = list(prepared.remarks)
         if setup.unit == "pixel":
@@ -225,9 +236,10 @@ def fix_options(options: CTImport, file: Path | Address, growth: Growth) -> CTIm
 
 
 @contextmanager
-def _open_projections(options: CTImport, file: Path | Address, growth: Growth | None) -> Iterator[Projections]:
+def _open_projections(
+    options: CTImport, choice: FrameChoice, file: Path | Address, growth: Growth | None
+) -> Iterator[Projections]:
     """The recording of a file, by its format or by a mapping."""
-    choice = FrameChoice(options.flats, options.darks, options.angles is None and options.arc is None)
     if isinstance(file, Address):
         assert growth is not None
         with name_file(file):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.base.files import read_small
 from plugstream.models.ct_line_integrals import FlatField
-from plugstream.scans.importers.ct_fields import FrameChoice, choose_frames, settle_fields, wait_for_fields
+from plugstream.scans.importers.ct_fields import FrameChoice, choose_frames, no_flats, settle_fields, wait_for_fields
 from plugstream.scans.importers.ct_hdf5 import read_field
 from plugstream.scans.importers.ct_projections import Projections, length_in_metres
 from plugstream.scans.importers.formats import load_matlab
@@ -87,7 +87,7 @@ def read_stack(source: Source, choice: FrameChoice = FrameChoice()) -> Projectio
     """The projections that a TOML file describes, with pictures beside it, TIFF or CBF:
 
         projections = "proj_*.tif"        # in the order of the numbers in their names; or one file of many pages
-        flats = ["before_*.tif", "after_*.tif"]   # one pattern, or one before and one after; none: line integrals
+        flats = ["before_*.tif", "after_*.tif"]   # one pattern, or one before and one after; darks, too
         darks = "dark_*.tif"
         angles = "angles.txt"             # degrees, a line each; or a list; or arc = 360, from 0, its end left out
         pixel = 75e-6                     # metres; all of the following may be left out
@@ -125,7 +125,7 @@ def read_stack(source: Source, choice: FrameChoice = FrameChoice()) -> Projectio
         frames.shape,
         frames.read,
         angles,
-        flat_field=_field(table, folder, choice, growth, views),
+        flat_field=_field(table, folder, choice, growth, views, frames.shape),
         pixel=None if pixel is None else (pixel, pixel),
         remarks=frames.remarks,
         **{name: numbers[name] for name in ("source", "detector", "center")},
@@ -133,38 +133,48 @@ def read_stack(source: Source, choice: FrameChoice = FrameChoice()) -> Projectio
 
 
 def _field(
-    table: Mapping[str, Any], folder: Path, choice: FrameChoice, growth: Growth | None, views: int
-) -> FlatField | None:
+    table: Mapping[str, Any],
+    folder: Path,
+    choice: FrameChoice,
+    growth: Growth | None,
+    views: int,
+    shape: tuple[int, int],
+) -> FlatField:
     """The flat field of a stack; of a folder that fills, the one that is there before its projections."""
     if growth is not None and "field" in growth.memory:
         return cast("FlatField", growth.memory["field"])
     flats, darks = table.get("flats"), table.get("darks")
     if choice.file is not None:
         field = read_field(choice.file)
-    elif flats is None:
-        if darks is not None:
-            raise InputError("darks are given without flats, which they are subtracted from")
-        return None
+    elif flats is None or choice.flats in ("air", "none"):
+        stacks = [] if darks is None or choice.darks == "none" else _stacks(folder, darks, "darks", None)
+        return no_flats([stack.read(np.arange(len(stack))) for stack in stacks], shape)
     else:
-        groups = flats if isinstance(flats, list) else [flats]
-        if len(groups) not in (1, 2):
-            raise InputError(f"flats has {len(groups)} patterns; give one, or one before and one after the projections")
-        if growth is not None and len(groups) == 2:
-            raise InputError("flat fields after the projections cannot be used while these come; give one pattern")
-        stacks = [Stack(folder, words, "flats", growth) for words in groups]
-        dark = None if darks is None or choice.darks == "none" else Stack(folder, darks, "darks", growth)
-        counts = (len(stacks[0]), 0 if dark is None else len(dark))
+        stacks = _stacks(folder, flats, "flats", growth)
+        dark = None if darks is None or choice.darks == "none" else _stacks(folder, darks, "darks", growth)
+        counts = (len(stacks[0]), 0 if dark is None else len(dark[0]))
         if growth is not None:
             wait_for_fields(growth, counts, views)
         choice = settle_fields(choice, growth, *counts, there=counts)
         field = FlatField.from_frames(
             [stack.read(choose_frames(choice.flats, len(stack), "flat fields")) for stack in stacks],
-            None if dark is None else dark.read(choose_frames(choice.darks, len(dark), "dark fields")),
+            None if dark is None else [one.read(choose_frames(choice.darks, len(one), "dark fields")) for one in dark],
             (0.0, float(views))[: len(stacks)],
+            (0.0, float(views))[: len(dark or ())],
         )
     if growth is not None:
         growth.memory["field"] = field
     return field
+
+
+def _stacks(folder: Path, words: Any, name: str, growth: Growth | None) -> list[Stack]:
+    """The pictures of one pattern, or of one before and one after the projections."""
+    groups = words if isinstance(words, list) else [words]
+    if len(groups) not in (1, 2):
+        raise InputError(f"{name} has {len(groups)} patterns; give one, or one before and one after the projections")
+    if growth is not None and len(groups) == 2:
+        raise InputError(f"{name} after the projections cannot be used while these come; give one pattern")
+    return [Stack(folder, pattern, name, growth) for pattern in groups]
 
 
 def _number(table: Mapping[str, Any], name: str) -> float | None:

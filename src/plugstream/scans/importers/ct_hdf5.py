@@ -29,7 +29,10 @@ from plugstream.scans.importers.tiled import TiledRun
 from plugstream.scans.streams.frames import DARK, FLAT, PROJECTION
 from plugstream.scans.streams.tap import StreamSource
 
-_NO_FLATS = "it has no flat fields{}, to turn counts into line integrals with; --flats FILE takes those of another file"
+_NO_FLATS = (
+    "it has no flat fields{}, to turn counts into line integrals with; --flats FILE takes those of another file, and "
+    "--flats air the air at the edges"
+)
 _BOOKKEEPING = re.compile(r"/(seq_num|time|ts_[^/]*)$")  # of a run of Tiled
 # The names that a mapping may have, and where Data Exchange has them.
 NAMES = ("data", "flats", "darks", "angles", "image_key", "pixel")
@@ -51,9 +54,9 @@ def is_exchange(source: Source) -> bool:
 def read_exchange(source: Source, choice: FrameChoice = FrameChoice()) -> Projections:  # noqa: B008 - frozen
     """The projections of a Data Exchange file: a parallel beam, its flat and dark fields, and angles in degrees.
 
-    /exchange/data (views, rows, columns), data_white and data_dark (frames, rows, columns), theta (views,). Flat fields
-    are averaged, since the format does not say when they were taken. Without flat fields the projections must be line
-    integrals, whose description is "sinogram" or "attenuation"; otherwise the file is refused.
+    /exchange/data (views, rows, columns), data_white and data_dark (frames, rows, columns), theta (views,). Flat and
+    dark fields are averaged, unless /defaults/HDF5FrameLocation says in which order all frames were taken, as tomoscan
+    writes it.
 
     Reference: De Carlo et al., Scientific data exchange, J. Synchrotron Rad. 21, 2014.
     """
@@ -124,9 +127,9 @@ def _read_separate(
     )
 
 
-def _separate_field(look: Lookup, choice: FrameChoice, views: int) -> FlatField | None:
-    """The flat field from datasets of flat and dark fields; None for line integrals."""
-    source, growth, data = look.source, look.source.growth, look.mapping["data"]
+def _separate_field(look: Lookup, choice: FrameChoice, views: int) -> FlatField:
+    """The flat field from datasets of flat and dark fields."""
+    source, growth = look.source, look.source.growth
     if growth is not None and "field" in growth.memory:
         return cast("FlatField", growth.memory["field"])
     if choice.file is not None:
@@ -136,14 +139,22 @@ def _separate_field(look: Lookup, choice: FrameChoice, views: int) -> FlatField 
         counts = (0 if flats is None else len(flats.numbers), 0 if darks is None else len(darks.numbers))
         wait_for_fields(growth, counts, views)
         choice = settle_fields(choice, growth if counts[0] else None, *counts, there=counts)
-    if flats is not None:
-        return _keep(source, make_field(choice, flats, darks))
-    if "transmission" in _text(source.attribute("description", data)) or look.array("data").dtype.kind in "iu":
-        missing = _NO_FLATS.format(f", {look.mapping['flats']}" if "flats" in look.mapping else "")
-        if growth is not None:
-            growth.wait(missing)
-        raise InputError(missing)
-    return None
+    integers = look.array("data").dtype.kind in "iu"
+    if growth is not None and flats is None and integers and choice.flats == "all":
+        growth.wait(_NO_FLATS.format(f", {look.mapping['flats']}" if "flats" in look.mapping else ""))
+    places = {} if growth is not None else {name: _places(look, name, views) for name in ("flats", "darks")}
+    empty = Frames(look.array("data"), np.arange(0))
+    field = make_field(choice, flats or empty, darks, places.get("flats"), places.get("darks"))
+    return field if flats is None else _keep(source, field)
+
+
+def _places(look: Lookup, name: str, views: int) -> Indices | None:
+    """For each flat or dark field how many projections came before it; None where the file does not say."""
+    words, frames = look.source.read("/defaults/HDF5FrameLocation"), _frames(look, name)
+    kind = np.array([] if words is None else [_text(word) for word in np.ravel(words)])
+    before, own = np.cumsum(kind == look.mapping["data"]), kind == look.mapping.get(name)
+    fits = frames is not None and before[-1:].tolist() == [views] and int(own.sum()) == len(frames.numbers)
+    return np.asarray(before[own]) if fits else None
 
 
 def _keep(source: Source, field: FlatField) -> FlatField:
@@ -155,7 +166,7 @@ def _keep(source: Source, field: FlatField) -> FlatField:
 
 def read_field(path: Path) -> FlatField:
     """The flat and dark fields of another Data Exchange or NXtomo file, of which flat fields make one group."""
-    if not path.exists():
+    if not path.is_file():  # a pipe would be waited for
         raise InputError(f"there is no file {path} with flat fields")
     with open_source(path) as source:
         look = Lookup(source, _EXCHANGE)
@@ -265,7 +276,34 @@ def read_nexus(source: Source, choice: FrameChoice = FrameChoice()) -> Projectio
     cone = 0 < before < 10 and behind is not None  # metres; a synchrotron is further away
     pixel = None if width is None else (height or width, width)
     distances = {"source": before if cone else None, "detector": behind if cone else None}
-    return _read_keyed("NXtomo", Lookup(source, mapping), choice, pixel, {"place": group}, **distances)
+    projections = _read_keyed("NXtomo", Lookup(source, mapping), choice, pixel, {"place": group}, **distances)
+    return projections if source.growth is not None else _follow_monitor(projections, source, group, choice)
+
+
+def _follow_monitor(projections: Projections, source: Source, group: str, choice: FrameChoice) -> Projections:
+    """The projections with their exposure, if the entry's `control` has a monitor value for each frame.
+
+    With flat fields of different times the monitor is used only if it makes them alike.
+    """
+    words, field = source.read(f"{group.partition('/instrument')[0]}/control/data"), projections.flat_field
+    bright = np.zeros(1) if field is None else (field.flats - field.dark).mean((1, 2))
+    if words is None or field is None or choice.file is not None or not (bright > 0).all():
+        return projections
+    values, key = np.ravel(words), as_numbers("image_key", source.read(f"{group}/image_key"), np.int64)
+    frames, flats = np.flatnonzero(key == PROJECTION), np.flatnonzero(key == FLAT)
+    exposure, told = None, "is not a positive number a frame, and is not used"
+    if (
+        values.shape == key.shape
+        and values.dtype.kind in "fiu"
+        and (values[np.isin(key, (PROJECTION, FLAT))] > 0).all()
+    ):
+        places = np.searchsorted(frames, flats)
+        levels = np.array([values[flats[places == place]].mean() for place in field.places])
+        exposure = values[frames] / np.interp(np.arange(len(frames)), field.places, levels)
+        told = f"changes by {np.ptp(exposure):.1%}, which is divided out of each view"
+        if np.std(np.log(bright / levels)) > max(0.005, np.std(np.log(bright)) / 2):
+            exposure, told = None, "does not follow its flat fields, and is not used"
+    return replace(projections, exposure=exposure, remarks=[*projections.remarks, f"its monitor, control/data, {told}"])
 
 
 def _read_keyed(
@@ -318,18 +356,18 @@ def _keyed_field(source: Source, data: Any, key: Indices, choice: FrameChoice) -
     if choice.file is not None:
         return _keep(source, read_field(choice.file))
     frames, flats, darks = (np.flatnonzero(key == kind) for kind in (PROJECTION, FLAT, DARK))
+    if growth is not None and len(flats) == 0 and choice.flats == "all":
+        growth.wait(_NO_FLATS.format(", image_key 1"))
     if len(flats) == 0:
-        missing = _NO_FLATS.format(", image_key 1")
-        if growth is not None:
-            growth.wait(missing)
-        raise InputError(missing)
+        return make_field(choice, Frames(data, flats), Frames(data, darks))
     places = np.searchsorted(frames, flats)  # flat fields with no projection between them are one group
     first = flats[places == places[0]]
     if growth is not None and not growth.final and not (key[first[-1] :] == PROJECTION).any():
         growth.wait(f"{len(first)} flat fields are there, which may become more")
     early = int((darks < max(frames[:1].max(initial=0), first[-1])).sum())
     choice = settle_fields(choice, growth, len(first), early, there=(len(flats), len(darks)))
-    return _keep(source, make_field(choice, Frames(data, flats), Frames(data, darks), places))
+    dark_places = np.searchsorted(frames, darks)
+    return _keep(source, make_field(choice, Frames(data, flats), Frames(data, darks), places, dark_places))
 
 
 def _find_angles(source: Source, group: str) -> str | None:

@@ -26,7 +26,9 @@ class Projections:
         kind: of file, in words. views, shape: their number, and rows and columns of the detector.
         read: projections of some views, in increasing order, and a slice of the rows: (views, rows, columns).
         angles: (views,), radians; None if unknown.
-        flat_field: flat and dark fields of all rows; None where the projections are line integrals already.
+        flat_field: flat and dark fields of all rows, which are alike where the file has no flat fields; None where the
+            projections are line integrals already.
+        exposure: (views,), how bright the beam is relative to the flat field, by a monitor.
         pixel: height and width of a detector pixel in metres; None if unknown.
         source, detector: distances from the rotation axis in metres; None for a parallel beam.
         center: the column on which the rotation axis is seen, if known.
@@ -40,6 +42,7 @@ class Projections:
     read: Callable[[Indices, slice], NDArray[Any]]
     angles: NDArray[np.float64] | None
     flat_field: FlatField | None = None
+    exposure: NDArray[np.float64] | None = None
     pixel: tuple[float, float] | None = None
     source: float | None = None
     detector: float | None = None

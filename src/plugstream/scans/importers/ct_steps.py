@@ -19,6 +19,7 @@ from plugstream.models.ct_line_integrals import (
     fill_pixels,
     find_bad_pixels,
     line_integrals,
+    shows_air,
     stripe_pattern,
 )
 from plugstream.scans.importers.ct_hardening import Hardening, find_hardening
@@ -30,6 +31,8 @@ from plugstream.scans.importers.reading import Indices, ViewOptions, choose_view
 _MARGIN, _LEAST_MARGIN = 1 / 32, 4
 # Margins are air where they show less than this part of the largest line integrals.
 _AIR_PART = 0.03
+# A change of the line integrals of rays that were seen twice, above which the beam is said to have drifted.
+_DRIFT = 0.02
 # A projection in which nothing is brighter than this power of the least transmission was taken without the beam.
 _NO_BEAM = 0.5
 # Views over a wider angle show the object without help, and are left as they are.
@@ -160,6 +163,8 @@ class Preparation:
             raise InputError(f"its counts are {kind}, and not integers of 32 bits or fewer; leave --counts out")
         self.steps = [step for step in self.steps if step["step"] not in ("logarithm", "air")]
         self.remarks = [text for text in self.remarks if "columns of air" not in text]
+        if self._source.exposure is not None or field.darks is not None:
+            self.remarks.append("scans of counts use the mean dark field, and no monitor")
         self._note("counts", kept=str(kind))
         self._counts = "uint16" if kind in (np.uint8, np.uint16) else "int32"
         return self._counts
@@ -172,7 +177,8 @@ class Preparation:
     def _field(self, rows: slice) -> FlatField:
         field = self._source.flat_field
         assert field is not None
-        return FlatField(field.dark[rows], field.flats[:, rows], field.places)
+        darks = None if field.darks is None else field.darks[:, rows]
+        return FlatField(field.dark[rows], field.flats[:, rows], field.places, darks, field.dark_places)
 
     def read_counts(self, views: slice) -> NDArray[Any]:
         """The detector's counts in some of `views`: (views, rows, columns)."""
@@ -217,6 +223,8 @@ class Preparation:
         else:
             field = self._field(rows)
             integrals = line_integrals(field.transmission(counts, views), self._options.floor)
+            if self._source.exposure is not None:
+                integrals += np.log(self._source.exposure[views], dtype=np.float32)[:, None, None]
             if bad is not None and row is not None:
                 bad = find_bad_pixels(field, self._options.least_response)
         if bad is not None:
@@ -257,7 +265,8 @@ class Preparation:
                 raise InputError(f"projection {views[dark[0]]} shows no beam at all{more}; leave it out with --omit")
             mean *= len(views) / max(1, int(sound.sum()))
         air = levels[np.searchsorted(views, self.views)]
-        if self._margin and (options.air != "auto" or float(np.abs(air).mean()) < _AIR_PART * largest):
+        small = float(np.abs(air).mean()) < _AIR_PART * largest
+        if self._margin and (options.air != "auto" or small or self._beam_drifts()):
             self._air = air
             self._note("air", columns=self._margin, mean=round(float(air.mean()), 6))
             self.remarks.append(
@@ -266,6 +275,25 @@ class Preparation:
         if options.stripes:
             self._stripes = stripe_pattern(mean, options.stripes)
             self._note("stripes", width=options.stripes, largest=round(float(np.abs(self._stripes).max()), 6))
+
+    def _beam_drifts(self) -> bool:
+        """Whether what the margins show is a beam that changed, by some of the views."""
+        views = self.views[:: -(-len(self.views) // 32)]
+        return self._source.flat_field is not None and shows_air(self._integrals(views), self._margin)
+
+    def tell_drift(self, angles: NDArray[np.float64]) -> None:
+        """Say so where the beam changed between two views of the same rays, and nothing corrects it."""
+        turn = np.abs(np.angle(-np.exp(1j * (angles - angles[0]))))
+        last, step = int(turn.argmin()), float(np.abs(np.diff(angles, append=angles[-1])).max())
+        if self.fan is not None or self._air is not None or self._source.flat_field is None or turn[last] > 1.5 * step:
+            return
+        first, other = (self._integrals(np.array([view]))[0].mean(0) for view in (0, last))
+        mirrored = np.interp(2 * self.center - np.arange(len(first)), np.arange(len(first)), other, np.nan, np.nan)
+        if (off := abs(float(np.nanmedian(mirrored - first)))) > _DRIFT:
+            self.remarks.append(
+                f"views 0 and {last} see the same rays, and differ by {off:.1%}: the beam drifted. Take flat "
+                "fields before and after the scan, or give --air COLUMNS that the sample leaves free"
+            )
 
     def _find_center(self, angles: NDArray[np.float64]) -> float:
         """The column of the rotation axis: by hand, by the file or by the projections themselves."""

@@ -119,7 +119,7 @@ def plan_following(
         if not entry.facts.get("streams", False):
             raise InputError(f"a scan of {kind} cannot be made from a stream; one of ct can")
     elif path.is_dir():
-        raise InputError(f"{path} is a folder; its pictures are described by a TOML file in it, which is followed")
+        raise InputError(f"{path} is a folder; follow the TOML file that describes it, such as {path}/scan.toml")
     entry.facts.get("check_growing", lambda *_: None)(options, path, Growth(expect))
     if target.exists():
         open_begun(target, path)

@@ -152,10 +152,15 @@ def _read_npz(source: Source, *, stack: bool = False, trajectory: str | None = N
             if mask.shape != kspace.shape[1:]:
                 raise InputError(f"the mask is {mask.shape}, but k-space {kspace.shape[1:]}")
             more["sampled"] = mask
-        return replace(_grid_of(kspace, "k-space on a grid", stack), **more)
+        recording = _grid_of(kspace, "k-space on a grid", stack)
+        unread = sorted(source.name_set() - {"kspace", "mask", "pixel", "coil_maps", "truth", "noise"})
+        said = f"not used: {', '.join(unread)}; the places of samples are called trajectory (or --trajectory FILE.npy)"
+        return replace(recording, remarks=(*recording.remarks, *[said] * bool(unread)), **more)
     data = waves("data") if kspace is None else kspace
     if data is None or path is None:
-        raise InputError(f"{source.path} has no kspace (coils, H, W), and no data with their trajectory either")
+        found = ", ".join(f"{name} {shape}" for name, shape, _ in source.names())
+        needed = "kspace (coils, H, W), or data (views, coils, samples) and trajectory (or --trajectory FILE.npy)"
+        raise InputError(f"{source.path} has {found}; it must have {needed}")
     recording = _along_path(data, path)
     density, size = source.read_numbers("density", np.float32), source.read_numbers("size", np.int64)
     shape = None if maps is None else tuple(maps.shape[1:])

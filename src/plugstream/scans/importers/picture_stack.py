@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
-from plugstream.images.pictures import read_tiff
+from plugstream.images.pictures import open_tiff, read_tiff
 from plugstream.scans.importers.cbf import read_cbf
 from plugstream.scans.importers.growth import Growth
 from plugstream.scans.importers.reading import Indices
@@ -99,6 +99,8 @@ class Stack:
     def _load(self, file: Path) -> NDArray[Any]:
         kind = "CBF" if file.suffix.lower() == ".cbf" else "TIFF"
         try:
+            if not file.is_file():  # a pipe would be waited for
+                raise InputError("it is no file")
             picture = read_cbf(file) if kind == "CBF" else _read_tiff(file, whole=len(self.files) > 1)
         except Exception as error:  # damaged files raise many kinds
             raise InputError(f"{file.name} cannot be read as {kind}: {first_line(error)}") from error
@@ -115,6 +117,8 @@ def _read_tiff(file: Path, *, whole: bool) -> NDArray[Any]:
 
     if not whole:
         try:
+            with open_tiff(file):
+                pass
             pages: NDArray[Any] = tifffile.memmap(file, mode="r")
             return pages
         except ValueError:

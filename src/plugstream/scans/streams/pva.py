@@ -27,6 +27,7 @@ _AT_ONCE = 0.2  # seconds for which frames are taken before the views are
 _SETTLED = 0.1  # seconds for another PV's update to overtake a frame
 _SILENT = 1.0  # seconds that a frame waits for another PV before that is said
 _RECENT = 10_000  # updates of another PV that are remembered
+_ALIKE = 4  # frames of one number in a row, from which on the camera does not count
 _NEAR = 100  # frames that may be missing before the next one without another that agrees with it
 
 
@@ -63,7 +64,8 @@ class PvaFeed:
         self.address, self.frames, self.remarks = address, frames, list[str]()
         self.ended = self.aborted = False  # for ever: a PV has no end
         self._first: int | None = frames.memory.get("first")  # the uniqueId of place 0
-        self._doubt: _Frame | None = None  # its number does not follow those before it
+        self._doubts = list[_Frame]()  # of one number, which does not follow those before them
+        self._last = -1  # the number of the last frame that was added
         # When, what, and whether it was there already when the connection began.
         self._arrived: deque[tuple[float, Any, bool]] = deque()
         self._nbytes = 0
@@ -94,9 +96,8 @@ class PvaFeed:
 
         Arguments: wait, seconds after which the last frame counts although its number does not follow.
         """
-        if self._doubt is not None and time.monotonic() - self._doubt.at >= wait:
-            doubt, self._doubt = self._doubt, None
-            self._add(doubt)
+        if self._doubts and time.monotonic() - self._doubts[-1].at >= wait:
+            self._add_doubts()
         while self._news:
             self.frames.say(self._news.popleft())
         until = time.monotonic() + _AT_ONCE
@@ -166,25 +167,35 @@ class PvaFeed:
     def _follow(self, frame: _Frame) -> None:
         """Take a frame whose number follows those before it; of one that does not, the next frame tells.
 
-        A single number that is wrong would else put all later frames beside their places.
+        A number that is wrong would else put all later frames beside their places. If the next has the same number, so
+        does a camera that never counts, which was seen before, or is after four.
         """
-        doubt, strange = self._doubt, self._is_strange(frame, _NEAR)
+        doubt, strange = self._doubts[-1] if self._doubts else None, self._is_strange(frame, _NEAR)
         if doubt is not None and self._first is not None:
             ahead, since = frame.number - self._first - self.frames.last, frame.number - doubt.number
             if not strange and ahead <= 0:  # repeated or late
                 self._add(frame)
                 return
-            self._doubt = None
+            if since == 0 and doubt.number != self._last and len(self._doubts) < _ALIKE:
+                self._doubts.append(frame)
+                return
             if since < 0 or 0 < ahead <= since:
-                self.frames.counts["impossible"] += 1
+                self.frames.counts["impossible"] += len(self._doubts)
                 self.frames.say(f"frame {doubt.number} is left out: its number does not follow those before it")
+                self._doubts.clear()
             else:
-                self._add(doubt)
+                self._add_doubts()
                 strange = self._is_strange(frame, _NEAR)
         if strange:
-            self._doubt = frame
+            self._doubts = [frame]
         else:
             self._add(frame)
+
+    def _add_doubts(self) -> None:
+        """Add the frames whose number did not follow, since no other frame speaks against them."""
+        doubts, self._doubts = self._doubts, []
+        for doubt in doubts:
+            self._add(doubt)
 
     def _is_strange(self, frame: _Frame, gap: int) -> bool:
         """Whether a frame is not among the next ones after those before it, with at most so many missing."""
@@ -203,6 +214,7 @@ class PvaFeed:
             self.frames.say(f"the detector counts anew, from {frame.number}")
             self._restart(frame.number)
         assert self._first is not None
+        self._last = frame.number
         if frame.picture is None:
             self.frames.add_lost(frame.number - self._first, frame.reason)
         else:

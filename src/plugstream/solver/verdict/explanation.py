@@ -17,13 +17,25 @@ from plugstream.models.base import Model
 from plugstream.models.suspects import Suspect
 from plugstream.models.views import spread_views
 from plugstream.solver.verdict.change import change_evidence
-from plugstream.solver.verdict.noise import Noise, band_noise, difference_noise, photon_noise, steady_noise, structure
+from plugstream.solver.verdict.noise import (
+    Noise,
+    band_noise,
+    count_law,
+    difference_noise,
+    photon_noise,
+    steady_noise,
+    structure,
+)
 from plugstream.solver.verdict.trials import left_over, refit, try_suspects
 
 # Views whose residual is measured, or as many as these bytes hold, and views on which suspects are tried.
 _VIEWS, _BYTES, TRIED = 96, 256 << 20, 16
 # Causes are looked for if the misfit is more than this many times the noise, or than this if no noise is known.
 _FACTOR, _SMALL = 1.3, 1e-3
+_ERRORS, _SURE = (
+    1.5,
+    1.1,
+)  # instead of _FACTOR by so many errors of the noise, where it is known, and at least the second
 # A cause counts if the misfit without it is this many times less. A misfit above the second number is always flagged.
 _EVIDENCE, _UNEXPLAINED = 1.6, 0.3
 _RESOLVED = 1.2  # instead of _EVIDENCE, if only noise is left without the cause
@@ -34,7 +46,7 @@ _FILTERED = 0.03  # of the noise by differences; a band of the spectrum below it
 _STILL = 1e-4  # of the noise before; samples that differ less from view to view were not measured
 # A prior is too strong if a few steps without it leave this many times less; the second number is for a bound.
 _STRONG, _HIDDEN = 6.0, 2.5
-_FOREIGN = 0.1  # of the data: what no suspect brings below this is not of the model's kind
+_FOREIGN = 0.1  # of the data, beside noise: what no suspect brings below this is not of the model's kind
 # A view or a pixel stands out if it leaves this many times the median; more than this part of all are no outliers.
 _OUTLIER, _FEW = 8.0, 0.1
 _DEAR = 0.05  # misfit below which a nonlinear model, whose fits are dear, is not fitted again
@@ -74,7 +86,7 @@ class Explanation:
     @property
     def beyond(self) -> bool:
         """Whether more is left than the noise can be, or something smooth, and nobody knows why."""
-        return self.explained and max(self.factor or 0.0, self.structure) > _FACTOR
+        return self.explained and ((self.factor or 0.0) > _limit(self.noise) or self.structure > _FACTOR)
 
     @property
     def word(self) -> str:
@@ -118,6 +130,11 @@ class Explanation:
         }
 
 
+def _limit(noise: Noise | None) -> float:
+    """How many times the noise a misfit may be."""
+    return _FACTOR if noise is None or noise.error is None else min(_FACTOR, max(_SURE, 1 + _ERRORS * noise.error))
+
+
 @torch.no_grad()
 def explain(
     fidelity: Any,
@@ -131,14 +148,15 @@ def explain(
     r"""Whether an image explains the data of a fidelity, and if not, why.
 
     The misfit ||H x - y||^2 / ||y||^2 over at most 96 spread views is compared with the noise, which is estimated from
-    the data. If it is more than 1.3 times that, causes are looked for, each with the factor by which the misfit falls
-    without it: without views and pixels that stand out; after a few steps from the image without the prior or the
-    bounds; and after fits from the start to a few views with each suspect of the scan in turn (`try_suspects`).
+    the data. If it is more than 1.3 times that, or 1.1 to 1.3 times a noise that is known, causes are looked for, each
+    with the factor by which the misfit falls without it: without views and pixels that stand out; after a few steps
+    from the image without the prior or the bounds; and after fits from the start to a few views with each suspect of
+    the scan in turn (`try_suspects`).
 
     A run is flagged if a cause is clear (a factor of 1.6, or of 1.2 down to the noise; 6 for the prior, 2.5 for a
-    bound), if the sample changed while it was scanned (`change_evidence`, whatever the misfit), or if 30 % or more of
-    the data are unexplained. A smaller misfit that no suspect explains is `beyond` the noise,
-    and not called explained.
+    bound), if the sample changed while it was scanned (`change_evidence`) or noise is not that of counts (`count_law`),
+    whatever the misfit, or if 30 % or more of the data are unexplained. A smaller misfit that no suspect explains is
+    `beyond` the noise, and not called explained.
 
     Arguments: fidelity, at the parameters that a run refined; image (*image_shape); suspects, a function that gives
     views to try and the suspects, called if needed; low, high, the bounds of the image; early, whether the image has
@@ -151,15 +169,17 @@ def explain(
     if not energy > 0:
         return Explanation(math.nan, None, True, (), len(views))
     misfit = float(rest.abs().double().square().sum()) / energy
-    noise = _estimate(model, data, compared, views)
+    noise = _estimate(model, data, compared, views, compared - rest)
     enough = 0.0 if noise is None else noise.fraction
     factor = None if early else change_evidence(model, rest, views)
     changes = [] if factor is None else [Cause(_CHANGED, factor, _CHANGED_ADVICE)]
     smooth = structure(rest) if misfit >= _FAINT else 1.0
     if misfit >= _FAINT and smooth <= _FACTOR and not (early or model.rays is None or model.intensities):
         changes += _brightness(rest)
+        law = count_law(rest, compared - rest)
+        changes += [] if law is None else [Cause(_OFFSET, max(law, 1 / law), _OFFSET_ADVICE)]
     said: Callable[..., Explanation] = functools.partial(Explanation, misfit, noise, views=len(views), structure=smooth)
-    if misfit <= max(_FACTOR * enough, _SMALL if noise is None else 0.0) and smooth <= _FACTOR:
+    if misfit <= max(_limit(noise) * enough, _SMALL if noise is None else 0.0) and smooth <= _FACTOR:
         return said(not changes, tuple(changes))
     if early:
         missing = Cause("steps that are missing", 1.0, "take more of them")
@@ -178,7 +198,7 @@ def explain(
             causes.append(Cause(f"{one.suspect.name} ({one.label})", one.evidence, one.suspect.advice))
     causes.sort(key=lambda cause: -cause.evidence)
     best = max([cause.evidence for cause in causes], default=1.0)
-    if misfit / best >= _FOREIGN:
+    if misfit / best - enough >= _FOREIGN:
         causes.insert(0, Cause(_CONTRAST, misfit / _FOREIGN, _CONTRAST_ADVICE))
     flagged = bool(causes) or misfit >= _UNEXPLAINED
     return said(not flagged, tuple(causes))
@@ -199,6 +219,8 @@ def _brightness(rest: Tensor) -> list[Cause]:
 
 _FIELDS = "views that are too bright or too dark as a whole"
 _FIELDS_ADVICE = "check the dark and flat fields, the beam, and whether the detector sees the whole sample"
+_OFFSET = "noise of the thickest rays that is not what counted photons have"
+_OFFSET_ADVICE = "check the dark field, and whether other light, as scattered, reaches the detector"
 _CHANGED = "a sample, or a beam, that changed during the scan"
 _CHANGED_ADVICE = "the image is a mean over time; --window N takes the last N views of a scan that is followed"
 _LIFT = "lift the bound (--low none), or leave the metal's data out"
@@ -228,11 +250,11 @@ def _residual(fidelity: Any, image: Tensor, views: Tensor) -> tuple[Tensor, Tens
     return data, rest, compared
 
 
-def _estimate(model: Model, data: Tensor, compared: Tensor, views: Tensor) -> Noise | None:
+def _estimate(model: Model, data: Tensor, compared: Tensor, views: Tensor, predicted: Tensor) -> Noise | None:
     if model.intensities:
         return photon_noise(data) or difference_noise(compared)
     if not data.is_complex() or model.stored_shape != model.data_shape:
-        return _least_noise(data)
+        return _least_noise(data, None if model.rays is None else predicted)
     # Noise is white before samples are weighed, as by the density of k-space.
     roots = model.convert(torch.ones_like(data), views).abs()
     raw = torch.where(roots > 0, data / roots, 0)
@@ -244,9 +266,9 @@ def _estimate(model: Model, data: Tensor, compared: Tensor, views: Tensor) -> No
     return replace(noise, fraction=level * weights / float(data.abs().double().square().sum()))
 
 
-def _least_noise(data: Tensor) -> Noise | None:
+def _least_noise(data: Tensor, levels: Tensor | None = None) -> Noise | None:
     """The least upper bound, but for one where noise was filtered away."""
-    least = difference_noise(data)
+    least = difference_noise(data, levels)
     for other, filtered in ((band_noise(data), _FILTERED), (steady_noise(data), _STILL)):
         if least is not None and other is not None and filtered * least.fraction < other.fraction < least.fraction:
             least = other

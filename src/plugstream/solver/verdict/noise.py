@@ -12,8 +12,19 @@ from torch import Tensor
 _ORDERS = {2: 6.0, 3: 20.0, 4: 70.0}
 _FEWEST = 8  # values along an axis for differences to say something
 _RINGS = 8  # of frequencies
+_EIGHTHS = 8  # parts of samples, by their level
 _VALUES = 64  # of a sample, whose variance is taken
 _MANY = 300  # differences by which noise is told from what is smooth, to a tenth
+# Of the noise of counts: levels below this part of the largest see nothing, and a range of levels below this one says
+# little; the variance of a log variance times its samples (2.28, and 1.36 for samples of the 3 x 3 that overlap).
+_SEEN, _LEAST_RANGE, _LOG_ERROR = 0.02, 0.5, 3.1
+_SLOPES = (
+    0.7,
+    0.85,
+    1.1,
+)  # below the first, or the second by its error, noise grows too little; above the third too much
+_UNLIKE = 10.0  # squares of deviations from a line, in those of chance
+_ALIKE = -0.3  # the least slope of noise that is alike at all levels, of which an image fits some
 # The median of |e|^2 over its mean, of real and of complex white noise.
 _REAL, _COMPLEX = 0.45494, math.log(2)
 # Up to this many expected photons the variance of roots is summed; beyond, two terms of its expansion are enough.
@@ -24,22 +35,28 @@ _SUMMED = 12.0
 class Noise:
     """The energy of the noise as a part of the data's, ||e||^2 / ||y||^2, and how it was estimated.
 
-    Arguments: at_most, whether it is an upper bound, since data themselves vary from sample to sample.
+    Arguments: at_most, whether it is an upper bound, since data themselves vary from sample to sample; error, its
+    relative standard error, None if that is not known.
     """
 
     fraction: float
     way: str
     at_most: bool = False
+    error: float | None = None
 
 
-def difference_noise(data: Tensor) -> Noise | None:
+def difference_noise(data: Tensor, levels: Tensor | None = None) -> Noise | None:
     r"""White noise from differences of neighbouring samples along the last axis.
 
     A difference of order n removes polynomials below that degree, and multiplies the variance of white noise by
     binomial(2n, n); the median of its squares ignores edges. The least of orders 2 to 4 is an upper bound, since the
     data's own structure adds to it. Values that are exactly zero, as under a mask, are left out.
 
-    Arguments: data (views, ..., samples), real or complex. None if there are too few samples, or all are zero.
+    Noise that grows with what is measured, as that of line integrals, has a median for each eighth of the `levels`: one
+    of all would be less than the mean.
+
+    Arguments: data (views, ..., samples), real or complex; levels, alike, without noise. None if there are too few
+    samples, or all are zero.
     Reference: Rice, Ann. Statist. 12, 1984; Donoho and Johnstone, Biometrika 81, 1994 (the median).
     """
     energy = float(data.abs().double().square().sum())
@@ -51,11 +68,52 @@ def difference_noise(data: Tensor) -> Noise | None:
     for order, gain in _ORDERS.items():
         complete = measured.unfold(-1, order + 1, 1).all(-1)
         squares = data.diff(n=order, dim=-1).abs().double().square()[complete]
-        if len(squares) >= _FEWEST:
+        if len(squares) >= _FEWEST * _EIGHTHS and levels is not None:
+            place = levels.unfold(-1, order + 1, 1).mean(-1)[complete].argsort(stable=True)
+            medians = [squares[some].median() * len(some) for some in place.tensor_split(_EIGHTHS)]
+            variances.append(float(sum(medians)) / len(squares) / part / gain)
+        elif len(squares) >= _FEWEST:
             variances.append(float(squares.median()) / part / gain)
     if not variances:
         return None
     return Noise(min(variances) * int(measured.sum()) / energy, "differences of neighbouring samples", at_most=True)
+
+
+def count_law(rest: Tensor, levels: Tensor) -> float | None:
+    r"""How the noise of line integrals differs from that of counts, None where it does not, or that cannot be said.
+
+    Of N exp(-p) counts the variance of p is exp(p) / N, so log variance over p has the slope 1. With an offset of the
+    counts, as of a wrong dark field, it is exp(p) / N (1 - c exp(p)): the slope is less, and more where c < 0. The
+    variance is that of what is left less its mean over 3 x 3 samples, from means of magnitudes, in eighths of the
+    levels. What an image fits of the noise makes the slope of good scans 0.75 to 1.05. Noise that is alike at all
+    levels is not of counts.
+
+    Arguments: rest (views, ..., samples), real; levels, the predictions. Returns the variance at the highest levels
+    over that which counts would have.
+    """
+    if rest.is_complex() or min(len(rest), rest.shape[-1]) < _FEWEST:
+        return None
+    rest, levels = (part.double().reshape(len(part), -1, part.shape[-1]).transpose(0, 1) for part in (rest, levels))
+    rest = rest - rest.median(1, keepdim=True).values  # stripes are no noise of counts
+    rough = (rest - torch.nn.functional.avg_pool2d(rest, 3, 1, 1, count_include_pad=False))[:, 1:-1, 1:-1]
+    level = levels[:, 1:-1, 1:-1]
+    seen = level > _SEEN * level.max()
+    rough, level = rough[seen].abs(), level[seen]
+    if len(level) < _MANY * _EIGHTHS:
+        return None
+    parts = level.argsort(stable=True).tensor_split(_EIGHTHS)
+    x, y = (torch.stack([values[part].mean() for part in parts]) for values in (level, rough))
+    if not bool((y > 0).all()) or x[-1] - x[0] < _LEAST_RANGE:
+        return None
+    y, error = 2 * y.log(), math.sqrt(_LOG_ERROR * _EIGHTHS / len(level))
+    away = x - x.mean()
+    slope, least = float((away * (y - y.mean())).sum() / away.square().sum()), error / float(away.square().sum().sqrt())
+    unlike = float((y - y.mean() - slope * away).square().sum()) / error**2 / (_EIGHTHS - 2)
+    alike = _ALIKE <= slope <= 2 * least and unlike <= _UNLIKE
+    low, high = min(_SLOPES[0], _SLOPES[1] - 2.5 * least), _SLOPES[2] + 2.5 * least
+    if alike or (low <= slope <= high and unlike <= _UNLIKE):
+        return None
+    return float((y[-1] - y[0] - (x[-1] - x[0])).exp())
 
 
 def band_noise(data: Tensor) -> Noise | None:
@@ -112,8 +170,9 @@ def steady_noise(data: Tensor) -> Noise | None:
     if not variances:
         return None
     # The least of several is less than their mean by chance, by two standard deviations at most.
-    least = min(variances) * (1 + 2 / math.sqrt(values[1:, :, 0].numel()))
-    return Noise(least * int((values != 0).sum()) / energy, "the steadiest samples", at_most=True)
+    error = 1 / math.sqrt(values[1:, :, 0].numel())
+    least = min(variances) * (1 + 2 * error)
+    return Noise(least * int((values != 0).sum()) / energy, "the steadiest samples", at_most=True, error=error)
 
 
 def structure(rest: Tensor) -> float:

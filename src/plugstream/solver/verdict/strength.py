@@ -76,7 +76,7 @@ def found_strength(sigma: float, rounds: int, ratio: float, misfit: float | None
     what = f"sigma {sigma:.3g}" if step is None else f"the step {step:.3g} that goes with sigma {sigma:.3g}"
     text = f"{what} was found in {rounds} rounds, to a factor of {ratio:.2f}"
     text += "" if misfit is None else f", held-out misfit {misfit:.4g}"
-    text += "; --like this run takes them to another scan"
+    text += "; only with the run's other settings: --like takes all to another scan, 'plugstream info RUN' prints them"
     return Answer("chosen by the data", True, text, misfit)
 
 

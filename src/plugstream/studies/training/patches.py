@@ -14,8 +14,8 @@ from plugstream.base.errors import InputError
 _PICTURES = {".png", ".tif", ".tiff", ".jpg", ".jpeg", ".bmp"}
 
 
-def load_pictures(folder: str | Path) -> list[Tensor]:
-    """All pictures of a folder in the order of their names, converted to grey."""
+def load_pictures(folder: str | Path, least: int = 1) -> list[Tensor]:
+    """All pictures of a folder in the order of their names, converted to grey, of at least so many pixels a side."""
     from plugstream.images.pictures import load_picture
 
     path = Path(folder)
@@ -24,7 +24,12 @@ def load_pictures(folder: str | Path) -> list[Tensor]:
     files = sorted(p for p in path.iterdir() if p.suffix.lower() in _PICTURES)
     if not files:
         raise InputError(f"the folder {path} holds no pictures ({', '.join(sorted(_PICTURES))})")
-    return [load_picture(file) for file in files]
+    pictures = [load_picture(file) for file in files]
+    if small := [
+        f"{f} is {'x'.join(map(str, p.shape))}" for f, p in zip(files, pictures, strict=True) if min(p.shape) < least
+    ]:
+        raise InputError(f"{small[0]}, and a patch {least}x{least}; use a smaller --patch, or leave it out")
+    return pictures
 
 
 class Patches:
@@ -55,7 +60,7 @@ class Patches:
         cls, folder: str | Path, size: int, *, seed: int = 0, device: str | torch.device = "cpu"
     ) -> Patches:
         """All pictures of a folder in the order of their names, converted to grey."""
-        return cls(load_pictures(folder), size, seed=seed, device=device)
+        return cls(load_pictures(folder, size), size, seed=seed, device=device)
 
     def draw(self, step: int, count: int) -> Tensor:
         """The patches of a step: (count, size, size)."""

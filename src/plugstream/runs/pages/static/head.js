@@ -39,9 +39,15 @@
     if (stop?.verdict) {
       // A log of an earlier version has the first answer alone.
       const first = { word: stop.verdict, good: stop.trusted, text: stop.explanation || "" };
-      for (const [question, answer] of Object.entries(stop.answers || { "": first })) {
+      const answers = Object.entries(stop.answers || { "": first });
+      // First what holds whatever the answers are, such as directions that were not measured.
+      for (const limit of answers.flatMap(([, answer]) => answer.word.split("; ").slice(1))) {
+        const text = limit[0].toUpperCase() + limit.slice(1);
+        parts.push(ps.make("p", { class: "ps-verdict ps-caution" }, ps.make("strong", {}, text)));
+      }
+      for (const [question, answer] of answers) {
         const kind = answer.good ? "ps-good" : "ps-caution";
-        const word = ps.make("strong", {}, answer.word);
+        const word = ps.make("strong", {}, answer.word.split("; ")[0]);
         const text = answer.text ? `: ${answer.text.replaceAll(" %", "\u00a0%")}` : "";
         parts.push(ps.make("p", { class: `ps-verdict ${kind}` }, question ? `${question} ` : "", word, text));
       }
