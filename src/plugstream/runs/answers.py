@@ -28,6 +28,7 @@ from plugstream.solver.verdict.explanation import TRIED, Explanation, explain
 
 # An image that leaves this part of the data unexplained, the mean over so many views, explains nothing.
 _NOTHING, _VIEWS = 0.9, 16
+_PART = "the detector saw part of it"
 
 
 def answer_explanation(
@@ -52,6 +53,7 @@ def answer_explanation(
         rays = fidelity.whole.model.rays
         unseen = None if rays is None else rays.unseen()
         word = explanation.word
+        word += f"; {_PART}" if scan.instrument.image.seen else ""
         word += "" if unseen is None else "; edges along {:.0f} to {:.0f} degrees were not measured".format(*unseen)
         answer = Answer(word, good, explanation.text, 100 * explanation.misfit)
     return replace(result, verdict=verdict.with_explanation(answer, nothing=nothing))
