@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -111,12 +111,15 @@ class ImageSpace:
             seen=self.seen if axis == 0 else 0.0,
         )
 
-    def field_of_view(self) -> NDArray[np.bool_] | None:
-        """Which pixels of the last two axes are in the field of view, (H, W); None where all are."""
+    def field_of_view(self, blocks: Sequence[int] = (1, 1)) -> NDArray[np.bool_] | None:
+        """Which pixels of the last two axes are in the field of view, (H, W); None where all are.
+
+        Arguments: blocks, the sizes of the blocks over whose means an image was made smaller.
+        """
         if not self.seen or self.spacing is None or self.origin is None:
             return None
-        places = zip(self.origin, self.spacing, self.spatial, strict=True)
-        y, x = [origin + step * np.arange(size) for origin, step, size in places][-2:]
+        places = zip(self.origin[-2:], self.spacing[-2:], self.spatial[-2:], blocks, strict=True)
+        y, x = [o + s * ((b - 1) / 2 + b * np.arange(math.ceil(n / b))) for o, s, n, b in places]
         return np.asarray(np.hypot(y[:, None], x) <= self.seen)
 
     def position(self, axis: int, index: int) -> str:

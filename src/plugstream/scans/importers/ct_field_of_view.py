@@ -62,7 +62,7 @@ def sample_reach(sinogram: ArrayLike, center: float) -> float:
     """
     values = np.asarray(sinogram, dtype=np.float64)
     seen = max(center, values.shape[1] - 1 - center) + 0.5
-    place = np.arange(values.shape[1]) - center
+    place: Numbers = np.arange(values.shape[1], dtype=np.float64) - center
     edges = [_furthest_edge(view, place) for view in (*values, values.mean(0))]
     told = [min(edge, _MOST * seen) if math.isfinite(edge) else _UNTOLD * seen for edge in edges]
     reach = max(told[-1], float(np.quantile(told[:-1], _TOLD_BY)))
@@ -70,7 +70,7 @@ def sample_reach(sinogram: ArrayLike, center: float) -> float:
 
 
 def _furthest_edge(view: Numbers, place: Numbers) -> float:
-    """Where the parabola through the squares of a view's values is 0, furthest from the axis; infinite where nowhere."""
+    """Where the parabola through the squares of a view is 0, furthest from the axis; infinite where nowhere."""
     body = view > _BODY * view.max()
     if body.sum() < 8:
         return math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -23,7 +24,7 @@ NOT_FOUND = "the middle of the detector"
 
 # The fewest views in which an axis is looked for while more come.
 _LEAST_VIEWS = 16
-# Columns to which a sinogram is binned for the coarse part of the search, and views in which opposite ones are compared.
+# Columns to which a sinogram is binned for the coarse part of the search, and views whose opposite is looked at.
 _COARSE = 256
 _OPPOSITE = 360
 # Columns that two opposite views must have in common, by what factor they must agree better at another axis, and the
@@ -112,7 +113,10 @@ def find_center(sinogram: ArrayLike, angles: ArrayLike) -> tuple[float, str]:
 
 
 def covers_turn(angles: ArrayLike) -> bool:
-    """Whether eight or more views, evenly spaced once sorted, cover a whole turn. Arguments: angles (views,), radians."""
+    """Whether eight views or more, evenly spaced once sorted, cover a whole turn.
+
+    Arguments: angles (views,), radians.
+    """
     turn = np.sort(np.asarray(angles, dtype=np.float64))
     step = _even_step(turn)
     return step is not None and bool(turn[-1] - turn[0] + 1.5 * step >= 2 * np.pi)
@@ -154,7 +158,7 @@ def find_opposite_center(
             return -np.inf
         apart = float(np.mean((one - other) ** 2)) / 2
         spread = float(np.var((one + other) / 2))
-        return one.shape[1] * np.log(max(spread, 1e-300) / max(apart, 1e-9 * spread, 1e-300))
+        return float(one.shape[1] * math.log(max(spread, 1e-300) / max(apart, 1e-9 * spread, 1e-300)))
 
     places = np.arange(_OVERLAP // 2, small.shape[1] - _OVERLAP // 2, 1.0)
     ratings = np.array([rate(c) for c in places])
@@ -166,8 +170,8 @@ def find_opposite_center(
         one, other = _opposite(values, turn, center, pixel, _OPPOSITE)
         return float(np.mean((one - other) ** 2))
 
-    found = _search(cost, bins * best + (bins - 1) / 2, float(bins), count=9, last=1.0)
-    return None if known is not None and cost(known) <= _BETTER * cost(found) else found
+    found: float = _search(cost, bins * best + (bins - 1) / 2, float(bins), count=9, last=1.0)
+    return None if known is not None and cost(known) <= _BETTER * cost(found) else float(found)
 
 
 def covers_half_turn(angles: ArrayLike) -> bool:

@@ -261,9 +261,10 @@ class Preparation:
 
     def _find_air_and_stripes(self, angles: NDArray[np.float64], usual: int) -> None:
         """One pass; over all of the file's projections where stripes are found, since all its scans share them."""
-        options, ends, sides = self._options, [], np.zeros((2, 0))
+        options, ends = self._options, []
         views = np.arange(self._source.views) if options.stripes else self.views
         levels, largest = np.zeros(len(views), dtype=np.float32), 0.0
+        sides = np.zeros((2, len(views)), dtype=np.float32)
         mean, sound = np.zeros((len(self._row_numbers), self._source.shape[1])), np.ones(len(views), dtype=bool)
         for block in read_blocks(len(views), self._view_bytes):
             report("looking at the projections", block.start, len(views))
@@ -273,8 +274,8 @@ class Preparation:
                 continue
             if self._margin:
                 levels[block][usable] = air_level(integrals[usable], self._margin)
-                both = [air_level(integrals, self._margin, side) for side in ((True, False), (False, True))]
-                sides = np.append(sides, both, axis=1)
+                for side, air in zip(sides, ((True, False), (False, True)), strict=True):
+                    side[block][usable] = air_level(integrals[usable], self._margin, air)
             ends.append(view_ends(integrals[usable], usual))
             mean += (integrals - levels[block, None, None])[usable].sum(0, dtype=np.float64) / len(views)
             largest = max(largest, float(np.quantile(integrals[usable], 0.99)))
@@ -287,7 +288,7 @@ class Preparation:
         if ends and (options.air in ("auto", 0)):
             self.air = ends_in_air(np.concatenate(ends, axis=1), angles[views[sound]], largest)
         if sum(self.air) == 1 and options.air == "auto":
-            levels, self._air_sides = sides[0 if self.air[0] else 1].astype(np.float32), self.air
+            levels, self._air_sides = sides[0 if self.air[0] else 1], self.air
         air = levels[np.searchsorted(views, self.views)]
         low = any(self.air) and float(np.abs(air).mean()) < _AIR_PART * largest
         if self._margin and (options.air != "auto" or low):
@@ -346,9 +347,9 @@ class Preparation:
         elif not whole:
             told = "" if wide >= size - 1 else f", where memory has no room for {math.ceil(size)}"
             self.remarks.append(
-                f"the detector saw part of the sample, whose views do not end in air: the middle {2 * seen:.4g} columns, "
-                f"the field of view; the image is {wide} columns wide{told}, and true in the field of view alone "
-                "(--field WIDTH says how wide the sample is)"
+                "the views do not end in air: the detector saw part of the sample, a field of view of "
+                f"{2 * seen:.4g} columns; the image is {wide} columns wide{told}, and says something of the field of "
+                "view alone (--field WIDTH, if you know how wide the sample is)"
             )
         return float(wide), 0.0 if whole else seen
 
