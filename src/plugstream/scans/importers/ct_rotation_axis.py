@@ -153,7 +153,7 @@ def find_opposite_center(
     small = values[:, : values.shape[1] // bins * bins].reshape(len(values), -1, bins).mean(2)
 
     def rate(center: float) -> float:
-        one, other = _opposite(small, turn, center, pixel * bins, _OPPOSITE)
+        one, other = _opposite(small, turn, center, pixel * bins, 1)
         if one.shape[1] < _OVERLAP:
             return -np.inf
         apart = float(np.mean((one - other) ** 2)) / 2
@@ -166,11 +166,15 @@ def find_opposite_center(
     if ratings.max() < np.log(2) * (small.shape[1] - abs(2 * best - small.shape[1] + 1)):
         return None
 
-    def cost(center: float) -> float:
-        one, other = _opposite(values, turn, center, pixel, _OPPOSITE)
+    start = bins * best + (bins - 1) / 2
+    common = max(min(start, values.shape[1] - 1 - start) - 2 * bins, 1.0)
+
+    def cost(center: float, reach: float = np.inf) -> float:
+        one, other = _opposite(values, turn, center, pixel, 3, (start - reach, start + reach))
         return float(np.mean((one - other) ** 2))
 
-    found: float = _search(cost, bins * best + (bins - 1) / 2, float(bins), count=9, last=1.0)
+    # Over the same columns for all places near the start: others have other noise.
+    found: float = _search(lambda center: cost(center, common), start, float(bins), count=9, last=1.0)
     return None if known is not None and cost(known) <= _BETTER * cost(found) else float(found)
 
 
@@ -218,20 +222,25 @@ def fan_mismatch(sinogram: ArrayLike, angles: ArrayLike, center: float, pixel: f
 
 
 def _opposite(
-    values: Sinogram, turn: NDArray[np.float64], center: float, pixel: float, most: int
+    values: Sinogram,
+    turn: NDArray[np.float64],
+    center: float,
+    pixel: float,
+    order: int,
+    among: tuple[float, float] = (-np.inf, np.inf),
 ) -> tuple[Sinogram, Sinogram]:
-    """Lines of at most so many views of a whole turn, and the same by opposite views: (views, columns in common)."""
+    """Lines of some views of a whole turn, and the same by splines through opposite ones: (views, columns in common)."""
     from scipy.ndimage import map_coordinates
 
     views, columns = values.shape
     place = np.arange(columns)
     opposite = 2 * center - place
-    inside = (opposite >= 0) & (opposite <= columns - 1)
+    inside = (opposite >= 0) & (opposite <= columns - 1) & (place >= among[0]) & (place <= among[1])
     later = (np.pi - 2 * np.arctan((place[inside] - center) * pixel)) * views / (2 * np.pi)
-    chosen = np.unique(np.linspace(0, views - 1, min(views, most)).round().astype(int))
+    chosen = np.unique(np.linspace(0, views - 1, min(views, _OPPOSITE)).round().astype(int))
     row = (chosen[:, None] + later) % views
     circle, places = np.concatenate([values, values[:1]]), np.broadcast_to(opposite[inside], row.shape)
-    return values[np.ix_(chosen, inside)], map_coordinates(circle, np.stack([row, places]), order=1)
+    return values[np.ix_(chosen, inside)], map_coordinates(circle, np.stack([row, places]), order=order)
 
 
 def find_fan_center(sinogram: ArrayLike, angles: ArrayLike, pixel: float) -> tuple[float, str]:

@@ -274,8 +274,8 @@ class Preparation:
                 continue
             if self._margin:
                 levels[block][usable] = air_level(integrals[usable], self._margin)
-                for side, air in zip(sides, ((True, False), (False, True)), strict=True):
-                    side[block][usable] = air_level(integrals[usable], self._margin, air)
+                for side, which in zip(sides, ((True, False), (False, True)), strict=True):
+                    side[block][usable] = air_level(integrals[usable], self._margin, which)
             ends.append(view_ends(integrals[usable], usual))
             mean += (integrals - levels[block, None, None])[usable].sum(0, dtype=np.float64) / len(views)
             largest = max(largest, float(np.quantile(integrals[usable], 0.99)))
