@@ -338,7 +338,7 @@ def _prepare_first(
         if early:
             growth.wait(f"{_WAITING}; {error}")
         raise
-    if early and prepared.steps[-1]["found"] == NOT_FOUND:
+    if early and prepared.axis_found == NOT_FOUND:
         growth.wait(f"{_WAITING}, and of a fan some more")
     if early and sum(prepared.air) == 1 and not covers_turn(angles):
         growth.wait(_ONE_SIDE)

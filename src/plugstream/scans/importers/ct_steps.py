@@ -89,9 +89,10 @@ class Preparation:
     distances of the detector from the source, None for a parallel beam; growing, whether more projections will come, so
     that nothing can depend on all of them.
     Attributes: views; rows; flat_image, whether the rows make an image rather than a volume; good (rows, columns), None
-    where all pixels are; center, a column; air, whether views end in air at the left and at the right; width, columns
-    at the axis that the image needs, None for those of the detector; seen, the radius about the axis that was seen of a
-    sample which is wider, in the same unit, otherwise 0; steps, as JSON; remarks, the same for a person.
+    where all pixels are; center, a column; axis_found, how, in words; air, whether views end in air at the left and at
+    the right; width, columns at the axis that the image needs, None for those of the detector; seen, the radius about
+    the axis that was seen of a sample which is wider, in the same unit, otherwise 0; steps, as JSON; remarks, the same
+    for a person.
     """
 
     def __init__(
@@ -317,6 +318,7 @@ class Preparation:
             center, how = find_fan_center(self._sinogram(), angles, self.fan)
         if not 0 <= center <= columns - 1:
             raise InputError(f"the rotation axis would be at column {center:g}, but there are 0 to {columns - 1}")
+        self.axis_found = how
         self._note("rotation axis", column=round(center, 3), found=how)
         self.remarks.append(f"the rotation axis is seen at column {center:.2f} of {columns}, {how}")
         return center
