@@ -22,6 +22,7 @@ from plugstream.runs.preview import make_panels
 from plugstream.scans import MemoryScan, save_scan
 
 SPACE = ImageSpace((20, 20), spacing=(1.0, 1.0), origin=(-9.5, -9.5), unit="pixel", seen=6.0)
+SEEN = np.asarray(SPACE.field_of_view())
 
 
 def test_the_verdict_says_so_and_the_image_is_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,22 +38,21 @@ def test_the_verdict_says_so_and_the_image_is_whole(tmp_path: Path, capsys: pyte
     verdict = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("verdict"))
     assert "; the detector saw part of it" in verdict
     assert np.load(out / "result.npy").shape == (20, 20)
-    assert np.array_equal(np.load(out / "field.npy"), SPACE.field_of_view())
+    assert np.array_equal(np.load(out / "field.npy"), SEEN)
 
 
 def test_pictures_mark_what_was_not_seen(tmp_path: Path) -> None:
-    seen = SPACE.field_of_view()
-    assert seen.sum() == 112
+    assert SEEN.sum() == 112
     values = torch.full((20, 20), 5.0)
-    values[torch.from_numpy(seen)] = 1.0
+    values[torch.from_numpy(SEEN)] = 1.0
     save_image(values, tmp_path / "a", SPACE)
     shown = np.asarray(Image.open(tmp_path / "a.png"))[::-1]
-    assert (shown[seen] == 255).all(), "the range is that of the field of view"
+    assert (shown[SEEN] == 255).all(), "the range is that of the field of view"
     assert shown[0, 0] == round(0.35 * 255)
     assert np.array_equal(np.load(tmp_path / "a.npy"), values.numpy())
     assert dim_unseen(values.numpy(), (0.0, 1.0), ImageSpace((20, 20))) is not None
     tensors, _ = make_panels(values, SPACE)
-    assert np.array_equal(np.isfinite(tensors["image"].numpy()), seen)
+    assert np.array_equal(np.isfinite(tensors["image"].numpy()), SEEN)
     small, _ = make_panels(values, SPACE, 10)
     assert np.isfinite(small["image"].numpy()).sum() == 32
     assert make_picture(values.numpy(), SPACE, "result")["panels"][0]["range"] == [1.0, 1.0]

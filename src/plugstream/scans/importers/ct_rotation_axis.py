@@ -27,9 +27,9 @@ _LEAST_VIEWS = 16
 # Columns to which a sinogram is binned for the coarse part of the search, and views whose opposite is looked at.
 _COARSE = 256
 _OPPOSITE = 360
-# Columns that two opposite views must have in common, by what factor they must agree better at another axis, and the
-# columns over which they are smoothed first.
-_OVERLAP, _BETTER, _SMOOTH = 6, 1.2, 1.5
+# Columns that two opposite views must have in common, how far an axis must be from one that is known, by what factor
+# they must agree better there, and the columns over which they are smoothed first.
+_OVERLAP, _NEAR, _BETTER, _SMOOTH = 6, 0.75, 1.2, 1.5
 
 
 def center_of_mass(sinogram: ArrayLike, angles: ArrayLike) -> tuple[float, float]:
@@ -175,7 +175,9 @@ def find_opposite_center(
 
     # Over the same columns for all places near the start: others have other noise.
     found: float = _search(lambda center: cost(center, common), start, float(bins), count=9, last=1.0)
-    return None if known is not None and cost(known) <= _BETTER * cost(found) else float(found)
+    if known is not None and (abs(known - found) <= _NEAR or cost(known) <= _BETTER * cost(found)):
+        return None
+    return found
 
 
 def covers_half_turn(angles: ArrayLike) -> bool:
@@ -229,7 +231,7 @@ def _opposite(
     order: int,
     among: tuple[float, float] = (-np.inf, np.inf),
 ) -> tuple[Sinogram, Sinogram]:
-    """Lines of some views of a whole turn, and the same by splines through opposite ones: (views, columns in common)."""
+    """Lines of some views of a whole turn, and the same by splines through opposite views: (views, columns)."""
     from scipy.ndimage import map_coordinates
 
     views, columns = values.shape
