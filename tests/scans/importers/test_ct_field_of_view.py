@@ -50,7 +50,7 @@ def _integrals(angles: np.ndarray, places: np.ndarray, body: Ellipses = BODY) ->
 
 def _noisy(integrals: np.ndarray, photons: float = 3e4) -> np.ndarray:
     counts = np.random.default_rng(0).poisson(photons * np.exp(-integrals))
-    return np.log(photons / np.maximum(counts, 0.5))
+    return np.asarray(np.log(photons / np.maximum(counts, 0.5)))
 
 
 def _turn(views: int, degrees: float) -> np.ndarray:

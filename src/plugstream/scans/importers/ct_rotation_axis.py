@@ -27,9 +27,9 @@ _LEAST_VIEWS = 16
 # Columns to which a sinogram is binned for the coarse part of the search, and views whose opposite is looked at.
 _COARSE = 256
 _OPPOSITE = 360
-# Columns that two opposite views must have in common, how far an axis must be from one that is known, by what factor
-# they must agree better there, and the columns over which they are smoothed first.
-_OVERLAP, _NEAR, _BETTER, _SMOOTH = 6, 0.75, 1.2, 1.5
+# Columns that two opposite views must have in common, by what factor they must agree better at another axis, and the
+# columns over which they are smoothed first.
+_OVERLAP, _BETTER, _SMOOTH = 6, 1.2, 1.5
 
 
 def center_of_mass(sinogram: ArrayLike, angles: ArrayLike) -> tuple[float, float]:
@@ -76,7 +76,7 @@ def mirror_mismatch(sinogram: ArrayLike, center: float) -> float:
     return float(spectrum[outside].mean())
 
 
-def find_center(sinogram: ArrayLike, angles: ArrayLike) -> tuple[float, str]:
+def find_center(sinogram: ArrayLike, angles: ArrayLike, *, opposite: bool = True) -> tuple[float, str]:
     """The column of the rotation axis, as a fraction, and how it was found, in words.
 
     Over half a turn of evenly spaced views it is where `mirror_mismatch` is least: first every four columns of a binned
@@ -86,7 +86,8 @@ def find_center(sinogram: ArrayLike, angles: ArrayLike) -> tuple[float, str]:
 
     Holds for parallel beams, and for the central row of a cone beam so narrow that it is nearly parallel.
 
-    Arguments: sinogram (views, columns), line integrals; angles (views,), radians.
+    Arguments: sinogram (views, columns), line integrals; angles (views,), radians; opposite, whether opposite views of
+    a whole turn are compared, and not the first half turn alone.
     """
     values, turn = _check(sinogram, angles)
     half = _half_turn(turn)
@@ -108,7 +109,7 @@ def find_center(sinogram: ArrayLike, angles: ArrayLike) -> tuple[float, str]:
     first = coarse[np.argmin([mirror_mismatch(binned, c) for c in coarse])]
     start = step * first + (step - 1) / 2
     center = _search(lambda c: mirror_mismatch(values, c), start, 2.0 * step, count=9, last=1.0)
-    other = find_opposite_center(sinogram, turn, known=center)
+    other = find_opposite_center(sinogram, turn, known=center) if opposite else None
     return (center, "by half a turn and its mirror image") if other is None else (other, _PAIRS_FOUND)
 
 
@@ -175,9 +176,7 @@ def find_opposite_center(
 
     # Over the same columns for all places near the start: others have other noise.
     found: float = _search(lambda center: cost(center, common), start, float(bins), count=9, last=1.0)
-    if known is not None and (abs(known - found) <= _NEAR or cost(known) <= _BETTER * cost(found)):
-        return None
-    return found
+    return None if known is not None and cost(known) <= _BETTER * cost(found) else found
 
 
 def covers_half_turn(angles: ArrayLike) -> bool:

@@ -313,7 +313,8 @@ class Preparation:
         elif self._source.center is not None:
             center, how = self._source.center, "by the file"
         elif self.fan is None:
-            center, how = find_center(self._sinogram(), angles)
+            moves = self._growing and all(self.air)  # whether it moved is told by half turns
+            center, how = find_center(self._sinogram(), angles, opposite=not moves)
         else:
             center, how = find_fan_center(self._sinogram(), angles, self.fan)
         if not 0 <= center <= columns - 1:
