@@ -18,7 +18,7 @@ _HIGH, _OFTEN, _NEIGHBOURS = 0.08, 0.03, 1 / 24
 _BODY = 0.1
 # Half widths of a sample, in those that the detector sees: where its views do not tell, the least, and the most. And a
 # factor for bodies that end more steeply than ellipses.
-_UNTOLD, _LEAST, _MOST, _MORE = 2.2, 1.4, 3.0, 1.15
+_UNTOLD, _LEAST, _MOST, _MORE = 2.0, 1.4, 3.0, 1.15
 _COPIES = 3  # of a volume in single precision: the image, its gradient, and the next image
 _INSIDE = 0.68  # of the source's distance, half the width of an image at most
 _TOLD_BY = 0.9  # of the views; the widest ones may be wrong
@@ -55,16 +55,16 @@ def sample_reach(sinogram: ArrayLike, center: float) -> float:
 
     The square of an ellipse's line integrals is a parabola of the column, c2 s^2 + c1 s + c0, which is 0 at its edges.
     It is fitted to each view, and to the mean of all; the result is the furthest edge of nine tenths of them, 15 %
-    more, and from 1.4 to 3 times what the detector sees. A view whose parabola has no edges counts as 2.2 times. An
-    image that is too wide costs time; one that is too narrow has to hold what is outside within its rim.
+    more, and from 1.4 to 3 times half of the detector. A view whose parabola has no edges, or further out, counts as
+    twice that. An image that is too wide arrives late; one that is too narrow holds what is outside in its rim.
 
     Arguments: sinogram (views, columns), line integrals of parallel rays; center, the column of the axis.
     """
     values = np.asarray(sinogram, dtype=np.float64)
-    seen = max(center, values.shape[1] - 1 - center) + 0.5
+    seen = values.shape[1] / 2
     place: Numbers = np.arange(values.shape[1], dtype=np.float64) - center
     edges = [_furthest_edge(view, place) for view in (*values, values.mean(0))]
-    told = [min(edge, _MOST * seen) if math.isfinite(edge) else _UNTOLD * seen for edge in edges]
+    told = [edge if edge <= _MOST * seen else _UNTOLD * seen for edge in edges]
     reach = max(told[-1], float(np.quantile(told[:-1], _TOLD_BY)))
     return float(np.clip(_MORE * reach, _LEAST * seen, _MOST * seen))
 

@@ -340,7 +340,7 @@ class Preparation:
         elif not whole:
             rows = self._row_numbers if self.fan is None else range(self._source.shape[0])
             chosen = sorted({rows[int(n)] for n in np.linspace(0, len(rows) - 1, min(len(rows), _ROWS))})
-            reach = max(sample_reach(self._sinogram(row), self.center) for row in chosen)
+            reach = max(seen, *(sample_reach(self._sinogram(row), self.center) for row in chosen))
         size = 2 * (in_fan(reach, self.fan) if field is None else reach)
         seen = in_fan(seen, self.fan)
         wide = math.ceil(limit_by_memory(size, seen, len(self._row_numbers)) - 1e-9)
