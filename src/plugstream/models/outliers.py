@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 _REACH, _CAMERA, _WIDE = 3, 1, 8  # neighbours on either side: of a number, of one on a camera, and of an element
+_VIEWS = 16  # the fewest that tell what an element does
+_FINE = 16  # elements of a detector for each step that is looked away on both sides
 _BLOCK = 1 << 20  # numbers whose neighbours are gathered at once
 SIGMA = 1.4826
 """The standard deviation of white noise over the median of its size."""
@@ -21,6 +23,7 @@ ODD = 4.0
 """An element is odd that differs so many times as much as its neighbours do,"""
 _STUCK = 0.2  # or varies from view to view by less than this part of how much they do.
 _ISOLATED = 2.0  # A number is off by so many times the largest deviation of its neighbours.
+_ALWAYS = 0.9  # An element is beyond those beside it in this part of the views.
 _EMPTY = 1e-2  # A view has less than this part of its neighbours' energy.
 HARMLESS = 0.05
 """An element that differs by this part of the data's root mean square does no harm."""
@@ -58,8 +61,8 @@ def suspect_data(data: Tensor, *, camera: bool = False, least: float = 0.0) -> O
     With m the median of a number's neighbours on the detector, s the noise, by medians of |y - m| over views and over
     elements: a number, if |y - m| > 2 max |neighbour - m| + 8 s, unless one of the next views has half as much within
     two elements. An element, if y - m changes from view to view four times as much as its neighbours', if y varies a
-    fifth as much as on both sides, or if its mean is outside of those around by more than they differ. A view, if it
-    has a hundredth of the energy of those before and after.
+    fifth as much as on both sides, or a 25th as much as up to three away on both, or if in nine views of ten it is
+    beyond those beside it, by more than they differ. A view, if it has a hundredth of the energy of those around.
 
     Holds where neighbours on the detector see nearly the same, and views are in the order of their angles or places;
     other orders only leave more to suspect.
@@ -68,7 +71,8 @@ def suspect_data(data: Tensor, *, camera: bool = False, least: float = 0.0) -> O
     the last two are rows and columns; least, a lower bound of s.
     Reference: Rousseeuw and Croux, J. Am. Statist. Assoc. 88(424), 1993 (deviations by medians).
     """
-    away, most = deviations(data, camera)
+    data = data if data.is_floating_point() or data.is_complex() else data.float()
+    away, most = _deviations(data, camera)
     size = away.abs()
     noise = noise_of(size, size, least)
     far = size > _ISOLATED * most + FAR * noise
@@ -77,22 +81,25 @@ def suspect_data(data: Tensor, *, camera: bool = False, least: float = 0.0) -> O
     near[1:], near[:-1] = wide[:-1], torch.maximum(near[:-1], wide[1:])
     far &= near < size / 2
     vary = away.diff(dim=0).abs().median(0).values if len(size) > 1 else 0 * size[0]
-    elements = _is_odd(vary, camera, 2 * least)
+    harmless = HARMLESS * float(data.abs().square().mean().sqrt())
+    elements = _is_odd(vary, camera, 2 * least) & (size.median(0).values > harmless)
     mean = data.mean(0)
     varying, around = (data - mean).abs().mean(0), _neighbours(mean[None], camera, 1)[0]
-    if data.is_complex():  # whose phases have no mean
-        mean, around = torch.zeros_like(varying), torch.zeros_like(around.real)
-    offset = torch.maximum(mean - around.amax(-1), around.amin(-1) - mean).clamp_min(0)
-    near, harmless = _beside(varying, camera, 3)[0], HARMLESS * float(data.abs().square().mean().sqrt())
-    elements |= (varying < _STUCK * near) & (torch.maximum(near, offset) > harmless)
-    elements |= offset > around.amax(-1) - around.amin(-1) + ODD * usual(offset, camera)
-    elements &= torch.maximum(size.median(0).values, offset) > harmless
-    elements &= camera or data.ndim == 2  # axes such as coils have no neighbours
+    offset = torch.zeros_like(varying)
+    if not data.is_complex():  # whose phases have no mean
+        offset = torch.maximum(mean - around.amax(-1), around.amin(-1) - mean).clamp_min(0)
+        offset *= _by_blocks(data, lambda block: (_side(block, camera),))[0].mean(0).abs() > _ALWAYS
+        elements |= offset > harmless + around.amax(-1) - around.amin(-1) + ODD * usual(offset, camera)
+    near, wider = (_beside(varying, camera, reach)[0] for reach in (1, 3))
+    stuck = (varying < _STUCK * near) | (varying < _STUCK**2 * wider)
+    elements |= stuck & (torch.maximum(wider, offset) > harmless)
+    elements &= (camera or data.ndim == 2) and len(data) >= _VIEWS  # axes such as coils have no neighbours
     energy = data.abs().square().flatten(1).mean(1)
     return gather(far, elements, energy <= _EMPTY * _median(_neighbours(energy[None], False, _WIDE))[0])
 
 
 def gather(bad: Tensor, elements: Tensor, views: Tensor) -> Outliers:
+    """These numbers, with all of the elements and of the views."""
     return Outliers(bad | elements | _as_data(views, elements), elements, views)
 
 
@@ -107,7 +114,7 @@ def noise_of(kept: Tensor, size: Tensor, least: float) -> Tensor:
     return (SIGMA * torch.maximum(by_view, by_element)).clamp_min(least)
 
 
-def deviations(data: Tensor, camera: bool) -> tuple[Tensor, Tensor]:
+def _deviations(data: Tensor, camera: bool) -> tuple[Tensor, Tensor]:
     """By what each number differs from the median of its neighbours, and the largest size of that among them."""
 
     def look(block: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,6 +124,12 @@ def deviations(data: Tensor, camera: bool) -> tuple[Tensor, Tensor]:
 
     away, most = _by_blocks(data, look)
     return away, most
+
+
+def _side(data: Tensor, camera: bool) -> Tensor:
+    """1 for numbers above those beside them, -1 below, 0 between."""
+    around = _neighbours(data, camera, 1)
+    return (data > around.amax(-1)).to(torch.float32) - (data < around.amin(-1)).to(torch.float32)
 
 
 def neighbour_median(data: Tensor, camera: bool = False) -> Tensor:
@@ -158,7 +171,7 @@ def _median(values: Tensor) -> Tensor:
 
 def _is_odd(values: Tensor, camera: bool, least: float) -> Tensor:
     """Which elements have far more than those around, and than those on both sides: an edge is wider than one."""
-    return values > ODD * torch.maximum(usual(values, camera), _beside(values, camera, 2)[1]) + least
+    return values > ODD * torch.maximum(usual(values, camera), _beside(values, camera, 1)[1]) + least
 
 
 def _beside(values: Tensor, camera: bool, reach: int) -> tuple[Tensor, Tensor]:
@@ -169,7 +182,7 @@ def _beside(values: Tensor, camera: bool, reach: int) -> tuple[Tensor, Tensor]:
     pairs = [
         [values.index_select(axis, _mirrored(values, axis, sign * step)) for sign in (-1, 1)]
         for axis in ((-2, -1) if camera else (-1,))
-        for step in range(1, reach + 1)
+        for step in range(1, min(reach, max(1, values.shape[axis] // _FINE)) + 1)
     ]
     both = torch.stack([torch.minimum(*pair) for pair in pairs]), torch.stack([torch.maximum(*pair) for pair in pairs])
     return both[0].amax(0), both[1].amin(0)

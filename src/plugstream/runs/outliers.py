@@ -33,7 +33,8 @@ def mark_outliers(scan: Scan, plan: Plan, folder: Path, *, begun: bool, whole: b
         return plan, Outliers(**load_tensors(file)[1])
     column = next((column for column in scan.instrument.columns if column.covers), None)
     large = scan.n_views * view_bytes(scan) > settings.scan.in_memory * 1e6
-    if begun or large or column is None or settings.scan.outliers == "none" or settings.scan.follow or not whole:
+    s = settings.scan
+    if begun or large or column is None or s.outliers == "none" or s.follow or s.skip_damaged or not whole:
         return plan, None
     alone, models = replace(plan.alone(), known_model=plan.known_model), list[Model]()
 

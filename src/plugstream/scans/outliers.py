@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from plugstream.base.errors import DamagedError
 from plugstream.instruments.base import Columns, Instrument
 from plugstream.models.outliers import Outliers, suspect_data
 from plugstream.scans.scan import Scan
@@ -43,5 +44,8 @@ def without_suspects(scan: Scan) -> Scan:
     """A small scan without the numbers that their neighbours make impossible, for a first look at it."""
     if scan.n_views * int(np.prod(scan.instrument.data_shape)) > _LARGE:
         return scan
-    found = suspect_data(scan.read().resolve_conj(), camera=is_camera(scan.instrument))
+    try:
+        found = suspect_data(scan.read().resolve_conj(), camera=is_camera(scan.instrument))
+    except DamagedError:  # which whoever reads the damaged views is told
+        return scan
     return without_outliers(scan, found) if bool(found.bad.any()) else scan

@@ -44,8 +44,8 @@ def find_outliers(build: Callable[[Tensor | None], Model], data: Tensor, *, came
     First the neighbours (`suspect_data`). Where they leave any in doubt, an image x is fitted to the others, with TV
     and residuals clipped to 4 s, and judges all, twice. With r = y - H x and m the median of its neighbours, a number
     has no weight if |r| > 8 s, |r| > 0.1 rms(y), |r| > |H x| / 2 and |y - m| > |r| / 2; an element in doubt, if the
-    median of |r| is four times its neighbours'; a view, if it leaves eight times what is usual, in all and as a part of
-    its own.
+    median of |r| is four times its neighbours'; a view in doubt, if it leaves eight times what is usual, in all and as
+    a part of its own.
 
     Holds where neighbours on the detector see nearly the same, and faults are rare: beyond 5 % of the numbers or 10 %
     of the elements or views nothing is left out, since it is then the model that does not fit. Intensities are compared
@@ -65,7 +65,7 @@ def find_outliers(build: Callable[[Tensor | None], Model], data: Tensor, *, came
     found = suspect_data(roots, camera=camera, least=least)
     if not bool((found.bad & whole).any()):
         return None
-    elements = found.elements
+    doubt = found.elements, found.views
     if data.numel() <= _LARGE and math.prod(model.image_shape) <= _LARGE_IMAGE:
         away = roots - neighbour_median(roots, camera)
         for number in range(_ROUNDS):
@@ -73,7 +73,7 @@ def find_outliers(build: Callable[[Tensor | None], Model], data: Tensor, *, came
             keep = ~found.bad & whole
             image, before = _fit(build(found.bad), data, keep), found.bad
             rest, compared = left_over(model, model.forward(image, views), data, views)
-            found = _look_at_rest(rest, compared, away, keep, elements, camera, least)
+            found = _look_at_rest(rest, compared, away, keep, doubt, camera, least)
             if not bool((found.bad & ~before).any()):
                 break
     bad = found.bad & whole
@@ -84,9 +84,9 @@ def find_outliers(build: Callable[[Tensor | None], Model], data: Tensor, *, came
 
 
 def _look_at_rest(
-    rest: Tensor, data: Tensor, away: Tensor, keep: Tensor, suspected: Tensor, camera: bool, least: float
+    rest: Tensor, data: Tensor, away: Tensor, keep: Tensor, suspected: tuple[Tensor, Tensor], camera: bool, least: float
 ) -> Outliers:
-    """What an image leaves of the data, beside the data; suspected, elements of which the first look thought so."""
+    """What an image leaves of the data, beside the data; suspected, elements and views in doubt."""
     size, predicted, scale = rest.abs(), (data - rest).abs(), float(data.abs().square().mean().sqrt())
     kept = torch.where(keep, size, torch.nan)
     around = neighbour_median(size, camera)
@@ -95,12 +95,12 @@ def _look_at_rest(
     far = (size > FAR * noise) & (size > _HARMLESS_NUMBER * scale)
     far &= torch.minimum(2 * away.abs(), 2 * size - predicted) > size
     typical = size.median(0).values
-    elements = suspected & (typical > ODD * usual(kept.nanmedian(0).values.nan_to_num(0.0), camera))
+    elements = suspected[0] & (typical > ODD * usual(kept.nanmedian(0).values.nan_to_num(0.0), camera))
     elements &= typical > HARMLESS * scale
     left = torch.where(far | elements, 0.0, size).square().flatten(1).mean(1)
     part = left / (data.abs().square() + predicted.square()).flatten(1).mean(1).clamp_min(1e-30)
     sound = keep.flatten(1).double().mean(1) > 0.5
-    views = left > _OUTLIER * left[sound].median()
+    views = suspected[1] & (left > _OUTLIER * left[sound].median())
     views &= part > max(_HARMLESS_VIEW, _OUTLIER * float(part[sound].median()))
     return gather(far, elements, views)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
+from ellipses import BODIES, chords, counted
 from plugstream.base.errors import InputError
 from plugstream.models.ct_beams import fan_beam
 from plugstream.scans import open_scan
@@ -19,38 +19,6 @@ from plugstream.scans.importers.ct import CTImport, open_reading
 from plugstream.scans.importers.ct_field_of_view import ends_in_air, limit_by_memory, sample_reach, view_ends
 from plugstream.scans.importers.ct_rotation_axis import find_center, find_fan_center, find_opposite_center
 from plugstream.scans.importers.growth import Growth, NotYetError
-
-Ellipses = Sequence[tuple[float, float, float, float, float, float]]
-# x, y, half axes, turn, attenuation; in columns.
-BODY: Ellipses = (
-    (0, 0, 29, 24, 0.3, 0.04),
-    (10, 6, 6, 4, 0.5, 0.03),
-    (-11, -3, 5, 8, 1.0, -0.02),
-    (2, -13, 3, 3, 0, 0.03),
-)
-BODIES: dict[str, Ellipses] = {
-    "body": BODY,
-    "disc": ((0, 0, 30, 30, 0, 0.04), (9, 4, 5, 3, 0, 0.03)),
-    "long": ((0, 0, 30, 13, 0.7, 0.06), (8, 6, 4, 3, 0, -0.03)),
-    "aside": ((9, 3, 21, 19, 0.3, 0.04), (20, 5, 4, 5, 0, 0.03)),
-    "shell": ((0, 0, 30, 30, 0, 0.06), (0, 0, 28, 28, 0, -0.05), (10, 5, 6, 4, 0, 0.04)),
-    "loose": ((10, 6, 6, 4, 0.5, 0.1), (-25, 9, 4, 4, 0, 0.1), (20, -15, 3, 5, 0, 0.1), (0, 0, 4, 4, 0, 0.1)),
-}
-
-
-def _integrals(angles: np.ndarray, places: np.ndarray, body: Ellipses = BODY) -> np.ndarray:
-    """Chords of ellipses along parallel rays at these places: (views, places)."""
-    total = np.zeros((len(angles), len(places)))
-    for x, y, a, b, turn, value in body:
-        wide = ((a * np.cos(angles - turn)) ** 2 + (b * np.sin(angles - turn)) ** 2)[:, None]
-        off = places - (x * np.cos(angles) + y * np.sin(angles))[:, None]
-        total += 2 * value * a * b / wide * np.sqrt(np.maximum(wide - off**2, 0))
-    return total
-
-
-def _noisy(integrals: np.ndarray, photons: float = 3e4) -> np.ndarray:
-    counts = np.random.default_rng(0).poisson(photons * np.exp(-integrals))
-    return np.asarray(np.log(photons / np.maximum(counts, 0.5)))
 
 
 def _turn(views: int, degrees: float) -> np.ndarray:
@@ -75,7 +43,7 @@ def _import(folder: Path, integrals: np.ndarray, angles: np.ndarray, **options: 
 def test_the_image_is_as_wide_as_the_sample(name: str, columns: int) -> None:
     """Of bodies that reach 30 columns from the axis, where 13, 19 or 25 are seen; nor is it more than twice as wide."""
     center, angles = (columns - 1) / 2, _turn(90, 180)
-    p = _noisy(_integrals(angles, np.arange(columns) - center, BODIES[name]))
+    p = counted(chords(angles, np.arange(columns) - center, BODIES[name]))
     assert ends_in_air(view_ends(p[:, None], 4), angles, float(np.quantile(p, 0.99))) == (False, False)
     assert 28 <= sample_reach(p, center) <= 75
 
@@ -84,7 +52,7 @@ def test_the_image_is_as_wide_as_the_sample(name: str, columns: int) -> None:
 @pytest.mark.parametrize("name", ["body", "long", "aside", "loose"])
 def test_the_axis_is_found_wherever_it_is_on_the_detector(name: str, axis: float) -> None:
     angles = _turn(90, 360)
-    p = _noisy(_integrals(angles, np.arange(38) - axis, BODIES[name]))
+    p = counted(chords(angles, np.arange(38) - axis, BODIES[name]))
     assert abs(find_center(p, angles)[0] - axis) < 0.15
     assert abs(find_center(p[:, ::-1], -angles)[0] - (37 - axis)) < 0.15
     order = np.random.default_rng(1).permutation(90)
@@ -102,18 +70,18 @@ def test_the_axis_of_a_fan_is_found_wherever_it_is_on_the_detector(axis: float) 
         off = points - np.array([x, y])
         across = off[..., 0] * along[..., 1] - off[..., 1] * along[..., 0]
         p += 2 * value * np.sqrt(np.maximum(a**2 - across**2, 0))
-    assert abs(find_fan_center(_noisy(p), angles, 1.5 / 225)[0] - axis) < 0.15
+    assert abs(find_fan_center(counted(p), angles, 1.5 / 225)[0] - axis) < 0.15
 
 
 def test_noise_and_views_of_one_half_turn_have_no_opposite_views() -> None:
     angles = _turn(60, 360)
     assert find_opposite_center(np.random.default_rng(0).normal(size=(60, 40)), angles) is None
-    assert find_opposite_center(_integrals(angles / 2, np.arange(40) - 19.5), angles / 2) is None
+    assert find_opposite_center(chords(angles / 2, np.arange(40) - 19.5), angles / 2) is None
 
 
 def test_a_detector_that_sees_part_of_the_sample(tmp_path: Path) -> None:
     angles = _turn(60, 180)
-    p = _integrals(angles, np.arange(38) - 18.5)
+    p = chords(angles, np.arange(38) - 18.5)
     scan, done = _import(tmp_path, p, angles)
     size = scan.instrument.voxels.shape[0]
     assert 58 <= size <= 100
@@ -129,7 +97,7 @@ def test_a_detector_that_sees_part_of_the_sample(tmp_path: Path) -> None:
 
 def test_the_width_of_the_sample_and_of_the_image_by_hand(tmp_path: Path) -> None:
     angles = _turn(30, 180)
-    p = _integrals(angles, np.arange(38) - 18.5)
+    p = chords(angles, np.arange(38) - 18.5)
     assert _import(tmp_path, p, angles, field=70)[0].instrument.voxels.shape == (70, 70)
     assert _import(tmp_path, p, angles, size=50)[0].instrument.voxels.shape == (50, 50)
     whole = _import(tmp_path, p, angles, field=38)[0].instrument
@@ -144,7 +112,7 @@ def test_the_width_of_the_sample_and_of_the_image_by_hand(tmp_path: Path) -> Non
 @pytest.mark.parametrize("degrees", [180, 360])
 def test_views_that_end_in_air_make_the_image_that_they_made(tmp_path: Path, degrees: float) -> None:
     angles = _turn(60, degrees)
-    scan, _ = _import(tmp_path, _integrals(angles, np.arange(72) - 34.2), angles)
+    scan, _ = _import(tmp_path, chords(angles, np.arange(72) - 34.2), angles)
     assert (scan.instrument.voxels.shape, scan.instrument.seen) == ((72, 72), 0.0)
     assert [step["step"] for step in scan.provenance["steps"]][-2:] == ["air", "rotation axis"]
     assert "mirror" in scan.provenance["steps"][-1]["found"]
@@ -153,7 +121,7 @@ def test_views_that_end_in_air_make_the_image_that_they_made(tmp_path: Path, deg
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_a_whole_turn_about_an_axis_at_the_side_shows_both_sides(tmp_path: Path, mirrored: bool) -> None:
     angles = _turn(120, 360)
-    p = _integrals(angles, np.arange(44) - 8.0)
+    p = chords(angles, np.arange(44) - 8.0)
     if mirrored:
         p, angles = p[:, ::-1], -angles
     scan, done = _import(tmp_path, p, angles)
@@ -168,7 +136,7 @@ def test_a_whole_turn_about_an_axis_at_the_side_shows_both_sides(tmp_path: Path,
 
 def test_a_row_of_a_volume_is_enough_and_memory_bounds_its_width(tmp_path: Path, monkeypatch: Any) -> None:
     angles = _turn(40, 180)
-    p = _integrals(angles, np.arange(38) - 18.5)[:, None] * np.array([0.0, 0.2, 1.0, 0.2])[:, None]
+    p = chords(angles, np.arange(38) - 18.5)[:, None] * np.array([0.0, 0.2, 1.0, 0.2])[:, None]
     scan, _ = _import(tmp_path, p, angles)
     assert scan.instrument.voxels.shape[0] == 4
     assert scan.instrument.voxels.shape[1] >= 58
@@ -185,7 +153,7 @@ def test_a_row_of_a_volume_is_enough_and_memory_bounds_its_width(tmp_path: Path,
 
 def test_a_recording_that_grows_waits_for_a_whole_turn_where_one_side_is_air(tmp_path: Path) -> None:
     angles, growth = _turn(120, 360), Growth()
-    p = _integrals(angles, np.arange(44) - 8.0)
+    p = chords(angles, np.arange(44) - 8.0)
 
     def look(views: int, seen: Growth, **options: Any) -> Any:
         with h5py.File(tmp_path / "a.h5", "w") as file:

@@ -159,12 +159,12 @@ def _filled_integrals(scan: Scan) -> Callable[[Tensor], Tensor]:
 def image_range(scan: Scan) -> float:
     r"""From the least to the largest value of a scan's first image, without the outermost 0.5 % at each end.
 
-    The first image is that of filtered back-projection where there is one (ct; of a cone the middle slices are right,
-    and the others near enough), smoothed by the filter `hann`, and that of gridding for mri. Otherwise it is the first
-    step of steepest descent on 1/2 ||H x - y||^2 from zero, t H^T y with t = ||H^T y||^2 / ||H H^T y||^2, H the
-    derivative at zero of a nonlinear model; or the start image of a model that has one. At most 180 views are read,
-    evenly spaced, except for mri, none of the numbers that their neighbours make impossible, and for a volume of ct only the 16 slices in the middle are formed. A noise level
-    can be a share of this range.
+    The first image is that of filtered back-projection where there is one (ct; of a cone the middle slices are
+    right, and the others near enough), smoothed by the filter `hann`, and that of gridding for mri. Otherwise it is
+    the first step of steepest descent on 1/2 ||H x - y||^2 from zero, t H^T y with t = ||H^T y||^2 / ||H H^T y||^2,
+    H the derivative at zero of a nonlinear model; or the start image of a model that has one. At most 180 views are
+    read, evenly spaced, except for mri, none of the numbers that their neighbours make impossible, and for a volume
+    of ct only the 16 slices in the middle are formed. A noise level can be a share of this range.
 
     Arguments: scan, with a view or more.
     """

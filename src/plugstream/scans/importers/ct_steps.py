@@ -131,11 +131,11 @@ class Preparation:
         self._air_sides = self.air = (True, True)
         if growing and self._margin:
             self._note("air", columns=self._margin)
-        elif growing:
+        elif not growing:
+            self._find_air_and_stripes(angles, usual)
+        elif options.center == "auto" and projections.center is None:  # otherwise frames of a stream may be gone
             one = self._sinogram()
             self.air = ends_in_air(view_ends(one[:, None], usual), angles, float(np.quantile(one, 0.99)))
-        else:
-            self._find_air_and_stripes(angles, usual)
         self.center = self._find_center(angles)
         self.width, self.seen = self._find_field(angles)
 
