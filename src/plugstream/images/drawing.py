@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plugstream.base.quantities import Quantity
-from plugstream.images.planes import Plane, cut_planes, is_faint, phase_label, split_parts, value_span
+from plugstream.images.planes import Plane, cut_planes, dim_unseen, is_faint, phase_label, split_parts, value_span
 from plugstream.images.space import ImageSpace
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def _draw_panel(axes: Any, panel: Panel, space: ImageSpace, *, photograph: bool)
 
     unit, shades, sides = space.scale()[0], panel.shades, space.extent_size()
     artist = axes.imshow(
-        panel.image,
+        dim_unseen(panel.image, (shades.low, shades.high), space),
         origin="lower" if space.upwards else "upper",
         extent=space.extent(),
         vmin=shades.low,

@@ -28,7 +28,17 @@ from plugstream.base.arrays import Array, as_tensor
 from plugstream.base.capacity import check_claim, check_memory, most_read
 from plugstream.base.errors import InputError, PlugstreamWarning, StorageError
 from plugstream.base.files import write_whole
-from plugstream.images.planes import Plane, color_phase, cut_planes, is_faint, split_parts, turn_image, value_span
+from plugstream.images.planes import (
+    Plane,
+    color_phase,
+    cut_planes,
+    dim_unseen,
+    is_faint,
+    split_parts,
+    turn_image,
+    value_span,
+    value_span_seen,
+)
 from plugstream.images.space import ImageSpace
 
 _MOST_CHANNELS = 8
@@ -125,7 +135,8 @@ def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) 
     The PNG maps the image's least value (or 0, if none is negative) to black and its largest to white. With a `space`,
     such as `ImageSpace.of(scan)`, TIFF and PNG have the size of a pixel and the origin (in their tags), and
     with y up the last row of the image is their first. NPY is always the array as it is, and `load_picture` returns
-    that array from any of the three.
+    that array from any of the three. Where a detector saw part of the sample, the PNG has its range from the field of
+    view, with the rest darker.
 
     A complex image is stem.npy in complex64 and two pictures, each as TIFF and PNG: stem-magnitude and stem-phase, the
     latter in radians. The TIFFs are the numbers of the array. The PNG of the phase is for the eye: in colours that
@@ -153,7 +164,7 @@ def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) 
     order = -1 if space.upwards else 1
     files: dict[str, bytes] = {}
     for part, pixels, span in split_parts(values):
-        name, about, span = f"-{part}" if part else "", _part_space(space, part), span or value_span(pixels)
+        name, about, span = f"-{part}" if part else "", _part_space(space, part), span or value_span_seen(pixels, space)
         stack = np.moveaxis(pixels, 0, 1) if pixels.ndim == 4 else pixels  # TIFF has channels within slices
         files[f"{name}.tif"] = _encode(".tif", stack[..., ::order, :].astype(np.float32), tiff_tags(about))
         visible, angle = pixels, 0.0
@@ -176,8 +187,19 @@ def write_grey(path: Path, plane: NDArray[Any], span: tuple[float, float], space
     write_whole(path, [_encode_grey(plane, span, space)])
 
 
+def write_marked(path: Path, plane: NDArray[Any], marks: NDArray[np.bool_]) -> None:
+    """Write a plane (H, W) as a grey PNG in which marked pixels (H, W) are red; they do not count for its range."""
+    low, high = np.quantile(plane[~marks], (0.01, 0.99)) if (~marks).any() else (0.0, 1.0)
+    shares = np.clip((np.nan_to_num(plane) - low) / max(high - low, 1e-30), 0, 1)
+    colours = np.repeat(np.rint(255 * shares).astype(np.uint8)[..., None], 3, -1)
+    colours[marks] = (230, 30, 30)
+    write_whole(path, [_encode(".png", colours)])
+
+
 def _encode_grey(plane: NDArray[Any], span: tuple[float, float], space: ImageSpace) -> bytes:
     low, high = span
+    order = -1 if space.upwards else 1
+    plane = dim_unseen(plane[::order], span, space)[::order]
     shares = np.clip((plane - low) / max(high - low, 1e-30), 0, 1)
     grey = np.rint(255 * np.nan_to_num(shares)).astype(np.uint8)
     return _encode(".png", grey, png_tags(space, span))

@@ -30,6 +30,7 @@ CYCLIC = bytes.fromhex(
 )
 NOTHING = (0x80, 0x80, 0x80)  # where a value is not finite, or has no phase to speak of
 _MOST_CHANNELS = 4
+_DIM = 0.35  # of the contrast beside the field of view
 _FAINT = 0.05  # the part of the largest magnitude below which a phase is that of noise
 
 
@@ -76,6 +77,27 @@ def value_span(image: NDArray[Any]) -> tuple[float, float]:
     """The range of grey values: from the least value, or zero if none is negative, to the largest."""
     values = image[np.isfinite(image)]
     return (min(0.0, float(values.min())), float(values.max())) if values.size else (0.0, 1.0)
+
+
+def value_span_seen(image: NDArray[Any], space: ImageSpace) -> tuple[float, float]:
+    """`value_span` of what is in the field of view. Arguments: image (..., H, W); space, with the last two axes."""
+    seen = space.field_of_view()
+    return value_span(image if seen is None else image[..., seen])
+
+
+def dim_unseen(plane: NDArray[Any], span: tuple[float, float], space: ImageSpace) -> NDArray[Any]:
+    """A plane (H, W) of an image as it is shown: beside the field of view dark, with its outline white.
+
+    Arguments: plane, whose rows are the image's; span, the values of black and white; space.
+    """
+    from scipy.ndimage import binary_dilation
+
+    seen = space.field_of_view()
+    if seen is None:
+        return plane
+    low, high = span
+    dark = low + _DIM * (np.clip(plane, low, high) - low)
+    return np.where(seen, plane, np.where(binary_dilation(seen), high, dark)).astype(plane.dtype)
 
 
 def is_faint(magnitude: NDArray[Any], most: float | None = None) -> NDArray[np.bool_]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 
@@ -28,6 +31,7 @@ class ImageSpace:
         phase: of complex values, "measured" if the data tell x from exp(i t) x for every angle t, and "free" if they do
             not, as with intensities recorded without a reference. A free phase is taken out before images are compared
             with a truth or shown (`plugstream.images.global_phase`); files of numbers keep it.
+        seen: the radius about x = y = 0 of the field of view, where a detector saw part of the sample; 0 where all.
     """
 
     shape: tuple[int, ...]
@@ -41,6 +45,7 @@ class ImageSpace:
     quantity: str = "value"
     value_unit: str = ""
     phase: Literal["free", "measured"] = "free"
+    seen: float = 0.0
 
     def __post_init__(self) -> None:
         if any(size < 1 for size in self.shape) or len(self.spatial) not in (2, 3):
@@ -103,7 +108,19 @@ class ImageSpace:
             axes=rest(self.axes),
             spacing=None if self.spacing is None else rest(self.spacing),
             origin=None if self.origin is None else rest(self.origin),
+            seen=self.seen if axis == 0 else 0.0,
         )
+
+    def field_of_view(self, blocks: Sequence[int] = (1, 1)) -> NDArray[np.bool_] | None:
+        """Which pixels of the last two axes are in the field of view, (H, W); None where all are.
+
+        Arguments: blocks, the sizes of the blocks over whose means an image was made smaller.
+        """
+        if not self.seen or self.spacing is None or self.origin is None:
+            return None
+        places = zip(self.origin[-2:], self.spacing[-2:], self.spatial[-2:], blocks, strict=True)
+        y, x = [o + s * ((b - 1) / 2 + b * np.arange(math.ceil(n / b))) for o, s, n, b in places]
+        return np.asarray(np.hypot(y[:, None], x) <= self.seen)
 
     def position(self, axis: int, index: int) -> str:
         """Where an index of a spatial axis lies, in words: "z = 1.5 mm", or "z = 12" if the spacing is unknown."""

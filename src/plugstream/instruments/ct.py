@@ -73,7 +73,8 @@ class CT(Instrument):
     Arguments: voxels of the image or volume; columns and rows of the detector, 0 rows for a two-dimensional scan;
     parallel, whether rays are; curvature, the radius of a curved detector, 0 for a flat one; unit of all lengths, m, or
     pixel if the size of a detector pixel is unknown; good, (rows, columns) or (1, columns), False for pixels of the
-    detector that never count, None if all do.
+    detector that never count, None if all do; seen, the radius about the rotation axis that the detector saw of a
+    sample which reaches beyond it, 0 where it saw all.
     """
 
     voxels: Voxels
@@ -83,6 +84,7 @@ class CT(Instrument):
     curvature: float = 0.0
     unit: str = "m"
     good: NDArray[np.bool_] | None = None
+    seen: float = 0.0
 
     name: ClassVar[str] = "ct"
     help: ClassVar[str] = "X-ray tomography: parallel, fan and cone beams"
@@ -109,6 +111,7 @@ class CT(Instrument):
         Attribute("parallel", bool, "", "the first of a view's vectors is a direction, not a source", default=True),
         Attribute("curvature", float, "m", "radius of the detector's arc, 0 for a flat one", default=0.0),
         Attribute("unit", str, "", "of all lengths: m, or pixel where its size is not known", default="m"),
+        Attribute("seen", float, "m", "radius of the field of view of a wider sample, 0 if all is seen", default=0.0),
     )
     conventions: ClassVar[dict[str, str]] = {
         "vectors": "x, y, z",
@@ -125,6 +128,8 @@ class CT(Instrument):
             raise InputError(
                 f"a detector needs columns >= 1 and rows >= 0, not {self.detector_columns} and {self.detector_rows}"
             )
+        if not 0 <= self.seen < float("inf"):
+            raise InputError(f"seen, the radius of the field of view, must be 0 or a length, not {self.seen}")
         if self.unit not in ("m", "pixel"):
             raise InputError(
                 f"lengths of a ct scan are in m, or in pixel where its size is not known, not {self.unit!r}"
@@ -150,7 +155,13 @@ class CT(Instrument):
         """Attenuation in the voxels."""
         v, one = self.voxels, "1/m" if self.unit == "m" else "1/pixel"
         return ImageSpace(
-            v.shape, spacing=v.spacing, origin=v.origin, unit=self.unit, quantity="attenuation", value_unit=one
+            v.shape,
+            spacing=v.spacing,
+            origin=v.origin,
+            unit=self.unit,
+            quantity="attenuation",
+            value_unit=one,
+            seen=self.seen,
         )
 
     @property
@@ -168,11 +179,13 @@ class CT(Instrument):
         return Rays(columns["rays"][:], self.data_shape, parallel=self.parallel, curvature=curvature)
 
     @classmethod
-    def of(cls, rays: Rays, voxels: Voxels, *, unit: str = "m", good: NDArray[np.bool_] | None = None) -> CT:
+    def of(
+        cls, rays: Rays, voxels: Voxels, *, unit: str = "m", good: NDArray[np.bool_] | None = None, seen: float = 0.0
+    ) -> CT:
         """The instrument of views with these rays; their column is `rays.vectors`."""
         rows = rays.detector[0] if len(rays.detector) == 2 else 0
         curvature = rays.curvature if np.isfinite(rays.curvature) else 0.0
-        return cls(voxels, rays.detector[-1], rows, rays.parallel, curvature, unit, good)
+        return cls(voxels, rays.detector[-1], rows, rays.parallel, curvature, unit, good, seen)
 
     def check_views(self, columns: Columns) -> Columns:
         """Refuse invalid rays."""
@@ -223,7 +236,8 @@ class CT(Instrument):
             "views": f"{n_views} over {beam.arc:.4g} degrees{ordered}, {kind}{scale}{tilted}",
             "detector": f"{' x '.join(map(str, self.data_shape))} pixels, {np.median(beam.pixel):.6g} {unit} wide at "
             "the image" + (f", {bad} of them bad" if bad else ""),
-            "image": f"{self.voxels.describe()} {unit}",
+            "image": f"{self.voxels.describe()} {unit}"
+            + (f"; the detector saw part of the sample, {2 * self.seen:.6g} {unit} across" if self.seen else ""),
         }
 
     def block(self, columns: Columns, first: int, last: int) -> Block | None:

@@ -79,7 +79,7 @@ class CTCounts(CT):
         """The instrument of views with these rays, flat and dark fields."""
         ct = CT.of(rays, voxels, unit=unit, good=good)
         common = (ct.voxels, ct.detector_columns, ct.detector_rows, ct.parallel, ct.curvature, unit, good)
-        return cls(*common, field.dark, field.flats, field.places)
+        return cls(*common, dark=field.dark, flats=field.flats, flat_places=field.places)
 
     def raw(self, columns: Columns) -> RawCounts:
         """The conversion of counts of views to line integrals."""

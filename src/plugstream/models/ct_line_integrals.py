@@ -143,19 +143,19 @@ def fill_pixels(frames: ArrayLike, bad: NDArray[np.bool_]) -> Frames:
     return values
 
 
-def air_level(integrals: ArrayLike, margin: int) -> Frames:
+def air_level(integrals: ArrayLike, margin: int, sides: tuple[bool, bool] = (True, True)) -> Frames:
     """The line integrals of rays beside the object, which should be 0: (views,), to be subtracted.
 
     The mean over the outermost `margin` columns at both sides of a view. It holds if the object is inside the detector,
     and corrects a beam or an exposure that differs from that of the flat field by a factor.
 
-    Arguments: integrals (views, rows, columns); margin, columns a side.
+    Arguments: integrals (views, rows, columns); margin, columns a side; sides, whether the left and the right are air.
     """
     values = np.asarray(integrals, dtype=np.float32)
     if not 1 <= margin <= values.shape[-1] // 2:
         raise InputError(f"a margin of {margin} columns a side does not fit a detector of {values.shape[-1]}")
-    sides = np.concatenate([values[..., :margin], values[..., -margin:]], axis=-1)
-    return np.asarray(np.nanmean(sides, axis=(-2, -1), dtype=np.float64), dtype=np.float32)
+    ends = [end for end, air in zip((values[..., :margin], values[..., -margin:]), sides, strict=True) if air]
+    return np.asarray(np.nanmean(np.concatenate(ends, axis=-1), axis=(-2, -1), dtype=np.float64), dtype=np.float32)
 
 
 def shows_air(integrals: ArrayLike, margin: int, part: float = 0.03) -> bool:

@@ -28,6 +28,7 @@ from plugstream.solver.verdict.explanation import TRIED, Explanation, explain
 
 # An image that leaves this part of the data unexplained, the mean over so many views, explains nothing.
 _NOTHING, _VIEWS = 0.9, 16
+_PART = "the detector saw part of it"
 
 
 def answer_explanation(
@@ -48,7 +49,8 @@ def answer_explanation(
     if explanation is None:
         return leave_unasked(result, fidelity, "there are several images", nothing=nothing)
     good = None if explanation.beyond else explanation.explained
-    answer = Answer(explanation.word + _limits(fidelity), good, explanation.text, 100 * explanation.misfit)
+    part = f"; {_PART}" if scan.instrument.image.seen else ""
+    answer = Answer(explanation.word + part + _limits(fidelity), good, explanation.text, 100 * explanation.misfit)
     return replace(result, verdict=verdict.with_explanation(answer, nothing=nothing))
 
 

@@ -42,6 +42,7 @@ from plugstream.solver.result import Progress
 _NAME = "preview.safetensors"
 _FORMAT = "plugstream-preview"
 _VERSION = "1"
+_IN_PLANE = {2: [0, 1], 3: [1, 2]}  # the axes of an image in which its field of view is a disc, by how many it has
 # Pixels a side, at most.
 _SIDE = 512
 # Pixels that are made into a preview in a second, at least: what the first one may take.
@@ -131,6 +132,9 @@ def make_panels(image: Tensor, space: ImageSpace, most: int = _SIDE) -> tuple[di
     for prefix, place, part, numbers in _slices(image, space):
         blocks = [max(1, math.ceil(size / most)) for size in part.shape[-2:]]
         small = average_blocks(part, blocks)
+        seen = space.field_of_view(blocks) if numbers[-2:] == _IN_PLANE[len(space.spatial)] else None
+        if seen is not None:
+            small = small.masked_fill(torch.from_numpy(~seen).to(small.device), torch.nan)
         axes = [channel_axis(len(small))] if space.channels else []
         axes += [space_axis(space, *about) for about in zip(numbers, small.shape[-2:], blocks, strict=True)]
         values = {"": small}

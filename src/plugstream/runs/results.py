@@ -88,6 +88,7 @@ def write_results(folder: Path, scan: Scan, result: Result[State], compared: Com
     report("writing the results")
     space = ImageSpace.of(scan)
     save_image(result.image, folder / "result", space)
+    write_field(folder, space)
     write_record(result, folder)
     if compared is not None:
         save_image(compared[0], folder / compared[1], space)
@@ -96,6 +97,14 @@ def write_results(folder: Path, scan: Scan, result: Result[State], compared: Com
     series = {name: zip(s.step, s.time, s.value, strict=True) for name, s in result.history.items()}
     write_history(folder, ((name, *row) for name, rows in series.items() for row in rows))
     sync_folder(folder)
+
+
+def write_field(folder: Path, space: ImageSpace) -> None:
+    """Write field.npy, (H, W), True in the field of view, where the detector saw only part of the sample."""
+    if (seen := space.field_of_view()) is not None:
+        file = io.BytesIO()
+        np.save(file, seen)
+        write_whole(folder / "field.npy", [file.getvalue()])
 
 
 def _single(image: torch.Tensor) -> NDArray[Any]:
@@ -148,6 +157,7 @@ def write_volume_results(folder: Path, volume: VolumeFile, space: ImageSpace) ->
     """Write result.tif, a PNG of the middle slice and history.csv, each whole or not at all."""
     report("writing the results")
     show_volume(volume, space)
+    write_field(folder, space)
     history = replay(folder / "events.jsonl")
     names = dict.fromkeys(name for event in history.measured for name in event.values)
     rows = [(name, e.step, e.time, e.values.get(name)) for name in names for e in history.measured]

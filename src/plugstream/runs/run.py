@@ -13,6 +13,7 @@ import torch
 from plugstream.algorithms import State
 from plugstream.base.errors import DamagedError, InputError, StorageError, is_refusal
 from plugstream.base.text import shell_quote
+from plugstream.models.outliers import Outliers
 from plugstream.runs.callbacks import Watcher
 from plugstream.runs.checkpoints import Checkpoints, SavedState, check_history
 from plugstream.runs.checks import check_mask
@@ -23,11 +24,13 @@ from plugstream.runs.events import Note
 from plugstream.runs.execution import execute, rescue
 from plugstream.runs.folder import lock, place_of, remove_unbegun, whole_folder, write_down
 from plugstream.runs.identity import identity
+from plugstream.runs.outliers import describe_outliers, mark_outliers
 from plugstream.runs.plan import Plan
 from plugstream.runs.replay import History, replay
 from plugstream.runs.search import last_choice, last_step, last_trial, with_strength, without_strength
 from plugstream.runs.terminal import Viewers
 from plugstream.runs.views import wait_for_batch
+from plugstream.scans.outliers import without_outliers
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan, open_scan
 from plugstream.settings import Change, with_changes
@@ -107,8 +110,11 @@ def _open(run: RunContext) -> None:
     run.plan = _with_changes(run.plan, past, run.saved)
     # Whatever is refused has been refused by now, and nothing has been written.
     run.write(run.settings)
+    found = _leave_out(run)
     listeners = run.viewers.listeners(run.folder)
     run.open(EventLog(events, (*(() if run.terminal is None else (run.terminal,)), *listeners)), checkpoints)
+    if found is not None and run.saved is None:
+        run.log.add(Note(describe_outliers(run.scan.instrument, found)))
 
 
 def _open_as_helper(run: RunContext) -> None:
@@ -117,8 +123,28 @@ def _open_as_helper(run: RunContext) -> None:
         wait_for_batch(run.scan, run.settings, lambda text: None)
     run.past, run.saved = run.group.share((History(), cast(SavedState | None, None)))
     run.plan = _with_changes(run.plan, run.past, run.saved)
+    _leave_out(run)
     run.terminal, run.viewers, run.inbox, run.part = None, Viewers(), None, False
     run.open(SilentLog(run.folder / "events.jsonl"), Checkpoints(run.folder / "checkpoints", {}))
+
+
+def _leave_out(run: RunContext) -> Outliers | None:
+    """Go over to the scan without the numbers that cannot be right."""
+
+    def find() -> Outliers | None:
+        run.plan, found = mark_outliers(
+            run.scan,
+            run.plan,
+            run.folder,
+            begun=run.saved is not None,
+            whole=not run.part and run.plan.partition is None,
+        )
+        return found
+
+    found = run.group.decide(find)
+    if found is not None:
+        run.scan = without_outliers(run.scan, found)
+    return found
 
 
 def _execute(run: RunContext, *, fresh: bool) -> Result[State]:

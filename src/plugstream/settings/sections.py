@@ -224,6 +224,9 @@ class ScanSettings(Section):
     window: Annotated[int, Field(ge=1)] | None = setting(
         None, "when following a sample that changes, draw from the last so many views and forget older ones"
     )
+    outliers: Literal["auto", "none"] = setting(
+        "auto", "numbers that cannot be right, such as dead pixels and spikes: auto leaves them out, none takes all"
+    )
     skip_damaged: bool = setting(False, "read all of the scan first, and leave damaged views out", switch=True)
 
 

@@ -135,6 +135,8 @@ def _picture(
 ) -> dict[str, Any]:
     """A picture of means over blocks, (channels or 1, *spatial)."""
     axes = [space_axis(space, n, values.shape[1 + n], block) for n, block in enumerate(blocks)]
+    if (seen := space.field_of_view(blocks[-2:])) is not None:
+        values = np.where(seen, values, np.nan)
     if space.channels:
         axes.insert(0, channel_axis(len(values)))
     else:

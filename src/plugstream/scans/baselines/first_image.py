@@ -27,6 +27,7 @@ from plugstream.scans.baselines.filtered import Filter, filtered_back_projection
 from plugstream.scans.baselines.sense import cg_sense, grid_image
 from plugstream.scans.baselines.sirt import read_views, sirt, split_views
 from plugstream.scans.blocks import read_block, sum_rows
+from plugstream.scans.outliers import without_suspects
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 
@@ -158,18 +159,18 @@ def _filled_integrals(scan: Scan) -> Callable[[Tensor], Tensor]:
 def image_range(scan: Scan) -> float:
     r"""From the least to the largest value of a scan's first image, without the outermost 0.5 % at each end.
 
-    The first image is that of filtered back-projection where there is one (ct; of a cone the middle slices are right,
-    and the others near enough), smoothed by the filter `hann`, and that of gridding for mri. Otherwise it is the first
-    step of steepest descent on 1/2 ||H x - y||^2 from zero, t H^T y with t = ||H^T y||^2 / ||H H^T y||^2, H the
-    derivative at zero of a nonlinear model; or the start image of a model that has one. At most 180 views are read,
-    evenly spaced, except for mri, and for a volume of ct only the 16 slices in the middle are formed. A noise level
-    can be a share of this range.
+    The first image is that of filtered back-projection where there is one (ct; of a cone the middle slices are
+    right, and the others near enough), smoothed by the filter `hann`, and that of gridding for mri. Otherwise it is
+    the first step of steepest descent on 1/2 ||H x - y||^2 from zero, t H^T y with t = ||H^T y||^2 / ||H H^T y||^2,
+    H the derivative at zero of a nonlinear model; or the start image of a model that has one. At most 180 views are
+    read, evenly spaced, except for mri, none of the numbers that their neighbours make impossible, and for a volume
+    of ct only the 16 slices in the middle are formed. A noise level can be a share of this range.
 
     Arguments: scan, with a view or more.
     """
     views = torch.linspace(0, scan.n_views - 1, min(scan.n_views, _VIEWS)).round().long()
     report("looking at the first image")
-    image = _quick_image(scan, views)
+    image = _quick_image(without_suspects(scan), views)
     values = (image.abs() if scan.instrument.image.is_complex else image).flatten().double()
     outside = min(int(_OUTSIDE * len(values)) + 1, len(values))
     low, high = (float(values.kthvalue(k).values) for k in (outside, len(values) + 1 - outside))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +31,7 @@ from plugstream.scans.importers.ct_hdf5 import (
     read_stream,
 )
 from plugstream.scans.importers.ct_projections import Projections
-from plugstream.scans.importers.ct_rotation_axis import NOT_FOUND, covers_half_turn
+from plugstream.scans.importers.ct_rotation_axis import NOT_FOUND, covers_half_turn, covers_turn
 from plugstream.scans.importers.ct_steps import Preparation, StepOptions
 from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.fpm import is_frames
@@ -47,6 +49,10 @@ _AXIS = (
     "'plugstream import ct' found in an earlier scan, --like RUN, which takes it from a run of one, or --center middle"
 )
 _WAITING = "half a turn of projections, in which to find the rotation axis (--center COLUMN to begin at once)"
+_ONE_SIDE = (
+    "a whole turn of projections, since they end in air on one side alone, as with an axis at the side of the detector "
+    "(--center COLUMN to begin at once)"
+)
 _MOVED = 0.25  # columns by which the axis of the last half turn may differ from that of the first unsaid
 
 
@@ -100,6 +106,11 @@ class _Setup(NamedTuple):
     detector: float
 
     @property
+    def scale(self) -> float:
+        """How much smaller a pixel is at the axis than on the detector."""
+        return 1.0 if self.source is None else self.source / (self.source + self.detector)
+
+    @property
     def fan(self) -> float | None:
         """The width of a pixel in distances of the detector from the source."""
         return None if self.source is None else self.width / (self.source + self.detector)
@@ -136,7 +147,7 @@ def _geometry(
         shape: Any = columns if prepared.flat_image else detector
         rays = parallel_beam(turns, shape, (height, width), center=prepared.center)
     else:
-        scale = setup.source / (setup.source + setup.detector)
+        scale = setup.scale
         if prepared.flat_image:
             rays = fan_beam(turns, columns, width, **distances)
         else:
@@ -144,6 +155,15 @@ def _geometry(
             rays = cone_beam(turns, detector, (height, width), middle=middle, **distances)
     step = scale * width if options.voxel is None else options.voxel
     size = read_size(options, 2) or (columns, columns)
+    if prepared.width is not None:
+        wide = math.ceil(prepared.width * scale * width / step - 1e-9)
+        if options.size is None:
+            size = (wide, wide)
+        elif options.field is not None and min(size) < wide:
+            raise InputError(
+                f"--size {','.join(map(str, options.size))} is less than the {wide} voxels of --field "
+                f"{options.field:g}; leave one out"
+            )
     if prepared.flat_image:
         return rays, Voxels(size, step)
     tall = scale * height if options.voxel is None or setup.source is None else options.voxel
@@ -187,10 +207,12 @@ def open_reading(options: CTImport, file: Path | Address, growth: Growth | None 
         # Of a recording that grows, rays are made with their views: making all at each look takes longer and longer.
         turns = angles[prepared.views]
         rays, voxels = _geometry(projections, options, prepared, turns if growth is None else turns[:1], setup)
-        dtype, instrument = None, CT.of(rays, voxels, unit=setup.unit, good=prepared.good)
+        seen = prepared.seen * setup.width * setup.scale
+        dtype, instrument = None, CT.of(rays, voxels, unit=setup.unit, good=prepared.good, seen=seen)
         if options.counts:
             dtype = prepared.keep_counts()
             instrument = CTCounts.of_counts(rays, voxels, prepared.field, unit=setup.unit, good=prepared.good)
+            instrument = replace(instrument, seen=seen)
         else:
             prepared.find_hardening(rays)
             if growth is None:
@@ -328,8 +350,12 @@ def _prepare_first(
         if early:
             growth.wait(f"{_WAITING}; {error}")
         raise
-    if early and prepared.steps[-1]["found"] == NOT_FOUND:
+    if early and prepared.axis_found == NOT_FOUND:
         growth.wait(f"{_WAITING}, and of a fan some more")
+    if early and sum(prepared.air) == 1 and not covers_turn(angles):
+        growth.wait(_ONE_SIDE)
+    if prepared.width is not None and options.field is None:
+        growth.settings["field"] = prepared.width
     if searched:
         growth.settings["center"] = prepared.center
     elif settled is not None and growth.final:

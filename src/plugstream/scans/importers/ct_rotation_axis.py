@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -17,13 +18,18 @@ _LEAST_ARC = np.pi / 3
 _MASS_SPREAD = 0.05
 # Of a short fan's data, the least part that must be measured twice to tell its axis.
 _PAIRS = 0.1
+_PAIRS_FOUND = "by opposite views of a whole turn"
 NOT_FOUND = "the middle of the detector"
 """How the axis of a fan was found where it could not be."""
 
 # The fewest views in which an axis is looked for while more come.
 _LEAST_VIEWS = 16
-# Columns to which a sinogram is binned for the coarse part of the search.
+# Columns to which a sinogram is binned for the coarse part of the search, and views whose opposite is looked at.
 _COARSE = 256
+_OPPOSITE = 360
+# Columns that two opposite views must have in common, by what factor they must agree better at another axis, and the
+# columns over which they are smoothed first.
+_OVERLAP, _BETTER, _SMOOTH = 6, 1.2, 1.5
 
 
 def center_of_mass(sinogram: ArrayLike, angles: ArrayLike) -> tuple[float, float]:
@@ -70,16 +76,18 @@ def mirror_mismatch(sinogram: ArrayLike, center: float) -> float:
     return float(spectrum[outside].mean())
 
 
-def find_center(sinogram: ArrayLike, angles: ArrayLike) -> tuple[float, str]:
+def find_center(sinogram: ArrayLike, angles: ArrayLike, *, opposite: bool = True) -> tuple[float, str]:
     """The column of the rotation axis, as a fraction, and how it was found, in words.
 
     Over half a turn of evenly spaced views it is where `mirror_mismatch` is least: first every four columns of a binned
     sinogram within a quarter of the detector from its middle, then about the best, and last the vertex of a parabola.
-    Over a shorter arc, or uneven angles, it is that of `center_of_mass`.
+    Over a shorter arc, or uneven angles, it is that of `center_of_mass`. Over a whole turn it is that of opposite views
+    (`find_opposite_center`) where they agree better there, as with an axis at the side of the detector.
 
     Holds for parallel beams, and for the central row of a cone beam so narrow that it is nearly parallel.
 
-    Arguments: sinogram (views, columns), line integrals; angles (views,), radians.
+    Arguments: sinogram (views, columns), line integrals; angles (views,), radians; opposite, whether opposite views of
+    a whole turn are compared, and not the first half turn alone.
     """
     values, turn = _check(sinogram, angles)
     half = _half_turn(turn)
@@ -101,7 +109,74 @@ def find_center(sinogram: ArrayLike, angles: ArrayLike) -> tuple[float, str]:
     first = coarse[np.argmin([mirror_mismatch(binned, c) for c in coarse])]
     start = step * first + (step - 1) / 2
     center = _search(lambda c: mirror_mismatch(values, c), start, 2.0 * step, count=9, last=1.0)
-    return center, "by half a turn and its mirror image"
+    other = find_opposite_center(sinogram, turn, known=center) if opposite else None
+    return (center, "by half a turn and its mirror image") if other is None else (other, _PAIRS_FOUND)
+
+
+def covers_turn(angles: ArrayLike) -> bool:
+    """Whether eight views or more, evenly spaced once sorted, cover a whole turn.
+
+    Arguments: angles (views,), radians.
+    """
+    turn = np.sort(np.asarray(angles, dtype=np.float64))
+    step = _even_step(turn)
+    return step is not None and bool(turn[-1] - turn[0] + 1.5 * step >= 2 * np.pi)
+
+
+def find_opposite_center(
+    sinogram: ArrayLike, angles: ArrayLike, pixel: float = 0.0, *, known: float | None = None
+) -> float | None:
+    r"""The column of the axis by the opposite views of a whole turn, wherever it is on the detector.
+
+    About the axis c, column b of the view at t and column 2 c - b of the view half a turn later (for fans with the turn
+    that `fan_mismatch` states) are one line, measured twice. Over the w columns that such views have in common, with D
+    half of their mean squared difference and V the variance of their means, c is where
+
+        w log(V / D)
+
+    is largest, which compares the likelihood of "the same lines" with that of "others of the same spread": a few
+    columns of flat data agree by chance, but then V is no larger than D. The place is refined by `fan_mismatch`.
+
+    Holds where the views have six columns or more in common. None where views do not cover a turn evenly, where nothing
+    agrees (V < 2 D), or where the views agree as well at the `known` axis.
+
+    Arguments: sinogram (views, columns), line integrals; angles (views,), radians, in any order; pixel, the width of a
+    detector pixel in distances of the detector from the source, 0 for a parallel beam; known, a column.
+    """
+    from scipy.ndimage import gaussian_filter1d
+
+    values, turn = _check(sinogram, angles)
+    if not covers_turn(turn):
+        return None
+    values, turn = _first_turn(values, turn)
+    values = gaussian_filter1d(values, _SMOOTH, axis=1, mode="nearest")  # else places between columns have less noise
+    bins = max(1, -(-values.shape[1] // _COARSE))
+    small = values[:, : values.shape[1] // bins * bins].reshape(len(values), -1, bins).mean(2)
+
+    def rate(center: float) -> float:
+        one, other = _opposite(small, turn, center, pixel * bins, 1)
+        if one.shape[1] < _OVERLAP:
+            return -np.inf
+        apart = float(np.mean((one - other) ** 2)) / 2
+        spread = float(np.var((one + other) / 2))
+        return float(one.shape[1] * math.log(max(spread, 1e-300) / max(apart, 1e-9 * spread, 1e-300)))
+
+    places = np.arange(_OVERLAP // 2, small.shape[1] - _OVERLAP // 2, 1.0)
+    ratings = np.array([rate(c) for c in places])
+    best = float(places[ratings.argmax()])
+    if ratings.max() < np.log(2) * (small.shape[1] - abs(2 * best - small.shape[1] + 1)):
+        return None
+
+    start = bins * best + (bins - 1) / 2
+    common = max(min(start, values.shape[1] - 1 - start) - 2 * bins, 1.0)
+
+    def cost(center: float, reach: float = np.inf) -> float:
+        one, other = _opposite(values, turn, center, pixel, 3, (start - reach, start + reach))
+        return float(np.mean((one - other) ** 2))
+
+    # Over the same columns for all places near the start: others have other noise.
+    found: float = _search(lambda center: cost(center, common), start, float(bins), count=9, last=1.0)
+    return None if known is not None and cost(known) <= _BETTER * cost(found) else found
 
 
 def covers_half_turn(angles: ArrayLike) -> bool:
@@ -147,29 +222,56 @@ def fan_mismatch(sinogram: ArrayLike, angles: ArrayLike, center: float, pixel: f
     return float(np.sqrt(np.mean((values[:, inside] - other)[measured] ** 2)))
 
 
+def _opposite(
+    values: Sinogram,
+    turn: NDArray[np.float64],
+    center: float,
+    pixel: float,
+    order: int,
+    among: tuple[float, float] = (-np.inf, np.inf),
+) -> tuple[Sinogram, Sinogram]:
+    """Lines of some views of a whole turn, and the same by splines through opposite views: (views, columns)."""
+    from scipy.ndimage import map_coordinates
+
+    views, columns = values.shape
+    place = np.arange(columns)
+    opposite = 2 * center - place
+    inside = (opposite >= 0) & (opposite <= columns - 1) & (place >= among[0]) & (place <= among[1])
+    later = (np.pi - 2 * np.arctan((place[inside] - center) * pixel)) * views / (2 * np.pi)
+    chosen = np.unique(np.linspace(0, views - 1, min(views, _OPPOSITE)).round().astype(int))
+    row = (chosen[:, None] + later) % views
+    circle, places = np.concatenate([values, values[:1]]), np.broadcast_to(opposite[inside], row.shape)
+    return values[np.ix_(chosen, inside)], map_coordinates(circle, np.stack([row, places]), order=order)
+
+
 def find_fan_center(sinogram: ArrayLike, angles: ArrayLike, pixel: float) -> tuple[float, str]:
     """The column of the rotation axis of a fan, or of a cone's middle row, and how it was found.
 
     Where `fan_mismatch` is least: within a tenth of the detector from its middle, then about the best, and last the
     vertex of a parabola. Holds where the source, the axis and that column are in one plane across the detector, and
     from half a turn on, which measures enough lines twice. Over shorter arcs the axis cannot be found, and it is the
-    middle of the detector.
+    middle of the detector. Over a whole turn all of the detector is searched, as `find_opposite_center` does.
 
     Arguments: as of `fan_mismatch`, in any order of views.
     """
-    values, turn = _check(sinogram, angles)
-    order = np.argsort(turn, kind="stable")
-    values, turn = values[order], turn[order]
+    values, turn = _first_turn(*_check(sinogram, angles))
     middle = (values.shape[1] - 1) / 2
-    step = float(np.median(np.diff(turn))) if len(turn) > 1 else 0.0
-    once = turn < turn[0] + 2 * np.pi - step / 2  # later views repeat earlier ones
-    values, turn = values[once], turn[once]
     reach = values.shape[1] / 10
     ends = (middle - reach, middle, middle + reach)
     if _even_step(turn) is None or any(np.isnan(fan_mismatch(values, turn, c, pixel)) for c in ends):
         return middle, NOT_FOUND
     center = _search(lambda c: fan_mismatch(values, turn, c, pixel) ** 2, middle, reach, count=17, last=2.0)
-    return center, "by the two rays along each line"
+    other = find_opposite_center(values, turn, pixel, known=center)
+    return (center, "by the two rays along each line") if other is None else (other, _PAIRS_FOUND)
+
+
+def _first_turn(values: Sinogram, turn: NDArray[np.float64]) -> tuple[Sinogram, NDArray[np.float64]]:
+    """Views in the order of their angles, without later ones, which repeat those of the first turn."""
+    order = np.argsort(turn, kind="stable")
+    values, turn = values[order], turn[order]
+    step = float(np.median(np.diff(turn))) if len(turn) > 1 else 0.0
+    once = turn < turn[0] + 2 * np.pi - step / 2
+    return values[once], turn[once]
 
 
 def _search(cost: Callable[[float], float], start: float, reach: float, *, count: int, last: float) -> float:

@@ -22,9 +22,22 @@ from plugstream.models.ct_line_integrals import (
     shows_air,
     stripe_pattern,
 )
+from plugstream.scans.importers.ct_field_of_view import (
+    ends_in_air,
+    in_fan,
+    limit_by_memory,
+    sample_reach,
+    seen_reach,
+    view_ends,
+)
 from plugstream.scans.importers.ct_hardening import Hardening, find_hardening
 from plugstream.scans.importers.ct_projections import Projections
-from plugstream.scans.importers.ct_rotation_axis import NOT_FOUND, find_center, find_fan_center
+from plugstream.scans.importers.ct_rotation_axis import (
+    NOT_FOUND,
+    covers_turn,
+    find_center,
+    find_fan_center,
+)
 from plugstream.scans.importers.reading import Indices, ViewOptions, choose_views, pick_rows, read_blocks
 
 # Of the detector's columns at each side that are looked at for air, the part, and the least number.
@@ -35,6 +48,9 @@ _AIR_PART = 0.03
 _DRIFT = 0.02
 # A projection in which nothing is brighter than this power of the least transmission was taken without the beam.
 _NO_BEAM = 0.5
+# Rows of a volume in which the width of the sample is looked for, and the part of the detector by which the axis of a
+# recording that grows is off its middle where a whole turn will follow.
+_ROWS, _OFF = 5, 0.25
 # Views over a wider angle show the object without help, and are left as they are.
 _WIDE = np.deg2rad(150)
 
@@ -50,6 +66,9 @@ class StepOptions(ViewOptions):
     air: int | Literal["auto"] = Field(
         "auto",
         description="columns at each side to subtract the mean of from each view; 0 for none; auto if they are air",
+    )
+    field: float | None = Field(
+        None, gt=0, le=65_536, description="width of the sample in columns; estimated where views do not end in air"
     )
     stripes: int = Field(0, ge=0, description="width of the filter against rings, in columns, odd; 0 for none")
     center: float | Literal["auto", "middle"] = Field(
@@ -73,7 +92,10 @@ class Preparation:
     distances of the detector from the source, None for a parallel beam; growing, whether more projections will come, so
     that nothing can depend on all of them.
     Attributes: views; rows; flat_image, whether the rows make an image rather than a volume; good (rows, columns), None
-    where all pixels are; center, a column; steps, as JSON; remarks, the same for a person.
+    where all pixels are; center, a column; axis_found, how, in words; air, whether views end in air at the left and at
+    the right; width, columns at the axis that the image needs, None for those of the detector; seen, the radius about
+    the axis that was seen of a sample which is wider, in the same unit, otherwise 0; steps, as JSON; remarks, the same
+    for a person.
     """
 
     def __init__(
@@ -104,14 +126,18 @@ class Preparation:
         self._note("projections", file=projections.kind, **counts)
         self._find_bad()
         columns = projections.shape[1]
-        self._margin = int(options.air) if options.air != "auto" else 0
-        if options.air == "auto":
-            self._margin = min(max(_LEAST_MARGIN, int(_MARGIN * columns)), columns // 2)
+        usual = min(max(_LEAST_MARGIN, int(_MARGIN * columns)), columns // 2)
+        self._margin = usual if options.air == "auto" else int(options.air)
+        self._air_sides = self.air = (True, True)
         if growing and self._margin:
             self._note("air", columns=self._margin)
-        elif self._margin or options.stripes:
-            self._find_air_and_stripes()
+        elif not growing:
+            self._find_air_and_stripes(angles, usual)
+        elif options.center == "auto" and projections.center is None:  # otherwise frames of a stream may be gone
+            one = self._sinogram()
+            self.air = ends_in_air(view_ends(one[:, None], usual), angles, float(np.quantile(one, 0.99)))
         self.center = self._find_center(angles)
+        self.width, self.seen = self._find_field(angles)
 
     def grow_to(self, projections: Projections) -> None:
         """Go over to the projections that are there by now."""
@@ -242,11 +268,12 @@ class Preparation:
             sound &= ~(least > -_NO_BEAM * math.log(self._options.floor))
         return sound
 
-    def _find_air_and_stripes(self) -> None:
+    def _find_air_and_stripes(self, angles: NDArray[np.float64], usual: int) -> None:
         """One pass; over all of the file's projections where stripes are found, since all its scans share them."""
-        options = self._options
+        options, ends = self._options, []
         views = np.arange(self._source.views) if options.stripes else self.views
         levels, largest = np.zeros(len(views), dtype=np.float32), 0.0
+        sides = np.zeros((2, len(views)), dtype=np.float32)
         mean, sound = np.zeros((len(self._row_numbers), self._source.shape[1])), np.ones(len(views), dtype=bool)
         for block in read_blocks(len(views), self._view_bytes):
             report("looking at the projections", block.start, len(views))
@@ -254,8 +281,13 @@ class Preparation:
             sound[block] = usable = self._sound(integrals)
             if not usable.any():
                 continue
+            if len(self._row_numbers) == 1:
+                integrals[usable, 0] = _without_outliers(integrals[usable, 0])
             if self._margin:
                 levels[block][usable] = air_level(integrals[usable], self._margin)
+                for side, which in zip(sides, ((True, False), (False, True)), strict=True):
+                    side[block][usable] = air_level(integrals[usable], self._margin, which)
+            ends.append(view_ends(integrals[usable], usual))
             mean += (integrals - levels[block, None, None])[usable].sum(0, dtype=np.float64) / len(views)
             largest = max(largest, float(np.quantile(integrals[usable], 0.99)))
         if not sound.all():
@@ -264,13 +296,21 @@ class Preparation:
                 more = f", nor do {len(dark) - 1} others" if len(dark) > 1 else ""
                 raise InputError(f"projection {views[dark[0]]} shows no beam at all{more}; leave it out with --omit")
             mean *= len(views) / max(1, int(sound.sum()))
-        air = levels[np.searchsorted(views, self.views)]
-        small = float(np.abs(air).mean()) < _AIR_PART * largest
-        if self._margin and (options.air != "auto" or small or self._beam_drifts()):
+        if ends and (options.air in ("auto", 0)):
+            self.air = ends_in_air(np.concatenate(ends, axis=1), angles[views[sound]], largest)
+        chosen, both = np.searchsorted(views, self.views), levels
+        if sum(self.air) == 1 and options.air == "auto":
+            levels, self._air_sides = sides[0 if self.air[0] else 1], self.air
+        air = levels[chosen]
+        low = any(self.air) and float(np.abs(air).mean()) < _AIR_PART * largest
+        if not low and options.air == "auto" and self._margin and self._beam_drifts():
+            low, self.air, self._air_sides, air = True, (True, True), (True, True), both[chosen]
+        if self._margin and (options.air != "auto" or low):
             self._air = air
+            where = "a side" if all(self._air_sides) else f"at the {'left' if self._air_sides[0] else 'right'}"
             self._note("air", columns=self._margin, mean=round(float(air.mean()), 6))
             self.remarks.append(
-                f"{self._margin} columns a side are air: their mean, {air.mean():.4g}, is subtracted from each view"
+                f"{self._margin} columns {where} are air: their mean, {air.mean():.4g}, is subtracted from each view"
             )
         if options.stripes:
             self._stripes = stripe_pattern(mean, options.stripes)
@@ -305,33 +345,79 @@ class Preparation:
         elif self._source.center is not None:
             center, how = self._source.center, "by the file"
         elif self.fan is None:
-            center, how = find_center(self._sinogram(), angles)
+            moves = self._growing and all(self.air)  # whether it moved is told by half turns
+            center, how = find_center(self._sinogram(), angles, opposite=not moves)
         else:
             center, how = find_fan_center(self._sinogram(), angles, self.fan)
         if not 0 <= center <= columns - 1:
             raise InputError(f"the rotation axis would be at column {center:g}, but there are 0 to {columns - 1}")
+        self.axis_found = how
         self._note("rotation axis", column=round(center, 3), found=how)
         self.remarks.append(f"the rotation axis is seen at column {center:.2f} of {columns}, {how}")
         return center
 
-    def _sinogram(self) -> NDArray[np.float32]:
-        """The line integrals of all of the file's projections in the middle one of the rows.
+    def _find_field(self, angles: NDArray[np.float64]) -> tuple[float | None, float]:
+        """How wide the image has to be, in columns at the axis, and the radius of what was seen: `width` and `seen`."""
+        columns, field = self._source.shape[1], self._options.field
+        if field is None and all(self.air):
+            return None, 0.0
+        middle = (columns - 1) / 2
+        turned = covers_turn(angles) or (self._growing and abs(self.center - middle) > _OFF * columns)
+        seen = seen_reach(columns, self.center, turned)
+        outer = self.air[0] if self.center > middle else self.air[1]  # the end of the longer side
+        reach, whole = seen, field is None and turned and outer
+        if field is not None:
+            reach = field / 2
+            whole = reach <= in_fan(max(seen, columns / 2), self.fan) + 1
+        elif not whole:
+            rows = self._row_numbers if self.fan is None else range(self._source.shape[0])
+            chosen = sorted({rows[int(n)] for n in np.linspace(0, len(rows) - 1, min(len(rows), _ROWS))})
+            reach = max(seen, *(sample_reach(self._sinogram(row), self.center) for row in chosen))
+        size = 2 * (in_fan(reach, self.fan) if field is None else reach)
+        seen = in_fan(seen, self.fan)
+        wide = math.ceil(limit_by_memory(size, seen, len(self._row_numbers)) - 1e-9)
+        self._note("field of view", seen=0.0 if whole else round(2 * seen, 3), width=wide)
+        if whole and field is None:
+            self.remarks.append(f"opposite views show both sides of the sample: the image is {wide} columns wide")
+        elif not whole:
+            told = "" if wide >= size - 1 else f", where memory has no room for {math.ceil(size)}"
+            self.remarks.append(
+                "the views do not end in air: the detector saw part of the sample, a field of view of "
+                f"{2 * seen:.4g} columns; the image is {wide} columns wide{told}, and says something of the field of "
+                "view alone (--field WIDTH, if you know how wide the sample is)"
+            )
+        return float(wide), 0.0 if whole else seen
+
+    def _sinogram(self, row: int | None = None) -> NDArray[np.float32]:
+        """The line integrals of all of the file's projections in a row, the middle one of the chosen if not given.
 
         All of them, whichever are chosen, so that scans of different views of one file have the same rotation axis.
         Projections that hold NaN, or were taken without the beam, are interpolated between their neighbours.
         """
         # Of a cone the row at the height of the source, which alone is a fan; of parallel beams any chosen row.
-        row = self._row_numbers[len(self._row_numbers) // 2] if self.fan is None else self._source.shape[0] // 2
+        if row is None:
+            row = self._row_numbers[len(self._row_numbers) // 2] if self.fan is None else self._source.shape[0] // 2
         parts, sound = [], []
         for views in read_blocks(self._source.views, 16 * self._source.shape[1]):
             integrals = self._integrals(np.arange(views.start, views.stop), row)
             sound.append(self._sound(integrals))
             integrals[~np.isfinite(integrals)] = 0.0
-            air = air_level(integrals, self._margin)[:, None] if self._air is not None else 0.0
+            air = air_level(integrals, self._margin, self._air_sides)[:, None] if self._air is not None else 0.0
             parts.append(integrals[:, 0] - air)
         sinogram, good = np.concatenate(parts), np.flatnonzero(np.concatenate(sound))
         if len(good):
             for view in np.setdiff1d(np.arange(len(sinogram)), good):
                 after = int(np.clip(np.searchsorted(good, view), 1, max(1, len(good) - 1)))
                 sinogram[view] = (sinogram[good[after - 1]] + sinogram[good[min(after, len(good) - 1)]]) / 2
-        return sinogram
+        return _without_outliers(sinogram)
+
+
+def _without_outliers(sinogram: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A sinogram (views, columns) in which numbers that their neighbours make impossible are the median of these."""
+    import torch
+
+    from plugstream.models.outliers import neighbour_median, suspect_data
+
+    values = torch.from_numpy(np.ascontiguousarray(sinogram))
+    bad = suspect_data(values).bad
+    return torch.where(bad, neighbour_median(values), values).numpy()

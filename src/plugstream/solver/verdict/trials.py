@@ -44,7 +44,12 @@ def left_over(model: Model, prediction: Tensor, data: Tensor, views: Tensor) -> 
     return data - prediction, data
 
 
-def refit(
+def refit(model: Model, data: Tensor, image: Tensor, views: Tensor, **options: Any) -> Iterator[float]:
+    """The misfit ||H x - y||^2 / ||y||^2 before and after each of the `fit_steps`, of which these are the arguments."""
+    return (misfit for misfit, _ in fit_steps(model, data, image, views, **options))
+
+
+def fit_steps(
     model: Model,
     data: Tensor,
     image: Tensor,
@@ -52,8 +57,8 @@ def refit(
     *,
     refine: str = "",
     bounds: tuple[float, float] = (-math.inf, math.inf),
-) -> Iterator[float]:
-    r"""The misfit ||H x - y||^2 / ||y||^2 before and after each step of a fit without a prior.
+) -> Iterator[tuple[float, Tensor]]:
+    r"""The misfit ||H x - y||^2 / ||y||^2, and the image, before and after each step of a fit without a prior.
 
     Gauss-Newton steps along conjugate directions (Polak and Ribiere), each of the best length for the linearised model:
     conjugate gradients for a linear one. Intensities are compared by their roots. Early steps fit what the data agree
@@ -70,7 +75,7 @@ def refit(
     while True:
         rest, compared = left_over(model, prediction, data, views)
         energy = float(compared.abs().double().square().sum()) if energy is None else energy
-        yield float(rest.abs().double().square().sum()) / max(energy, 1e-300)
+        yield float(rest.abs().double().square().sum()) / max(energy, 1e-300), x
         slope = model.restrict(_slope(model, prediction, data, views), views)
         gradient = pullback(slope)
         ratio = 0.0 if before is None else _inner(gradient, gradient - before) / max(_inner(before, before), 1e-300)
