@@ -234,7 +234,7 @@ def test_without_native_kernels_the_torch_form_serves(monkeypatch: pytest.Monkey
         (lambda: bm3d(np.zeros((9, 9)), [0.1, 0.2]), "sigma must be a number >= 0, or one for each of 1 channels"),
         (lambda: bm3d(np.zeros((9, 9)), np.zeros((8, 9))), "a power spectrum is shaped like the image"),
         (lambda: bm3d(np.zeros((9, 9)), np.zeros((9, 9))), "some are more than 0"),
-        (lambda: bm3d(np.zeros((9, 9)), "much"), "sigma_psd must be a number"),
+        (lambda: bm3d(np.zeros((9, 9)), "much"), "sigma_psd must be a tensor or an array"),
         (lambda: bm3d(np.zeros((9, 9)), 0.1, "refilter"), "no BM3D profile 'refilter'"),
         (lambda: bm3d(np.zeros((9, 9)), 0.1, stage_arg=np.zeros((9, 8))), "the estimate in stage_arg"),
         (lambda: bm3d(np.zeros((9, 9)), 0.1, stage_arg=BM3DStages.WIENER_FILTERING), "stage_arg is ALL_STAGES"),

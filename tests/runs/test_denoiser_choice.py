@@ -12,6 +12,7 @@ from plugstream import open_scan
 from plugstream.cli import command_parser
 from plugstream.cli.common import draft_of
 from plugstream.denoisers import Identity
+from plugstream.fidelity import LeastSquares
 from plugstream.models.matrix import MatrixModel
 from plugstream.runs import commands
 from plugstream.runs.advice import advised_settings
@@ -204,7 +205,7 @@ def test_what_goes_with_a_sigma_of_tnrd_is_the_same_from_whichever_one_comes(sca
     unit = float(white) if own != "bm3d" else 1.0  # bm3d has no white, and its rivals then have that of 1
     known = {"tnrd": 0.01, "bm3d": 0.014, "ridge": 2.5 * 0.01**1.25}
     algorithm = SimpleNamespace(sigma=unit, fidelity=SimpleNamespace(model=MatrixModel(torch.eye(4)[None], (2, 2))))
-    judge = SimpleNamespace()
+    judge = LeastSquares(algorithm.fidelity.model, torch.zeros(1, 4))
     made = make_race(settings, algorithm, torch.tensor([0]), None, judge, [Identity(), Identity()])
     assert len(made.rivals) == 2
     for rival in made.rivals:
