@@ -169,6 +169,10 @@ class Instrument(ABC):
         """Whether views see the object from so few sides that bounds and a support decide how it looks."""
         return False
 
+    def has_neighbours(self, columns: Columns) -> bool:
+        """Whether data beside each other on the detector see nearly the same, so that outliers can be told by them."""
+        return False
+
     def groups(self, columns: Columns) -> dict[str, NDArray[np.int64]]:
         """Kinds of views that `residual` judges separately, besides all views: the views of each, by name."""
         return {}

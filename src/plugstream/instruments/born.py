@@ -224,6 +224,9 @@ class Born2D(Instrument):
         race = Advice("denoiser", "name", "unet", why, search=True, unless=short)
         return (*fall, *advise_trained(fall, shape), race)
 
+    def has_neighbours(self, columns: Columns) -> bool:
+        return True
+
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """The illumination, what was recorded, lengths in wavelengths, and how the model would be computed."""
         import torch

@@ -212,6 +212,9 @@ class CT(Instrument):
         """Lengths are in the scan's unit."""
         return self.unit if declared.unit == "m" else declared.unit
 
+    def has_neighbours(self, columns: Columns) -> bool:
+        return True
+
     def lacks_angles(self, columns: Columns) -> bool:
         """Whether many views of an image cover less than 150 degrees."""
         return not self.detector_rows and "rays" in columns and lacks_angles(self.rays(columns), self.voxels)

@@ -261,6 +261,9 @@ class FPM(Instrument):
         sines = np.hypot(*self.directions(columns)[available].T)
         return np.sort(available[np.argsort(sines, kind="stable")[:count]])
 
+    def has_neighbours(self, columns: Columns) -> bool:
+        return True
+
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """Views in bright and dark field, light, camera and image."""
         sines = np.hypot(*self.directions(columns).T)

@@ -31,6 +31,7 @@ _SIGMA = {"weight": 6.0, "noise": 1.2}
 _STEPS = 4  # of a pass over all views, from which each view is used once before any is used again
 # Cycles a pixel beyond which samples are finer than the pixels, and beyond which a unit was forgotten.
 _NYQUIST, _ABSURD = 0.5, 50.0
+_CLOSE = 0.8  # cycles over the image from sample to sample, below which they see nearly the same
 
 
 class MRIOptions(Options):
@@ -196,6 +197,12 @@ class MRI(Instrument):
             advice.append(Advice("momentum", "name", "bounded", f"{reason} (--momentum bounded)", True))
         fall = advise_fall(n_views, 12) if len(self.voxels.shape) == 2 else ()
         return (*advice, *fall, *advise_trained(fall, self.voxels.shape))
+
+    def has_neighbours(self, columns: Columns) -> bool:
+        """Whether samples that follow each other are nearer than an image of this size can tell apart."""
+        path, v = columns["trajectory"][:], self.voxels
+        width = np.multiply(v.shape, v.spacing)[-path.shape[-1] :]
+        return bool((np.abs(np.diff(path, axis=1)) * width < _CLOSE).all())
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """The path, the coils, and the size of voxels."""

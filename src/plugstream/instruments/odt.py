@@ -187,6 +187,9 @@ class ODT3D(Instrument):
         """Momentum that grows far, since volumes take many steps and views hardly differ."""
         return () if batch is None or batch >= n_views else advise_momentum(_MOMENTUM, batch)
 
+    def has_neighbours(self, columns: Columns) -> bool:
+        return True
+
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """What turns, the light, the camera, and the size of voxels."""
         poses = columns["poses"][:]

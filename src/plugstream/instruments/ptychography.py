@@ -209,6 +209,9 @@ class Ptychography(Instrument):
         away = ((places - np.median(places, axis=0)) ** 2).sum(1)
         return np.sort(available[np.argsort(away, kind="stable")[:count]])
 
+    def has_neighbours(self, columns: Columns) -> bool:
+        return True
+
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """The beam, the distance of its positions, and the size of the image."""
         places, width = columns["positions"][:], _width(self.probe)

@@ -32,11 +32,14 @@ def mark_outliers(scan: Scan, plan: Plan, folder: Path, *, begun: bool, whole: b
     if file.exists():
         return plan, Outliers(**load_tensors(file)[1])
     column = next((column for column in scan.instrument.columns if column.covers), None)
-    large = scan.n_views * view_bytes(scan) > settings.scan.in_memory * 1e6
     s = settings.scan
+    large = scan.n_views * view_bytes(scan) > settings.scan.in_memory * 1e6
     if begun or large or column is None or s.outliers == "none" or s.follow or s.skip_damaged or not whole:
         return plan, None
-    alone, models = replace(plan.alone(), known_model=plan.known_model), list[Model]()
+    if not scan.instrument.has_neighbours(scan.columns):
+        return plan, None
+    alone = plan if plan.parts.group.size == 1 else replace(plan.alone(), checked=plan.checked)
+    models = list[Model]()
 
     def build(bad: Tensor | None) -> Model:
         if bad is None:

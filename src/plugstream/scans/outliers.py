@@ -42,7 +42,8 @@ def without_outliers(scan: Scan, found: Outliers) -> Scan:
 
 def without_suspects(scan: Scan) -> Scan:
     """A small scan without the numbers that their neighbours make impossible, for a first look at it."""
-    if scan.n_views * int(np.prod(scan.instrument.data_shape)) > _LARGE:
+    large = scan.n_views * int(np.prod(scan.instrument.data_shape)) > _LARGE
+    if large or not scan.instrument.has_neighbours(scan.columns):
         return scan
     try:
         found = suspect_data(scan.read().resolve_conj(), camera=is_camera(scan.instrument))

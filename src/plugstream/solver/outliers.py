@@ -57,7 +57,8 @@ def find_outliers(build: Callable[[Tensor | None], Model], data: Tensor, *, came
     Reference: Huber, Ann. Math. Statist. 35(1), 1964.
     """
     model, views = build(None), torch.arange(len(data))
-    if not (model.linear or model.intensities):
+    size = float(data.abs().square().mean())
+    if not (model.linear or model.intensities) or not 0 < size < math.inf:
         return None
     whole = model.restrict(torch.ones_like(data), views) != 0  # what counted before
     roots = data.clamp_min(0).sqrt() if model.intensities else data
