@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from fresnel_importer import import_fresnel
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
 import plugstream as ps
-from plugstream.scans.importers import import_fresnel
 
 # Frequencies in GHz, and each cylinder's centre and radius in mm with its contrast, as the experimenters give them.
 TARGETS = {

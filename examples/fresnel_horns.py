@@ -6,7 +6,7 @@ The importer divides fields by the factor that makes the incident one opposite t
 path over the target is not quite that path: for every frequency a complex number is left between the measured field and
 the computed one, the same for all views and targets of a series within a few hundredths. This prints it for each
 target, c = <computed, measured> / ||computed||^2 over all views, the part of the data that is left unexplained without
-and with it, and the mean of the targets of each series, the table in `plugstream.scans.importers.fresnel_file`.
+and with it, and the mean of the targets of each series, the table in `fresnel_importer.py`.
 
 Places, radii and permittivities of the cylinders are those with which the exact solution, times a free factor for each
 frequency, fits best; those of FoamDielInt, which has no exact solution, the published ones where it was found to stand.
@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from fresnel_importer import import_fresnel
 
 import plugstream as ps
 from plugstream.images.simulated import disc
 from plugstream.instruments.born import born_geometry
-from plugstream.scans.importers import import_fresnel
 
 # x, y and radius in mm, permittivity; what comes later takes the place of what is there.
 TARGETS = {

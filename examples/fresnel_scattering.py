@@ -33,6 +33,7 @@ TARGETS = {
     "FoamDielExtTM.txt": ("2,3GHz", [(2.2, 1.5, 40.0), (-53.5, 1.6, 15.5)]),
     "FoamDielIntTM.txt": ("2,3GHz", [(-1.9, -0.4, 40.0), (-7.0, -0.3, 15.5)]),
 }
+IMPORTER = f"{Path(__file__).with_name('fresnel_importer.py')}:fresnel"
 BORN = ["--sigma", "0.05", "--low", "0", "--iterations", "100"]
 SCATTERING: list[str] = []
 
@@ -51,7 +52,7 @@ def reconstruct(file: Path, home: Path, instrument: str, frequencies: str, setti
     scan, run = home / f"{file.stem}-{instrument}.zarr", home / f"{file.stem}-{instrument}"
     chosen = ["--instrument", instrument, "--frequencies", frequencies]
     for words in (
-        ["import", "fresnel", str(file), str(scan), *chosen],
+        ["import", IMPORTER, str(file), str(scan), *chosen],
         ["reconstruct", str(scan), "--out", str(run), *settings, "--report", "none"],
     ):
         if plugstream(words) != 0:

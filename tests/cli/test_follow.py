@@ -46,7 +46,7 @@ def wait_for(scan, views, process):
         (["import", "ct", sys.executable, "--expect", "3"], "--expect is for files that grow; add --follow"),
         (["import", "ct", "dectris://127.0.0.1", "--follow"], "give --center"),
         (["import", "ct", "x.h5", "--follow", "--center", "3", "--patience", "-1"], "patience must be"),
-        (["import", "fresnel", "x.exp", "--follow"], "cannot be followed while it grows"),
+        (["import", "npz", "x.npz", "--follow"], "cannot be followed while it grows"),
         (["follow", "ct", "x.h5"], "use --like RUN"),
         (["follow", "ct", "x.h5", "--like", "x"], "x is no run to be like"),
         (["follow", "ct", "x.h5", "--center", "3", "--sigma", "1%"], "which is not known here"),

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from effort import effort, thorough
+from fresnel_files import import_fresnel
 from plugstream import BornGeometry, BornModel, Grid, LeastSquares, MatrixModel, save_scan
 from plugstream.base.errors import InputError
 from plugstream.fidelity.sign_test import Preference, on_bounds, prefer_bounds
@@ -20,7 +21,6 @@ from plugstream.models import CTModel
 from plugstream.models.ct_beams import parallel_beam
 from plugstream.models.ct_geometry import Voxels
 from plugstream.runs.event_log import read_events
-from plugstream.scans.importers import import_fresnel
 from plugstream.scans.simulation import simulate
 from plugstream.settings import resolve
 from plugstream.studies.tuning.scan import Search, tune_scan

@@ -1,4 +1,4 @@
-"""Files as those of the Institut Fresnel, of a known image: for tests that must not need the real ones."""
+"""Files as those of the Institut Fresnel, of a known image, for tests without the real ones; and their importer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ import torch
 from scipy.special import hankel1
 
 from plugstream import BornGeometry, BornModel, Grid, ring
+from plugstream.base.user_code import run_file
 
 RINGS = {2001: (72, 0.72, 0.76), 2005: (360, 1.67, 1.67)}
 LIGHT = 299_792_458.0
+_FILE = Path(__file__).parents[2] / "examples" / "fresnel_importer.py"
+IMPORTER = f"{_FILE}:fresnel"
+importer = run_file(_FILE).module
+import_fresnel = importer.import_fresnel
 
 
 def write_fresnel(

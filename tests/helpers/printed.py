@@ -113,7 +113,7 @@ _USUAL = {
     "odt-3d": {"--size": "12", "--views": "8"}, "ct": _SCAN, "tune": {"--evaluations": "5", "--iterations": "20"},
     "certify": {"--size": "16", "--products": "3"}, "train": {"--steps": "1", "--batch": "1", "--patch": "16"},
     "acquire": {"--listen": "tcp://127.0.0.1:5577", "--timeout": "60"}, "serve": {"--port": "0"},
-    "import fresnel": {"--size": "16"},
+    "import examples/fresnel_importer.py:fresnel": {"--size": "16"},
 }  # fmt: skip
 
 

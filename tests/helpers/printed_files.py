@@ -174,9 +174,10 @@ FILES: dict[str, str | Callable[[Path], object]] = {
     "cell.npz": lambda path: np.savez(path, fields=np.exp(0.1j * _DRAW.random((8, 16, 16))), angles=np.arange(8) / 2),
     "lab.npz": field_files.write_scattering,
     "shots.npz": field_files.write_shots,
-    "FoamDielExtTM.txt|fresnel FILE": lambda path: write_fresnel(
+    "FoamDielExtTM.txt": lambda path: write_fresnel(
         path, np.pad(np.full((2, 3), 0.5), ((3, 3), (2, 3))), year=2001, sources=8, frequencies=[2, 3, 4, 6]
     ),
+    "examples": lambda path: shutil.copytree(ROOT / "examples", path),
     "run7.h5|scan.npz": _antennas,
     "frames.npz": _camera,
     "table.txt": lambda path: np.savetxt(path, _DRAW.random((20, 34))),

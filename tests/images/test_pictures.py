@@ -21,6 +21,7 @@ from PIL import Image
 
 import plugstream as ps
 from effort import effort, thorough
+from fresnel_files import import_fresnel
 from plugstream import Born2D, ring
 from plugstream.base.capacity import reading_at_most
 from plugstream.base.errors import InputError
@@ -178,7 +179,7 @@ def test_an_unknown_report_is_refused(scan, tmp_path, capsys):
 
 def test_the_fresnel_cylinder_is_above(shared_data, tmp_path):
     source = shared_data / "fresnel" / "dielTM_dec8f.exp"
-    scan = ps.import_fresnel(source, 2.0, size=32)
+    scan = import_fresnel(source, 2.0, size=32)
     model = ps.BornModel(born_geometry(scan))
     image = ps.LeastSquares(model, scan.data).backprojection()
     ps.save_image(image, tmp_path / "b", ps.ImageSpace.of(scan))

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fresnel_files import IMPORTER
 from plugstream.runs import answers
 from plugstream.runs.replay import replay
 from plugstream.solver.verdict import Answer
@@ -15,7 +16,7 @@ from small_run import main
 # How a small scan of each instrument is made; DATA is the folder of the shared data.
 SCANS = {
     "tooth": "import ct DATA/ct/tooth.h5 --rows 0 --size 48 --count 45",
-    "cylinder": "import fresnel DATA/fresnel/dielTM_dec8f.exp --frequency 2 --size 48",
+    "cylinder": f"import {IMPORTER} DATA/fresnel/dielTM_dec8f.exp --frequency 2 --size 48",
     "brain": "import mri BRAIN",
     "fpm": "simulate --instrument fpm --size 64 --camera 24 --leds 7 --photons 20000",
     "ptychography": "simulate --instrument ptychography --frame 32 --across 6 --photons 20000",

@@ -10,7 +10,6 @@ from plugstream.base.lazy import lazy_names
 if TYPE_CHECKING:
     from plugstream.scans.importers import (
         import_file as import_file,
-        import_fresnel as import_fresnel,
         import_hdf5 as import_hdf5,
         import_npz as import_npz,
     )

@@ -6,11 +6,12 @@ import pytest
 from scipy.special import hankel1
 
 from effort import cases
+from fresnel_files import import_fresnel
 from plugstream import InputError, PlugstreamWarning, open_scan
 from plugstream.cli import main
 from plugstream.instruments.born import born_geometry
 from plugstream.models.born_geometry import ring
-from plugstream.scans.importers import import_fresnel, import_hdf5, import_npz
+from plugstream.scans.importers import import_hdf5, import_npz
 
 LIGHT = 299_792_458.0
 FREQUENCIES = np.array([2e9, 3e9, 4.5e9])

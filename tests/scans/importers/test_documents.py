@@ -30,4 +30,4 @@ def test_the_example_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     assert main([*shlex.split(command)[:-2], "--size", "4"]) == 2
     said = capsys.readouterr().err
     assert "lines.py:lines has no use for size; leave it out, or choose" in said
-    assert said.strip().endswith("ct or fpm or fresnel or hdf5 or mri or npz or odt or tiled")
+    assert said.strip().endswith("ct or fpm or hdf5 or mri or npz or odt or tiled")

@@ -8,10 +8,9 @@ import torch
 from scipy.special import hankel1
 
 from effort import effort
-from fresnel_files import LIGHT, write_fresnel
+from fresnel_files import IMPORTER, LIGHT, import_fresnel, write_fresnel
 from plugstream import InputError, PlugstreamWarning, open_scan, ring
 from plugstream.cli import main
-from plugstream.scans.importers import import_fresnel
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def test_every_frequency_is_the_field_that_was_scattered_times_its_gain(tmp_path
 def test_some_frequencies_and_one(tmp_path, image, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_fresnel(tmp_path / "bTM.txt", image, year=2005, sources=8, frequencies=[2.0, 4.0, 6.0])
-    assert main(["import", "fresnel", "bTM.txt", "--frequencies", "6,4GHz", "--size", "16"]) == 0
+    assert main(["import", IMPORTER, "bTM.txt", "--frequencies", "6,4GHz", "--size", "16"]) == 0
     assert "2 frequencies, 4, 6 GHz, each brought to the same mean energy" in capsys.readouterr().err
     some, every = open_scan("bTM.zarr"), import_fresnel("bTM.txt", size=16)
     assert torch.equal(some.read(), every.data[8:])
@@ -56,7 +55,7 @@ def test_some_frequencies_and_one(tmp_path, image, capsys, monkeypatch):
         (["--frequencies", "4GHz", "--frequency", "4"], "both given"),
         (["--instrument", "ct"], "ct has no column transmitters"),
     ]:
-        assert main(["import", "fresnel", "bTM.txt", "c.zarr", *words]) == 2
+        assert main(["import", IMPORTER, "bTM.txt", "c.zarr", *words]) == 2
         assert message in capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cylinders import exact_field
-from fresnel_files import write_fresnel
+from fresnel_files import IMPORTER, write_fresnel
 from plugstream import open_scan
 from plugstream.cli import main
 from plugstream.scans.baselines.first_image import scan_model
@@ -31,7 +31,7 @@ def _reconstruct(file: Path, home: Path):
     No settings are given: those that the instrument advises serve every target.
     """
     scan, run = home / "scan.zarr", home / "run"
-    assert main(["import", "fresnel", str(file), str(scan), "--instrument", "scattering-2d"]) == 0
+    assert main(["import", IMPORTER, str(file), str(scan), "--instrument", "scattering-2d"]) == 0
     settings = ["--threads", "1", "--every", "75", "--report", "none"]
     assert main(["reconstruct", str(scan), "--out", str(run), *settings]) == 0
     image, opened = np.load(run / "result.npy"), open_scan(scan)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.special import hankel1
 
+from fresnel_files import IMPORTER, import_fresnel
 from plugstream import PlugstreamWarning, open_scan
 from plugstream.cli import main
 from plugstream.instruments.born import born_geometry
-from plugstream.scans.importers import import_fresnel
 
 RADIUS = 1.67
 FREQUENCIES = (2.0, 3.0)
@@ -74,12 +74,10 @@ def test_the_sources_are_where_the_file_has_them(tmp_path, count):
         assert np.linalg.norm(error) < 3e-4 * np.linalg.norm(scattered[mask])
 
 
-def test_the_command_imports_18_sources(tmp_path, monkeypatch, capsys):
+def test_the_command_imports_18_sources(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "FoamTwinDielTM.txt", 18)
-    assert main(["info", "FoamTwinDielTM.txt"]) == 0
-    assert "18 views, 360 receivers, 8676 measurements" in capsys.readouterr().out
-    assert main(["import", "fresnel", "FoamTwinDielTM.txt", "--frequency", "3", "--size", "32"]) == 0
+    assert main(["import", IMPORTER, "FoamTwinDielTM.txt", "--frequency", "3", "--size", "32"]) == 0
     scan = open_scan(tmp_path / "FoamTwinDielTM-3GHz.zarr")
     assert scan.n_views == 18
     assert "2005" in scan.provenance["citation"]
@@ -112,7 +110,7 @@ def test_a_geometry_that_is_none_of_theirs_is_refused(tmp_path, capsys, change, 
     moved = change([(int(line[:3]), int(line[3:8])) for line in lines])
     text = "".join(f"{v:3d}{r:5d}{line[8:]}\n" for (v, r), line in zip(moved, lines, strict=False))
     (tmp_path / "f.txt").write_text(text)
-    assert main(["import", "fresnel", str(tmp_path / "f.txt"), str(tmp_path / "s.zarr"), "--frequency", "2"]) == 2
+    assert main(["import", IMPORTER, str(tmp_path / "f.txt"), str(tmp_path / "s.zarr"), "--frequency", "2"]) == 2
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
