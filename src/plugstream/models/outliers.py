@@ -14,6 +14,7 @@ from torch import Tensor
 _REACH, _CAMERA, _WIDE = 3, 1, 8  # neighbours on either side: of a number, of one on a camera, and of an element
 _VIEWS = 16  # the fewest that tell what an element does
 _FINE = 16  # elements of a detector for each step that is looked away on both sides
+_AGAIN = 2  # looks at data without those that were found
 _BLOCK = 1 << 20  # numbers whose neighbours are gathered at once
 SIGMA = 1.4826
 """The standard deviation of white noise over the median of its size."""
@@ -72,6 +73,15 @@ def suspect_data(data: Tensor, *, camera: bool = False, least: float = 0.0) -> O
     Reference: Rousseeuw and Croux, J. Am. Statist. Assoc. 88(424), 1993 (deviations by medians).
     """
     data = data if data.is_floating_point() or data.is_complex() else data.float()
+    found = _suspect_once(data, camera, least)
+    for _ in range(_AGAIN if bool(found.bad.any()) else 0):  # others are hidden beside those
+        data = torch.where(found.bad, neighbour_median(data, camera), data)
+        more = _suspect_once(data, camera, least)
+        found = gather(found.bad | more.bad, found.elements | more.elements, found.views | more.views)
+    return found
+
+
+def _suspect_once(data: Tensor, camera: bool, least: float) -> Outliers:
     away, most = _deviations(data, camera)
     size = away.abs()
     noise = noise_of(size, size, least)
