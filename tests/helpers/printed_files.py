@@ -156,7 +156,7 @@ FILES: dict[str, str | Callable[[Path], object]] = {
     "scan.nxs": field_files.write_nexus,
     "htc2022_tb_90deg.mat": _helsinki,
     "tiffs|scan.toml": _tiffs,
-    "tooth.h5|scan.h5|earlier.h5|FILE": _exchange,
+    "tooth.h5|scan.h5|roi.h5|earlier.h5|FILE": _exchange,
     "lab-tomography.md scan.h5": _program("lab-tomography.md"),
     "mri.md scan.h5|mri FILE": lambda path: field_files.write_ismrmrd(path, 32),
     "kspace.npy|cartesian_ksp.npy": lambda path: field_files.write_kspace(path, 32),
