@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from plugstream.base.progress import report
 from plugstream.base.tensors import load_tensors, save_tensors
 from plugstream.images.pictures import write_marked
 from plugstream.instruments.base import Instrument
@@ -28,16 +29,16 @@ def mark_outliers(scan: Scan, plan: Plan, folder: Path, *, begun: bool, whole: b
 
     Arguments: begun, whether the run has steps behind it, so that it finds none; whole, whether it is of all slices.
     """
-    settings, file = plan.settings, folder / _FILE
+    s, file = plan.settings.scan, folder / _FILE
     if file.exists():
         return plan, Outliers(**load_tensors(file)[1])
     column = next((column for column in scan.instrument.columns if column.covers), None)
-    s = settings.scan
-    large = scan.n_views * view_bytes(scan) > settings.scan.in_memory * 1e6
+    large = scan.n_views * view_bytes(scan) > s.in_memory * 1e6
     if begun or large or column is None or s.outliers == "none" or s.follow or s.skip_damaged or not whole:
         return plan, None
     if not scan.instrument.has_neighbours(scan.columns):
         return plan, None
+    report("looking for numbers that cannot be right")
     alone = plan if plan.parts.group.size == 1 else replace(plan.alone(), checked=plan.checked)
     models = list[Model]()
 

@@ -69,8 +69,7 @@ def find_outliers(build: Callable[[Tensor | None], Model], data: Tensor, *, came
     doubt = found.elements, found.views
     if data.numel() <= _LARGE and math.prod(model.image_shape) <= _LARGE_IMAGE:
         away = roots - neighbour_median(roots, camera)
-        for number in range(_ROUNDS):
-            report("looking for numbers that cannot be right", number, _ROUNDS)
+        for _ in range(_ROUNDS):
             keep = ~found.bad & whole
             image, before = _fit(build(found.bad), data, keep), found.bad
             rest, compared = left_over(model, model.forward(image, views), data, views)
