@@ -74,7 +74,7 @@ def suspect_data(data: Tensor, *, camera: bool = False, least: float = 0.0) -> O
     """
     data = data if data.is_floating_point() or data.is_complex() else data.float()
     found = _suspect_once(data, camera, least)
-    for _ in range(_AGAIN if bool(found.bad.any()) else 0):  # others are hidden beside those
+    for _ in range(_AGAIN if bool(found.bad.any()) and data.numel() <= _BLOCK else 0):  # others are hidden beside them
         data = torch.where(found.bad, neighbour_median(data, camera), data)
         more = _suspect_once(data, camera, least)
         found = gather(found.bad | more.bad, found.elements | more.elements, found.views | more.views)
