@@ -122,7 +122,7 @@ def test_a_first_picture_that_comes_late_or_cannot_be_read(tmp_path):
     """Number 0 may be overtaken by 1, and damaged: it is left out as any other."""
     toml = begin(tmp_path)
     put(tmp_path / "proj_1.tif", frame(1))
-    live = Live(toml, tmp_path / "live.zarr")
+    live = Live(toml, tmp_path / "live.zarr", grace=1.5)
     live.look(2)
     (tmp_path / "proj_0.tif").write_bytes(b"no picture")
     live.look(4)
