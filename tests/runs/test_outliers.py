@@ -42,12 +42,8 @@ def places(tmp_path: Path) -> dict[str, Path]:
 
 def test_what_is_found_has_no_weight_and_is_told(places: dict[str, Path], tmp_path: Path) -> None:
     images = {}
-    for name, place, more in (
-        ("clean", "clean", []),
-        ("unasked", "clean", ["--outliers", "none"]),
-        ("faulty", "faulty", []),
-        ("taken", "faulty", ["--outliers", "none"]),
-    ):
+    for name, place in {"clean": "clean", "unasked": "clean", "faulty": "faulty", "taken": "faulty"}.items():
+        more = ["--outliers", "none"] if name in ("unasked", "taken") else []
         assert main(["reconstruct", str(places[place]), "--out", str(tmp_path / name), *STEPS, *more]) == 0
         images[name] = np.load(tmp_path / name / "result.npy")
     np.testing.assert_array_equal(images["clean"], images["unasked"])  # to the bit
@@ -57,20 +53,24 @@ def test_what_is_found_has_no_weight_and_is_told(places: dict[str, Path], tmp_pa
     assert len(notes) == 1
     assert notes[0].startswith("2 numbers and 2 columns of 60 views of 64 numbers have no weight")
     assert "--outliers none" in notes[0]
-    with Image.open(tmp_path / "faulty" / "outliers.png") as picture:
-        red = (np.asarray(picture) == (230, 30, 30)).all(-1)
+    red = (np.asarray(Image.open(tmp_path / "faulty" / "outliers.png")) == (230, 30, 30)).all(-1)
     assert red.shape == (VIEWS, COLUMNS)
     assert red[:, 25].all()
     assert int(red.sum()) == 2 * VIEWS + 2
 
 
-def test_a_run_that_goes_on_remembers_them(places: dict[str, Path], tmp_path: Path) -> None:
+def test_a_run_that_goes_on_remembers_them(
+    places: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("whole", "half"):
         more = STEPS if name == "whole" else [*STEPS[:-3], "6", *STEPS[-2:]]
         assert main(["reconstruct", str(places["faulty"]), "--out", str(tmp_path / name), *more]) == 0
     assert main(["resume", str(tmp_path / "half"), "--iterations", "12"]) == 0
     whole, half = (np.load(tmp_path / name / "result.npy") for name in ("whole", "half"))
     np.testing.assert_array_equal(whole, half)
+    (tmp_path / "half" / "outliers.safetensors").write_bytes(b"damaged")
+    assert main(["resume", str(tmp_path / "half"), "--iterations", "14"]) == 2
+    assert "cannot be used" in capsys.readouterr().err.splitlines()[-1]
     assert "--outliers" not in describe_run(tmp_path / "whole")["settings"]
 
 

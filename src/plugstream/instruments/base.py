@@ -76,6 +76,7 @@ class Instrument(ABC):
         baseline: the usual method of its field, one of `plugstream baseline`, with which reports compare; "" for the
             back-projection.
         each_view: whether `check_views` checks views one by one, so that those of a scan that grows are checked once.
+        neighbours: whether data beside each other on the detector see nearly the same, in every scan.
         by_slabs: whether its model is a `plugstream.models.ct.CTModel`, which a GPU can compute slab by slab.
     """
 
@@ -91,6 +92,7 @@ class Instrument(ABC):
     baseline: ClassVar[str] = ""
     each_view: ClassVar[bool] = False
     by_slabs: ClassVar[bool] = False
+    neighbours: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -171,7 +173,7 @@ class Instrument(ABC):
 
     def has_neighbours(self, columns: Columns) -> bool:
         """Whether data beside each other on the detector see nearly the same, so that outliers can be told by them."""
-        return False
+        return self.neighbours
 
     def groups(self, columns: Columns) -> dict[str, NDArray[np.int64]]:
         """Kinds of views that `residual` judges separately, besides all views: the views of each, by name."""

@@ -101,6 +101,7 @@ class Born2D(Instrument):
     far_field: bool = False
 
     name: ClassVar[str] = "born-2d"
+    neighbours: ClassVar[bool] = True
     help: ClassVar[str] = "2D diffraction tomography, first Born approximation"
     data: ClassVar[Data] = Data(
         ("complex64",),
@@ -223,9 +224,6 @@ class Born2D(Instrument):
         short = (("algorithm", "iterations"), ("algorithm", "search"))
         race = Advice("denoiser", "name", "unet", why, search=True, unless=short)
         return (*fall, *advise_trained(fall, shape), race)
-
-    def has_neighbours(self, columns: Columns) -> bool:
-        return True
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """The illumination, what was recorded, lengths in wavelengths, and how the model would be computed."""

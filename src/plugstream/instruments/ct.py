@@ -87,6 +87,7 @@ class CT(Instrument):
     seen: float = 0.0
 
     name: ClassVar[str] = "ct"
+    neighbours: ClassVar[bool] = True
     help: ClassVar[str] = "X-ray tomography: parallel, fan and cone beams"
     each_view: ClassVar[bool] = True
     data: ClassVar[Data] = Data(("float32",), _DETECTOR, meaning="integral of the attenuation along each ray")
@@ -211,9 +212,6 @@ class CT(Instrument):
     def unit_of(self, declared: Column | FixedArray | Attribute) -> str:
         """Lengths are in the scan's unit."""
         return self.unit if declared.unit == "m" else declared.unit
-
-    def has_neighbours(self, columns: Columns) -> bool:
-        return True
 
     def lacks_angles(self, columns: Columns) -> bool:
         """Whether many views of an image cover less than 150 degrees."""

@@ -69,6 +69,7 @@ class FPM(Instrument):
     pupil: NDArray[np.complex64] | None = None
 
     name: ClassVar[str] = "fpm"
+    neighbours: ClassVar[bool] = True
     help: ClassVar[str] = "Fourier ptychography: a microscope lit by one LED after another"
     data: ClassVar[Data] = Data(
         ("float32", "uint8", "uint16", "uint32", "int32", "float64"),
@@ -260,9 +261,6 @@ class FPM(Instrument):
         """Views whose light is nearest to the axis, which overlap."""
         sines = np.hypot(*self.directions(columns)[available].T)
         return np.sort(available[np.argsort(sines, kind="stable")[:count]])
-
-    def has_neighbours(self, columns: Columns) -> bool:
-        return True
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """Views in bright and dark field, light, camera and image."""

@@ -82,6 +82,7 @@ class ODT3D(Instrument):
     absorbing: bool = False
 
     name: ClassVar[str] = "odt-3d"
+    neighbours: ClassVar[bool] = True
     help: ClassVar[str] = "optical diffraction tomography in 3D, Born or Rytov approximation"
     data: ClassVar[Data] = Data(
         ("complex64",),
@@ -186,9 +187,6 @@ class ODT3D(Instrument):
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
         """Momentum that grows far, since volumes take many steps and views hardly differ."""
         return () if batch is None or batch >= n_views else advise_momentum(_MOMENTUM, batch)
-
-    def has_neighbours(self, columns: Columns) -> bool:
-        return True
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """What turns, the light, the camera, and the size of voxels."""

@@ -94,6 +94,7 @@ class Ptychography(Instrument):
     good: NDArray[np.bool_] | None = None
 
     name: ClassVar[str] = "ptychography"
+    neighbours: ClassVar[bool] = True
     help: ClassVar[str] = "ptychography: diffraction patterns of a beam scanned over a thin object"
     data: ClassVar[Data] = Data(("uint16", "int32", "uint8", "float32"), _FRAME, "counts", "photons of each pixel")
     columns: ClassVar[tuple[Column, ...]] = (
@@ -208,9 +209,6 @@ class Ptychography(Instrument):
         places = columns["positions"][:][available]
         away = ((places - np.median(places, axis=0)) ** 2).sum(1)
         return np.sort(available[np.argsort(away, kind="stable")[:count]])
-
-    def has_neighbours(self, columns: Columns) -> bool:
-        return True
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """The beam, the distance of its positions, and the size of the image."""

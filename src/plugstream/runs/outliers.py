@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from plugstream.base.errors import DamagedError, InputError
 from plugstream.base.progress import report
 from plugstream.base.tensors import load_tensors, save_tensors
 from plugstream.images.pictures import write_marked
@@ -19,7 +20,7 @@ from plugstream.scans.outliers import is_camera, mask_column
 from plugstream.scans.scan import Scan, view_bytes
 from plugstream.solver.outliers import find_outliers
 
-_FILE, PICTURE = "outliers.safetensors", "outliers.png"
+_FILE, PICTURE, _FORMAT = "outliers.safetensors", "outliers.png", "plugstream-outliers"
 
 
 def mark_outliers(scan: Scan, plan: Plan, folder: Path, *, begun: bool, whole: bool) -> tuple[Plan, Outliers | None]:
@@ -31,7 +32,10 @@ def mark_outliers(scan: Scan, plan: Plan, folder: Path, *, begun: bool, whole: b
     """
     s, file = plan.settings.scan, folder / _FILE
     if file.exists():
-        return plan, Outliers(**load_tensors(file)[1])
+        try:
+            return plan, Outliers(**load_tensors(file, _FORMAT)[1])
+        except InputError as error:
+            raise DamagedError(f"{file} cannot be used: {error}; start a new run") from error
     column = next((column for column in scan.instrument.columns if column.covers), None)
     large = scan.n_views * view_bytes(scan) > s.in_memory * 1e6
     if begun or large or column is None or s.outliers == "none" or s.follow or s.skip_damaged or not whole:
@@ -54,7 +58,7 @@ def mark_outliers(scan: Scan, plan: Plan, folder: Path, *, begun: bool, whole: b
     found = find_outliers(build, data, camera=camera)
     if found is None:
         return plan if plan.parts.group.size > 1 else replace(plan, known_model=models[0]), None
-    save_tensors(file, {"bad": found.bad, "elements": found.elements, "views": found.views})
+    save_tensors(file, {"bad": found.bad, "elements": found.elements, "views": found.views}, {"format": _FORMAT})
     rows, marks = data.abs().cpu(), found.bad.cpu()
     if camera:
         rows, marks = rows.sqrt().mean(0), found.elements.cpu()

@@ -114,13 +114,14 @@ def _fit(model: Model, data: Tensor, keep: Tensor) -> Tensor:
         return next(itertools.islice(steps, _WAVE_STEPS, None))[1]
     normal = model.normal(views)
     step = 1 / float(largest_eigenvalue(normal, x, tol=0.2, ndim=x.ndim))
-    back = model.adjoint(model.restrict(data, views), views)
+    data = model.restrict(data, views)
+    back = model.adjoint(data, views)
     length = float(back.abs().square().sum() / model.forward(back, views).abs().square().sum().clamp_min(1e-300))
     most, warm, s, q = length * float(back.abs().max()), None, x, 1.0
     prior = TV(tol=0.0, max_iterations=_PRIOR_STEPS, ndim=x.ndim - bool(model.channels))
     for k in range(_STEPS):
         report("fitting an image to data that are in no doubt", k, _STEPS)
-        rest = model.forward(s, views) - model.restrict(data, views)
+        rest = model.forward(s, views) - data
         if 3 * k >= _STEPS:  # what is left by then is noise, but for outliers
             size = rest.abs()
             limit = 4 * SIGMA * float(size[keep].median())
