@@ -18,11 +18,8 @@ _MANY = 300  # differences by which noise is told from what is smooth, to a tent
 # Of the noise of counts: levels below this part of the largest see nothing, and a range of levels below this one says
 # little; the variance of a log variance times its samples (2.28, and 1.36 for samples of the 3 x 3 that overlap).
 _SEEN, _LEAST_RANGE, _LOG_ERROR = 0.02, 0.5, 3.1
-_SLOPES = (
-    0.7,
-    0.85,
-    1.1,
-)  # below the first, or the second by its error, noise grows too little; above the third too much
+# Below the first of these slopes, or the second by its error, noise grows too little; above the third too much.
+_SLOPES = (0.7, 0.85, 1.1)
 _UNLIKE = 10.0  # squares of deviations from a line, in those of chance
 _ALIKE = -0.3  # the least slope of noise that is alike at all levels, of which an image fits some
 # The median of |e|^2 over its mean, of real and of complex white noise.
@@ -184,14 +181,14 @@ def structure(rest: Tensor) -> float:
 
     Arguments: rest (views, ..., samples), real or complex. 1 if there are too few samples.
     """
-    measured, factors = rest != 0, [1.0]
+    measured, factors = rest != 0, list[float]()
     for order, gain in _ORDERS.items() if rest.ndim >= 2 and rest.shape[-1] >= _FEWEST else ():
         complete = measured.unfold(-1, order + 1, 1).all(-1)
         squares = rest.diff(n=order, dim=-1).abs().double().square()[complete]
         here = rest.unfold(-1, order + 1, 1)[..., order // 2].abs().double().square()[complete]
         if len(squares) >= _MANY and float(squares.sum()) > 0:
             factors.append(gain * float(here.sum()) / float(squares.sum()))
-    return max(factors[1:], default=1.0)
+    return max(factors, default=1.0)
 
 
 def photon_noise(counts: Tensor) -> Noise | None:
