@@ -118,11 +118,12 @@ def test_a_number_that_no_scan_has_is_left_out(tmp_path):
     assert "1 of projections left out, such as proj_99999999999999999999.tif" in " ".join(result.remarks)
 
 
-def test_a_first_picture_that_comes_late_or_cannot_be_read(tmp_path):
+def test_a_first_picture_that_comes_late_or_cannot_be_read(tmp_path, monkeypatch):
     """Number 0 may be overtaken by 1, and damaged: it is left out as any other."""
+    monkeypatch.setattr(picture_stack, "_OVERTAKEN", 60.0)
     toml = begin(tmp_path)
     put(tmp_path / "proj_1.tif", frame(1))
-    live = Live(toml, tmp_path / "live.zarr", grace=1.5)
+    live = Live(toml, tmp_path / "live.zarr")
     live.look(2)
     (tmp_path / "proj_0.tif").write_bytes(b"no picture")
     live.look(4)
