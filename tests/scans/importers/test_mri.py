@@ -194,6 +194,35 @@ def test_noise_that_was_measured_evens_coils_out(tmp_path):
         import_file("mri", tmp_path / "other.npz", tmp_path / "other", {})
 
 
+def test_a_noisy_coil_counts_less(tmp_path):
+    """Without samples of noise: found in the outer part of k-space. A gain is no noise."""
+    y, x = (np.linspace(-3, 3, count) for count in SHAPE)
+    smooth, maps = np.exp(-np.add.outer(y**2, x**2)), ring_coils(SHAPE, COILS)[:, 0]
+    white = np.random.default_rng(3).standard_normal((2, COILS, *SHAPE)) * 0.005
+    seen = kspace(smooth, maps) + white[0] + 1j * white[1]
+    noisy = seen.copy()
+    noisy[2] += 20 * (white[0] + 1j * white[1])[2]
+    known = {"noise": (white[0] + 1j * white[1]).reshape(COILS, -1) * [[1], [1], [20]]}
+    gains = np.array([1, 3, 1])[:, None, None]
+    found = {}
+    for name, data, more, words in (
+        ("gain", gains * seen, {"coil_maps": gains * maps}, {}),
+        ("noisy", noisy, {}, {}),
+        ("kept", noisy, {}, {"keep_noise": True}),
+        ("known", noisy, known, {}),
+    ):
+        np.savez(tmp_path / "k.npz", **{"kspace": data.astype(np.complex64), "coil_maps": maps} | more)
+        target, said = import_file("mri", tmp_path / "k.npz", tmp_path / name, words)
+        steps = open_scan(target).provenance["steps"]
+        assert any("coils with more noise" in remark for remark in said.remarks) == (name == "noisy")
+        assert ("noisy coils" in steps) == (name == "noisy")
+        image = np.asarray(form_image(open_scan(target), "cg-sense", iterations=20)) / steps["scale"]
+        found[name] = float(snr(image, smooth))
+    assert list(open_scan(tmp_path / "noisy").provenance["steps"]["noisy coils"]) == ["2"]
+    assert found["noisy"] > found["known"] - 1
+    assert found["noisy"] > found["kept"] + 3
+
+
 SPACES = ((56, 32, 1), (84, 64, 5), (28, 32, 1), (42, 64, 5))  # encoded and of the image: samples, mm
 
 

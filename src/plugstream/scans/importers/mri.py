@@ -58,7 +58,7 @@ class MRIImport(Options):
     threshold: float = Field(0.02, gt=0, lt=1, description="espirit: least singular value, as a part of the largest")
     crop: float = Field(0.0, ge=0, lt=1, description="maps are zero where their strength is below this")
     keep_phase: bool = switch("do not move the image's smooth phase into the coil maps")
-    keep_noise: bool = switch("do not decorrelate the noise of coils, even if the file has measured it")
+    keep_noise: bool = switch("do not even out the noise of coils, even if the file has measured it")
     scale: Literal["image", "none"] = Field("image", description="scale data so that the image is about 1, or not")
 
 
@@ -77,7 +77,7 @@ def _tell(recording: Recording) -> list[str]:
 def build(options: MRIImport, file: Path, out: Path) -> ImportResult:
     """Write the scan."""
     from plugstream.instruments.mri import MRI
-    from plugstream.scans.importers.mri_steps import estimate_maps, first_image
+    from plugstream.scans.importers.mri_steps import estimate_maps, first_image, noisy_coils
 
     names = ("stack", "repetition", "trajectory", "pixel")
     recording = read_recording(file, **{name: getattr(options, name) for name in names})
@@ -105,6 +105,14 @@ def build(options: MRIImport, file: Path, out: Path) -> ImportResult:
                 "the image's smooth phase is in the coil maps, which leaves the image nearly real; --keep-phase "
                 "keeps it in the image"
             )
+    noisy = {} if recording.noise is not None or options.keep_noise else noisy_coils(samples)
+    if noisy and maps is not None:  # after maps are estimated, which weighs coils in the image
+        factors = np.array([1 / noisy.get(coil, 1.0) for coil in range(coils)], np.float32)[:, None]
+        samples, held_out = (replace(part, data=part.data * factors) for part in (samples, held_out))
+        maps = maps * factors[..., None, None]
+        steps["noisy coils"] = {str(coil): round(times, 3) for coil, times in noisy.items()}
+        listed = ", ".join(f"number {coil} {times:.2g} times" for coil, times in noisy.items())
+        remarks.append(f"coils with more noise than the others count less: {listed} (--keep-noise: as the others)")
     largest, explained = first_image(samples, voxels, maps)
     scale = 1.0
     if options.scale == "image":

@@ -18,6 +18,7 @@ from plugstream.models.kspace import KSpace, encoded_voxels, sample_density
 from plugstream.models.mri import MRIModel
 
 _CALIBRATION_STEPS = 12  # of conjugate gradients for the middle of k-space
+_OUTER, _NOISY = 0.8, 2.0  # the part of k-space inside, and how much more noise than the others' is far more
 _WHITEST = 0.999  # of an image's magnitudes, the share below what becomes 1
 
 
@@ -132,6 +133,27 @@ def whitening_matrix(noise: NDArray[np.complexfloating]) -> Complex:
     except np.linalg.LinAlgError:
         raise InputError("some coils have no noise of their own, so it cannot be evened out") from None
     return np.asarray(np.linalg.inv(factor), np.complex64)
+
+
+def noisy_coils(samples: Samples) -> dict[int, float]:
+    r"""Coils with far more noise than the others, and how many times more.
+
+    With the level l_c, the median of |y_c| in the outer fifth of k-space, where noise is most of what a coil receives,
+    and its part l_c / rms(y_c), a coil is noisy if both are more than twice the median of all coils': a larger gain
+    raises the first alone, and a larger distance from the object the second. It is noisy by l_c / median(l).
+
+    Holds for coils with independent noise, most of them alike; noise that was measured says more (`whitening_matrix`).
+    Arguments: samples.
+    Reference: Pruessmann, Weiger, Scheidegger and Boesiger, Magn. Reson. Med. 42(5), 1999 (why least squares needs it).
+    """
+    away = np.linalg.norm(samples.trajectory / np.maximum(np.abs(samples.trajectory).max((0, 1)), 1e-30), axis=-1)
+    size = np.abs(samples.data.reshape(len(away), -1, *samples.data.shape[-2:]))
+    size = size.transpose(2, 1, 0, 3)[..., samples.counts]  # coils, slices, samples
+    outer = away[samples.counts] >= np.quantile(away[samples.counts], _OUTER)
+    level = np.median(size[..., outer], (1, 2))
+    part = level / np.maximum(np.sqrt(np.square(size, dtype=np.float64).mean((1, 2))), 1e-30)
+    noisy = (level > _NOISY * np.median(level)) & (part > _NOISY * np.median(part))
+    return {int(coil): float(level[coil] / max(np.median(level), 1e-30)) for coil in np.flatnonzero(noisy)}
 
 
 def estimate_maps(samples: Samples, voxels: Voxels, options: Any) -> Complex:

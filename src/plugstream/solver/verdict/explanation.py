@@ -23,6 +23,7 @@ from plugstream.solver.verdict.noise import (
     count_law,
     difference_noise,
     photon_noise,
+    ring_level,
     steady_noise,
     structure,
 )
@@ -42,6 +43,7 @@ _RESOLVED = 1.2  # instead of _EVIDENCE, if only noise is left without the cause
 _CLEAR = 3.0  # instead of _EVIDENCE, for data explained to a thousandth: real data are no better with a good model
 _BRIGHT = 2.5  # times the noise of the sums of views, from which on they are off
 _FAINT = 1e-5  # of the data: what is left need not be noise below it
+_RINGS = 2.0  # times the noise of elements' means over views, from which on they disagree
 _FILTERED = 0.03  # of the noise by differences; a band of the spectrum below it was filtered away
 _STILL = 1e-4  # of the noise before; samples that differ less from view to view were not measured
 # A prior is too strong if a few steps without it leave this many times less; the second number is for a bound.
@@ -154,8 +156,8 @@ def explain(
     the scan in turn (`try_suspects`).
 
     A run is flagged if a cause is clear (a factor of 1.6, or of 1.2 down to the noise; 6 for the prior, 2.5 for a
-    bound), if the sample changed while it was scanned (`change_evidence`) or noise is not that of counts (`count_law`),
-    whatever the misfit, or if 30 % or more of the data are unexplained. A smaller misfit that no suspect explains is
+    bound), if the sample changed while it was scanned (`change_evidence`), elements disagree (`ring_level`) or noise is
+    not that of counts (`count_law`), whatever the misfit, or if 30 % or more of the data are unexplained. A smaller misfit that no suspect explains is
     `beyond` the noise, and not called explained.
 
     Arguments: fidelity, at the parameters that a run refined; image (*image_shape); suspects, a function that gives
@@ -173,6 +175,9 @@ def explain(
     enough = 0.0 if noise is None else noise.fraction
     factor = None if early else change_evidence(model, rest, views)
     changes = [] if factor is None else [Cause(_CHANGED, factor, _CHANGED_ADVICE)]
+    gains, seen = ring_level(compared) if model.rays is not None else (0.0, 1.0)
+    if seen > _RINGS:
+        changes.append(Cause(f"rings: elements of the detector disagree by {gains:.1%}", seen, _RINGS_ADVICE))
     smooth = structure(rest) if misfit >= _FAINT else 1.0
     if misfit >= _FAINT and smooth <= _FACTOR and not (early or model.rays is None or model.intensities):
         changes += _brightness(rest)
@@ -221,6 +226,7 @@ _FIELDS = "views that are too bright or too dark as a whole"
 _FIELDS_ADVICE = "check the dark and flat fields, the beam, and whether the detector sees the whole sample"
 _OFFSET = "noise of the thickest rays that is not what counted photons have"
 _OFFSET_ADVICE = "check the dark field, and whether other light, as scattered, reaches the detector"
+_RINGS_ADVICE = "try --stripes 9 at import, or a flat field taken nearer in time"
 _CHANGED = "a sample, or a beam, that changed during the scan"
 _CHANGED_ADVICE = "the image is a mean over time; --window N takes the last N views of a scan that is followed"
 _LIFT = "lift the bound (--low none), or leave the metal's data out"

@@ -22,6 +22,7 @@ _SEEN, _LEAST_RANGE, _LOG_ERROR = 0.02, 0.5, 3.1
 _SLOPES = (0.7, 0.85, 1.1)
 _UNLIKE = 10.0  # squares of deviations from a line, in those of chance
 _ALIKE = -0.3  # the least slope of noise that is alike at all levels, of which an image fits some
+_AIR = 0.05  # of the mean of all data: elements below it see air
 # The median of |e|^2 over its mean, of real and of complex white noise.
 _REAL, _COMPLEX = 0.45494, math.log(2)
 # Up to this many expected photons the variance of roots is summed; beyond, two terms of its expansion are enough.
@@ -111,6 +112,31 @@ def count_law(rest: Tensor, levels: Tensor) -> float | None:
     if alike or (low <= slope <= high and unlike <= _UNLIKE):
         return None
     return float((y[-1] - y[0] - (x[-1] - x[0])).exp())
+
+
+def ring_level(data: Tensor) -> tuple[float, float]:
+    r"""Whether elements of a detector disagree in all views, which draws rings: the gains that the flat field missed.
+
+    Of d, the fourth differences along the last axis, the mean over views is noise, of s / sqrt(views), where s is its
+    spread over views; a gain g of each element adds log g to every view. What a sample has there moves from view to
+    view. Medians over elements, so that a few wrong ones, and edges about the axis, say nothing.
+
+    Holds for line integrals of samples without rings of their own. Elements that see air alone are left out.
+
+    Arguments: data (views, ..., elements), real. Returns the standard deviation of log g, and that of the mean over
+    that of its noise: 1 without rings, to 1.5 for few views.
+    Reference: Rice, Ann. Statist. 12, 1984 (differences).
+    """
+    if data.is_complex() or len(data) < _FEWEST or data.shape[-1] < 2 * _FEWEST:
+        return 0.0, 1.0
+    rough = data.double().diff(n=4, dim=-1)
+    seen = (data.abs().double().mean(0) > _AIR * data.abs().double().mean()).unfold(-1, 5, 1).all(-1)
+    seen &= (data != 0).all(0).unfold(-1, 5, 1).all(-1)
+    if int(seen.sum()) < 2 * _FEWEST:
+        return 0.0, 1.0
+    mean, noise = rough.mean(0)[seen].abs() / math.sqrt(_REAL), rough.std(0)[seen] / math.sqrt(len(rough))
+    rings = (float(mean.median()) ** 2 - float(noise.median()) ** 2) / _ORDERS[4]
+    return math.sqrt(max(0.0, rings)), float((mean / noise.clamp_min(1e-30)).median())
 
 
 def band_noise(data: Tensor) -> Noise | None:
