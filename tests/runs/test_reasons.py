@@ -70,5 +70,3 @@ def test_what_an_algorithm_does_not_have_is_not_explained(tmp_path):
     assert [note.split(":")[0] for note in notes[2:]] == ["batch 10", "momentum tapered", "denoiser tv"]
     assert "every view is used once before any is repeated" in notes[0]
     assert "steps of 10 views take less time than steps of all 12" in notes[2]
-    _, notes = reasons(place, "born-2d", "--sigma", "0.1", "--watch-theory")  # whose theory is of independent views
-    assert not [note for note in notes if "--sampler" in note]
