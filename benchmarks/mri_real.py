@@ -35,6 +35,7 @@ from plugstream.scans.baselines.first_image import form_image, relative_residual
 
 CROPS = ("0", "0.9", "0.95")
 SIGMAS = {"tv": ("4%", "5%", "6%"), "bm3d": ("1%", "1.2%", "1.4%")}
+SPLITTING = f"{Path(__file__).parents[1]}/examples/algorithms/gradient_splitting.py:splitting"
 PARTS = (0.1, 0.1)  # to choose and to judge
 ITERATIONS, PASSES, FALL = 40, 80, 0.3
 Bools = NDArray[np.bool_]
@@ -128,7 +129,7 @@ class Trial:
             words += ["--step", "overlap", "--step-end", f"{FALL} overlap"]
             words += ["--sigma", f"{first:.4f}%", "--sigma-end", f"{first * FALL**0.5:.4f}%"]
         else:
-            words += ["--algorithm", "sgd-splitting", "--inner-steps", steps, "--momentum", "none", "--sigma", sigma]
+            words += ["--algorithm", SPLITTING, "--inner-steps", steps, "--momentum", "none", "--sigma", sigma]
         return self.form(*words, "--iterations", PASSES * steps)
 
 

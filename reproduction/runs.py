@@ -18,6 +18,7 @@ from torch import Tensor
 from plugstream.algorithms import Algorithm
 from plugstream.base.errors import PlugstreamWarning
 from plugstream.base.schedules import Geometric, OverL
+from plugstream.base.user_code import allow
 from plugstream.denoisers import Denoiser, Opening
 from plugstream.denoisers.by_name import make
 from plugstream.denoisers.equivariant import Equivariant
@@ -102,6 +103,14 @@ def make_denoiser(name: str, weights: Path | None = None, *, low: float = 0.0) -
 _OPTIONS: dict[str, dict[str, Any]] = {"tv": {"tol": 0.0, "max_iterations": 20}, "ridge": {"tol": 1e-3}}
 
 
+_EXAMPLES = Path(__file__).parents[1] / "examples" / "algorithms"
+# Methods that are files of their own.
+_OWN = {
+    "proxskip": f"{_EXAMPLES / 'proxskip.py'}:proxskip",
+    "sgd-splitting": f"{_EXAMPLES / 'gradient_splitting.py'}:splitting",
+}
+
+
 def make_algorithm(
     problem: Problem, spec: Spec, sigma: Sequence[float] | NDArray[np.float64], weights: Path | None = None
 ) -> Algorithm[Any]:
@@ -119,8 +128,11 @@ def make_algorithm(
         name, steps, factor = spec.opening
         first = PerImage(make_denoiser(name, weights, low=low), levels)  # whose calls are steps, and not counted
         denoiser = Opening(denoiser, first, steps, factor)
+    own = _OWN.get(spec.method)
+    if own is not None:
+        allow(own)
     return build_algorithm(
-        AlgorithmSettings.of(name=spec.method, **dict(spec.options)),
+        AlgorithmSettings.of(name=own or spec.method, **dict(spec.options)),
         problem.fidelity,
         denoiser,
         sigma=1.0 if spec.sigma_end is None else Geometric(1.0, spec.sigma_end, falling),

@@ -263,7 +263,6 @@ reconstruct scan.zarr --sigma 0.02 --algorithm admm --loss huber | use --algorit
 reconstruct scan.zarr --sigma 0.02 --algorithm admm --gradient saga | use --algorithm pgm | --algorithm pgm
 reconstruct scan.zarr --sigma 0.02 --algorithm ipa --momentum nesterov | leave it out | - --momentum
 reconstruct scan.zarr --algorithm red --lam 1 | give --sigma, and leave --lam out | - --lam --sigma 0.02
-reconstruct scan.zarr --sigma 0.02 --watch-theory --equivariant random | --equivariant mean | --equivariant mean
 reconstruct ptychography.zarr --denoiser bm3d --rivals tnrd --fall 10 | add --fall none | --fall none
 reconstruct scan.zarr --sigma 0.02 --nlm-guide noisy.npy | or choose nlm | --denoiser nlm
 denoise noisy.png clean.png | give --sigma, such as 15/255 | --sigma 15/255

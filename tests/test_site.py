@@ -56,9 +56,9 @@ def test_every_link_between_pages_leads_somewhere() -> None:
 # What an example says that shows a name of the registry; an instrument is shown by its command or in a title.
 SHOWN_BY = {
     "algorithm": {
-        "pgm": "ps.ProximalGradient(", "admm": "ps.ADMM(", "hqs": "dual=False", "proxskip": "ps.ProxSkip(",
+        "pgm": "ps.ProximalGradient(", "admm": "ps.ADMM(", "hqs": "dual=False",
         "red": "ps.RED(", "snore": "noise=1.0", "ipa": "ps.IncrementalADMM(", "inexact-admm": "ps.InexactADMM(",
-        "block-admm": "ps.BlockADMM(", "sgd-splitting": "ps.GradientSplitting(",
+        "block-admm": "ps.BlockADMM(",
     },
     "gradient": {
         "plain": "ps.ProximalGradient(fidelity, tv, sigma=0.04)",

@@ -13,23 +13,17 @@ from plugstream import (
     BlockADMM,
     BornGeometry,
     BornModel,
-    BoundedMomentum,
     Equivariant,
-    GradientSplitting,
     Grid,
     IncrementalADMM,
     InexactADMM,
     LeastSquares,
     Opening,
     ProximalGradient,
-    ProxSkip,
     Uniform,
 )
 
 METHODS = {
-    "proxskip": lambda f: ProxSkip(
-        f, TV(), sigma=0.1, sampler=Uniform(3), probability=0.5, momentum=BoundedMomentum(5)
-    ),
     "red": lambda f: RED(f, TV(), sigma=0.1, sampler=Uniform(3)),
     "snore": lambda f: RED(f, TV(), sigma=0.1, sampler=Uniform(3), noise=1.0),
     "ipa": lambda f: IncrementalADMM(f, TV(), sigma=0.1, sampler=Uniform(4), parts=2, step_size="10/L"),
@@ -37,7 +31,6 @@ METHODS = {
     "inexact-admm": lambda f: InexactADMM(
         f, Opening(TV(tol=1e-4), TV(), 3, 2.0), sigma=0.1, sampler=Uniform(4), step_size="10/L"
     ),
-    "sgd-splitting": lambda f: GradientSplitting(f, TV(), sigma=0.1, sampler=Uniform(3), inner=3),
     "turned at random": lambda f: ProximalGradient(f, Equivariant(TV(), "random"), sigma=0.1, sampler=Uniform(3)),
     "mean over turns": lambda f: ProximalGradient(f, Equivariant(TV()), sigma=0.1, sampler=Uniform(3)),
 }

@@ -33,13 +33,11 @@ def test_every_entry_can_be_built_from_its_defaults(kind: str, name: str) -> Non
     ("name", "values", "kind", "fields"),
     [
         ("hqs", {}, "ADMM", {"dual": False}),
-        ("proxskip", {"denoise_probability": 0.3}, "ProxSkip", {"probability": 0.3}),
         ("red", {"tau": "0.25L"}, "RED", {"tau": "0.25L", "noise": 0.0}),
         ("snore", {"injected_noise": 0.5}, "RED", {"noise": 0.5}),
         ("ipa", {"prox_parts": 2}, "IncrementalADMM", {"parts": 2}),
         ("inexact-admm", {"prox_products": 3}, "InexactADMM", {"products": 3}),
         ("block-admm", {}, "BlockADMM", {}),
-        ("sgd-splitting", {"inner_steps": 4}, "GradientSplitting", {"inner": 4}),
         ("pgm", {}, "ProximalGradient", {}),
         ("admm", {}, "ADMM", {"dual": True}),
     ],

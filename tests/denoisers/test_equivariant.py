@@ -144,10 +144,8 @@ def test_by_name_and_refused():
         Equivariant(TV(), "all")
     with pytest.raises(InputError, match="has a guide, which lies one way"):
         Equivariant(Clip(NLM(torch.rand(8, 8))))
-    given = [("algorithm", "sigma", 0.1), ("denoiser", "equivariant", "random"), ("monitor", "watch_theory", True)]
-    with pytest.raises(InputError, match="use --equivariant mean"):
-        prepare(resolve(None, given))
-    assert prepare(resolve(None, given[:2])).denoiser().how == "random"
+    given = [("algorithm", "sigma", 0.1), ("denoiser", "equivariant", "random")]
+    assert prepare(resolve(None, given)).denoiser().how == "random"
 
 
 def test_the_command_denoises_by_the_mean_only(tmp_path, capsys):

@@ -124,7 +124,7 @@ def shrink(words: list[str], seconds: float = 0.3) -> list[str]:
     for place, (flag, value) in enumerate(pairwise(kept), 1):
         if flag in most and value[0].isdigit() and float(value) > most[flag]:
             kept[place] = str(most[flag])
-    usual = _USUAL.get(words[0], {}) | _USUAL.get(" ".join(words[:2]), {})
+    usual = {} if "--run" in words else _USUAL.get(words[0], {}) | _USUAL.get(" ".join(words[:2]), {})
     if words[0] in ("simulate", "demo") and "--help" not in words:
         usual |= _USUAL.get(dict(pairwise(words)).get("--instrument", "ct" if words[0] == "demo" else "born-2d"), {})
     if words[0] in ("reconstruct", "demo", "follow", "tune"):

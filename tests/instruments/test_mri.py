@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from plugstream.models.kspace import centered_voxels
 from plugstream.scans.baselines.first_image import form_image, relative_residual, scan_model
 
 CPU = torch.device("cpu")
+SPLITTING = f"{Path(__file__).parents[2]}/examples/algorithms/gradient_splitting.py:splitting"
 QUICK = ["--report", "none", "--threads", "1"]
 
 
@@ -146,7 +148,7 @@ def test_a_real_brain(brain, tmp_path, denoiser):
     form_image(open_scan(kept), "cg-sense", iterations=14, look=lambda k, x, _: curve.append(left(x)))
     few = {
         "tv": ["--step", "overlap", "--step-end", "0.3 overlap", "--sigma", "1.9%", "--sigma-end", "1.04%"],
-        "bm3d": ["--algorithm", "sgd-splitting", "--inner-steps", "10", "--momentum", "none", "--sigma", "1.2%"],
+        "bm3d": ["--algorithm", SPLITTING, "--inner-steps", "10", "--momentum", "none", "--sigma", "1.2%"],
     }[denoiser]
     found = []
     for name, words in (

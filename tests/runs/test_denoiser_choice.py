@@ -136,7 +136,6 @@ def test_nothing_set_means_the_safe_network_and_where_sigma_falls_tv_as_its_riva
         (["--iterations", "80"], "tv"),
         (["--search", "60"], "tv"),
         (["--tol", "1e-3"], "tv"),
-        (["--watch-theory", "--sigma", "0.1"], "tv"),
     ],
 )
 def test_what_a_person_says_decides(scan, words, name):

@@ -25,7 +25,6 @@ from plugstream.base.checked_jsonl import LineWriter
 from plugstream.runs.event_log import VERSION, EventLog, read_events
 from plugstream.runs.events import (
     Chosen,
-    Contradiction,
     Event,
     Finishing,
     Forecast,
@@ -43,10 +42,8 @@ from plugstream.runs.events import (
     Steering,
     StepEvent,
     Stop,
-    TheoryTerms,
     Trial,
     Views,
-    WatchTotals,
 )
 from plugstream.runs.liveness import Heartbeats, Process, is_running, this_process
 from plugstream.runs.preview import Previews, make_panels, read_preview
@@ -54,7 +51,7 @@ from plugstream.runs.replay import replay
 from small_run import main
 from waiting import wait_until
 
-RUN = ["--report", "none", "--sigma", "0.02", "--batch", "4", "--threads", "1", "--every", "5", "--watch-theory"]
+RUN = ["--report", "none", "--sigma", "0.02", "--batch", "4", "--threads", "1", "--every", "5"]
 PROCESS = {"pid": 12, "started": 34, "machine": "here boot pid"}
 EXAMPLES: list[Event] = [
     Start(9, {"scan": {"follow": False}, "run": {"report": ["png"]}}, {}, "0.1", "2.9", "3.12", **PROCESS),
@@ -78,10 +75,6 @@ EXAMPLES: list[Event] = [
     Chosen(40, "bm3d", {"tnrd": 0.003, "bm3d": 0.002, "ridge": None}),
     Steering(4, "change", None, 3.0),
     Steering(4, "pause"),
-    Contradiction(4, (1, 2), "denoiser", math.nan, 1.3),
-    Contradiction(4, None, "gradient", 1.1, 1.3),
-    WatchTotals(5, 5, 0.4),
-    TheoryTerms(9, 0.5, True, 41.0, 9, 0.3, 85.0, ("momentum",)),
     Heartbeat(7, None, 12.5, 0.56, **PROCESS),
     Preview(7, "preview.safetensors", ({"name": "image", "range": [0.0, 1.0], "axes": []},)),
 ]
@@ -152,17 +145,14 @@ def test_what_a_resume_repeats_counts_once(tmp_path):
         start,
         Views(0, 6, (), 1.0, False),
         Measurement(0, 0.0, {}),
-        WatchTotals(5, 5, 0.1),
         Quantities(({"name": "snr", "title": "SNR", "unit": "dB", "needs_truth": True},)),
         Measurement(5, 0.1, {}),
     ]
-    lost = [Views(7, 9, (), 2.0, True), Contradiction(8, None, "denoiser", 1.1, 1.2), WatchTotals(10, 10, 0.9)]
-    lost += [Measurement(10, 0.2, {"snr": 3.0}), Stop(10, 10, 0.2, 0.2, "it was interrupted", False)]
+    lost = [Views(7, 9, (), 2.0, True), Measurement(10, 0.2, {"snr": 3.0})]
+    lost += [Stop(10, 10, 0.2, 0.2, "it was interrupted", False)]
     after = [start, Resume(5), Measurement(10, 0.3, {"snr": 3.0})]
     history = replay(write(tmp_path / "a.jsonl", [*first, *lost, *after]))
     assert [event.step for event in history.measured] == [0, 5, 10]
-    assert history.watched == [WatchTotals(5, 5, 0.1)]
-    assert history.contradictions == []
     assert [(event.step, event.views) for event in history.views] == [(0, 6), (7, 9)]  # which it uses again
     assert history.arrivals() == [(0, 6), (7, 9)]
     assert (history.stop, history.step, history.last_step) == (None, 10, 10)
@@ -173,7 +163,7 @@ def test_what_a_resume_repeats_counts_once(tmp_path):
     # A run without a checkpoint begins anew, with its first measurement.
     anew = replay(write(tmp_path / "c.jsonl", [*first, start, Resume(0), Measurement(0, 0.0, {})]))
     assert [event.step for event in anew.measured] == [0]
-    assert (anew.watched, anew.step) == ([], 0)
+    assert anew.step == 0
 
 
 def test_the_history_of_a_resumed_run_is_that_of_one_that_went_through(scan, tmp_path):
@@ -188,7 +178,7 @@ def test_the_history_of_a_resumed_run_is_that_of_one_that_went_through(scan, tmp
     assert np.array_equal(np.load(whole / "result.npy"), np.load(parts / "result.npy"))
     one, other = (replay(folder / "events.jsonl") for folder in (whole, parts))
     assert [(e.step, e.values) for e in one.measured] == [(e.step, e.values) for e in other.measured]
-    assert (one.views, one.contradictions) == (other.views, other.contradictions)
+    assert one.views == other.views
     assert (one.step, one.last_step) == (other.step, other.last_step) == (30, 30)
     assert one.stop is not None
     assert other.stop is not None
@@ -200,7 +190,7 @@ def test_the_history_of_a_resumed_run_is_that_of_one_that_went_through(scan, tmp
 
 def test_a_killed_run_is_known_as_dead_and_a_live_one_as_running(scan, tmp_path, capsys):
     folder = tmp_path / "run"
-    words = ["reconstruct", str(scan), "--out", str(folder), *RUN[:-1], "--iterations", "100000000"]
+    words = ["reconstruct", str(scan), "--out", str(folder), *RUN, "--iterations", "100000000"]
     process = warm.Popen([sys.executable, "-m", "plugstream", *words], stderr=subprocess.DEVNULL)
     log = folder / "events.jsonl"
     try:

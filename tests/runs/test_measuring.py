@@ -29,7 +29,6 @@ def measured(folder):
         (["--measured-views", "5"], [0, 2, 4, 7, 9]),
         (["--in-memory", "0", "--measured-views", "500"], range(12)),
         (["--in-memory", "0"], [0, 3, 6, 9]),  # of a scan that is larger than what is kept in memory
-        (["--in-memory", "0", "--watch-theory"], range(12)),
         ([], range(12)),
     ],
 )

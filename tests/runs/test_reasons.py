@@ -61,8 +61,8 @@ def test_what_an_algorithm_does_not_have_is_not_explained(tmp_path):
     assert not [note for note in notes if "--momentum" in note or "--batch" in note]
     settings, notes = reasons(place, "born-2d", "--sigma", "0.1", "--algorithm", "ipa")
     assert not [note for note in notes if "--momentum" in note]
-    settings, notes = reasons(place, "born-2d", "--sigma", "0.1", "--algorithm", "proxskip")
-    assert settings.momentum.name == "bounded"  # as the algorithm prefers, whatever the instrument advises
+    settings, notes = reasons(place, "born-2d", "--sigma", "0.1", "--algorithm", "snore")
+    assert settings.momentum.name == "none"  # as the algorithm prefers, whatever the instrument advises
     _, notes = reasons(place, "born-2d", "--sigma", "0.1", "--batch", "20")
     assert notes[0].startswith("the run ends when the image has arrived, after at most 500 steps")
     assert [note.split(":")[0] for note in notes[1:]] == ["momentum tapered", "denoiser tv"]
@@ -70,5 +70,3 @@ def test_what_an_algorithm_does_not_have_is_not_explained(tmp_path):
     assert [note.split(":")[0] for note in notes[2:]] == ["batch 10", "momentum tapered", "denoiser tv"]
     assert "every view is used once before any is repeated" in notes[0]
     assert "steps of 10 views take less time than steps of all 12" in notes[2]
-    _, notes = reasons(place, "born-2d", "--sigma", "0.1", "--watch-theory")  # whose theory is of independent views
-    assert not [note for note in notes if "--sampler" in note]

@@ -92,7 +92,7 @@ def test_a_run_can_be_lengthened(scan, whole, tmp_path):
         "--restart gradient --denoiser ridge",
         "--restart residual --sampler all --dtype float64",
         "--algorithm admm --step 10/L --sampler epochs",
-        "--denoiser bm3d --watch-theory --sampler shifted",
+        "--denoiser bm3d --sampler shifted",
         "--denoiser tnrd --sampler importance --cost true",
         "--denoiser nlm --distance false --distance-limit 1e-9",
     ],

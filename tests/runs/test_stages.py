@@ -190,7 +190,6 @@ def test_momentum_memory_and_duals_begin_anew():
     ("words", "message"),
     [
         (["--stages", "6GHz: 10; all", "--distance-limit", "0.1"], "the distance is of one stage alone"),
-        (["--hop", "auto", "--watch-theory"], "the theory is of one problem"),
         (["--hop", "5,6GHz"], "the scan has no 5 GHz"),
         (["--stages", "6GHz: 0; all"], "cannot read '0'"),
     ],

@@ -125,7 +125,6 @@ def test_a_steered_run_that_was_killed_goes_on_with_the_same_changes(scan, plann
     "words",
     [
         "--set scan.in_memory=0",
-        "--watch-theory",
         "--gradient saga",
         "--gradient svrg --restart gradient",
         "--algorithm admm --sampler all",

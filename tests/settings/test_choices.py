@@ -185,7 +185,7 @@ def test_a_seed_is_declared_once_and_refused_where_nothing_is_drawn(scan, tmp_pa
         [("sampler", "name", "uniform")],
         [("sampler", "name", "epochs")],
         [("sampler", "name", "all"), ("gradient", "name", "svrg")],
-        [("sampler", "name", "all"), ("algorithm", "name", "proxskip")],
+        [("sampler", "name", "all"), ("algorithm", "name", "snore")],
     ):
         assert resolve(None, [*typed, ("sampler", "seed", 3)]).sampler.seed == 3
     assert resolve(None, [("sampler", "seed", 3)], presets=[("sampler", "name", "all")]).sampler.name == "all"

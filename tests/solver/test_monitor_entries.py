@@ -138,7 +138,6 @@ def test_a_file_may_switch_each_on_or_off(tmp_path):
     file = tmp_path / "settings.toml"
     file.write_text(
         '[monitor]\nevery = 10\ndistance = false\ncost = true\npsnr = true\nssim = false\nmeasured_views = "none"\n'
-        "watch_theory = false\n"
     )
     settings = resolve(file)
     assert settings.monitor.names == ("snr", "psnr", "cost")

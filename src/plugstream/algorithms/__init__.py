@@ -10,7 +10,6 @@ from plugstream.base.lazy import lazy_names
 if TYPE_CHECKING:
     from plugstream.algorithms.admm import ADMM as ADMM
     from plugstream.algorithms.base import Algorithm as Algorithm
-    from plugstream.algorithms.gradient_splitting import GradientSplitting as GradientSplitting
     from plugstream.algorithms.incremental import BlockADMM as BlockADMM, IncrementalADMM as IncrementalADMM
     from plugstream.algorithms.inexact import InexactADMM as InexactADMM
     from plugstream.algorithms.pgm import (
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
         TaperedMomentum as TaperedMomentum,
     )
     from plugstream.algorithms.preconditioning import Diagonal as Diagonal
-    from plugstream.algorithms.proxskip import ProxSkip as ProxSkip
     from plugstream.algorithms.race import SigmaRace as SigmaRace
     from plugstream.algorithms.red import RED as RED
     from plugstream.algorithms.sampling import (
@@ -45,7 +43,6 @@ if TYPE_CHECKING:  # of this room alone
     from plugstream.algorithms.heat import DenoiserRace as DenoiserRace, HeatState as HeatState, Rival as Rival
     from plugstream.algorithms.incremental import BlockState as BlockState
     from plugstream.algorithms.pgm import GradientState as GradientState
-    from plugstream.algorithms.proxskip import ShiftedState as ShiftedState
     from plugstream.algorithms.race import RaceState as RaceState
     from plugstream.algorithms.variance import Estimator as Estimator, Plain as Plain
 

@@ -74,7 +74,7 @@ COMMANDS = {
     **_LISTS,
     "train": "train a denoiser on a folder of pictures",
     "tune": "find the best sigma, step and momentum for a scan",
-    "certify": "say what is proved about a denoiser, and measure the rest",
+    "certify": "say what is proved about a denoiser, or what a run shows",
     "completion": "write shell completion for bash, zsh or fish",
 }
 

@@ -1,4 +1,4 @@
-"""Say what is proved of a denoiser, what was measured and what a pair of images refutes."""
+"""Say what is proved of a denoiser, what was measured and what a pair of images refutes; or what steps of a run do."""
 
 from __future__ import annotations
 
@@ -28,13 +28,20 @@ PRESETS = (
     ("compute", "dtype", "float64"),
 )
 _PICTURES = ("camera", "coins", "moon")
-_SIDE, _VOXELS = 48, 16
+_SIDE, _VOXELS, _STEPS = 48, 16, 20
 _KINDS = (".png", ".tif", ".tiff", ".npy", ".jpg", ".jpeg", ".bmp", ".pgm")
 SECTIONS = ("denoiser", "compute")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sigma", required=True, help="the noise level to certify it for, such as 15/255 or 0.06")
+    parser.add_argument("--sigma", help="the noise level to certify it for, such as 15/255 or 0.06")
+    parser.add_argument(
+        "--run",
+        type=Path,
+        metavar="RUN",
+        help="certify steps of this run, repeated from its last checkpoint",
+    )
+    parser.add_argument("--steps", type=whole_number(10**6), help=f"steps of --run ({_STEPS})")
     parser.add_argument(
         "--images", type=Path, metavar="FOLDER", help=f"pictures ({', '.join(_PICTURES)} if not given); not for volumes"
     )
@@ -51,8 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
+    if parsed.run is not None:
+        return _certify_run(parsed)
     from plugstream.settings import parse_sigma
 
+    if parsed.sigma is None:
+        raise InputError("there is nothing to certify; give --sigma for a denoiser, such as 15/255, or --run RUN")
+    if parsed.steps is not None:
+        raise InputError("--steps is for --run RUN; leave it out")
     settings, sigma = settings_of(parsed, PRESETS), parse_sigma(parsed.sigma, zero=False)
     if parsed.products < 3 or (parsed.size is not None and parsed.size < 8) or parsed.seed < 0:
         raise InputError("--products must be at least 3, --size at least 8 and --seed at least 0")
@@ -88,6 +101,24 @@ def run(parsed: argparse.Namespace) -> int:
     print(certificate.text())
     say(f"wrote certificate.json, .txt, .png and witnesses.npz to {folder}")
     say_next("denoisers", "--facts")
+    return 0
+
+
+def _certify_run(parsed: argparse.Namespace) -> int:
+    """Print what steps from the last checkpoint of a run say about the assumptions of the paper."""
+    from plugstream.cli.resume import reopen_run
+    from plugstream.runs.run import at_checkpoint
+    from plugstream.studies.certificates.run_steps import certify_steps
+
+    typed = [getattr(parsed, key) for key in ("sigma", "images", "size", "out", "settings")]
+    if any(value is not None for value in typed) or parsed.set or any("." in place for place in vars(parsed)):
+        raise InputError("--run goes by the settings of the run; give only --steps and --trust beside it")
+    if parsed.steps == 0:
+        raise InputError("--steps must be at least 1")
+    scan, planned, _, _ = reopen_run(parsed.run, trust=parsed.trust)
+    with at_checkpoint(scan, planned, parsed.run) as (settings, algorithm, state):
+        print("\n".join(certify_steps(algorithm, state, settings, parsed.steps or _STEPS)))
+    say_next("info", parsed.run)
     return 0
 
 

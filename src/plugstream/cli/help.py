@@ -60,7 +60,7 @@ FIRST: dict[str, tuple[str, ...]] = {
     "train": ("form", "steps", "start", "judge", "time-limit", "seed", "device"),
     "tune": ("out", "by", "over", "evaluations", *_RUN[1:]),
     "denoise": ("sigma", "denoiser", "counts", "along", "tile", "device"),
-    "certify": ("sigma", "denoiser", "images", "size", "out", "device"),
+    "certify": ("sigma", "denoiser", "images", "size", "out", "run", "steps", "device"),
     "baseline": ("method", "iterations", "device", "memory"),
     "residual": ("fit-scale", "device", "memory"),
 }

@@ -13,7 +13,10 @@ from plugstream.cli.values import whole_number
 
 if TYPE_CHECKING:
     from plugstream.base.processes import Group
+    from plugstream.runs.folder import RunRecord
+    from plugstream.runs.plan import Plan
     from plugstream.runs.terminal import Viewers
+    from plugstream.scans import Scan
     from plugstream.settings import AlgorithmSettings
 
 
@@ -38,7 +41,18 @@ def run(parsed: argparse.Namespace) -> int:
         return resume(parsed.folder, **changes, **options, group=group, page=open_page(parsed, group))
 
 
-def resume(
+def resume(folder: Path, *, viewers: Viewers | None = None, page: RunPage | None = None, **how: Any) -> int:
+    """Go on with the run in a folder.
+
+    Arguments: viewers, what else shows it; page, of its own; how, as of `reopen_run`.
+    """
+    scan, planned, record, source = reopen_run(folder, **how)
+    if page is not None:
+        page.start(folder)
+    return reconstruct_scan(scan, planned, folder, record.command, source, go_on=True, viewers=viewers)
+
+
+def reopen_run(
     folder: Path,
     *,
     iterations: int | None = None,
@@ -46,14 +60,12 @@ def resume(
     moved: str | Path | None = None,
     group: Group | None = None,
     trust: bool = False,
-    viewers: Viewers | None = None,
-    page: RunPage | None = None,
-) -> int:
-    """Go on with the run in a folder.
+) -> tuple[Scan, Plan, RunRecord, str | Path]:
+    """The scan of the run in a folder, its plan, its record and where the scan lies; nothing is written.
 
     Arguments: iterations in all, None for as many as were planned; skip_damaged, whether damaged views are left out
     from now on; moved, where its scan lies by now; group, the processes that share the work; trust, whether what its
-    files name may be run and fetched; viewers, what else shows it; page, of its own.
+    files name may be run and fetched.
     """
     from plugstream.runs.folder import open_run
     from plugstream.runs.identity import absolute
@@ -86,9 +98,7 @@ def resume(
         )
     planned = plan(parts if group is None else parts.share(group), stored, partition=partition)
     scan = stored if partition is not None else load_small(stored, settings, group)
-    if page is not None:
-        page.start(folder)
-    return reconstruct_scan(scan, planned, folder, record.command, source, go_on=True, viewers=viewers)
+    return scan, planned, record, source
 
 
 def _with_iterations(planned: AlgorithmSettings, iterations: int, folder: Path) -> list[tuple[str, str, Any]]:

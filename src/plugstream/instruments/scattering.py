@@ -32,7 +32,7 @@ _FALL: dict[str, Any] = {"fall": 12, "sigma": "100%", "step_size": "40/L", "sear
 _WIDE = 2.5  # wavelengths across an image from which held-out data say enough about the strength
 _STAGES = 5  # of a hop through all frequencies
 # A hop consists of stages, which cannot be combined with these.
-_NO_HOP = (("algorithm", "name"), ("algorithm", "stages"), ("algorithm", "distance_limit"), ("monitor", "watch_theory"))
+_NO_HOP = (("algorithm", "name"), ("algorithm", "stages"), ("algorithm", "distance_limit"))
 # If somebody gives the number of steps, stages are equal parts of them.
 _NO_PARTS = (*_NO_HOP, ("algorithm", "iterations"))
 

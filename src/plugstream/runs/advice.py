@@ -334,7 +334,7 @@ class _Advisor:
         """Say how many views a step uses, and which, where nobody does.
 
         Where the usual batch is more than there are, a step uses all. Every view comes once before any comes again: no
-        scan of benchmarks/momenta.py was better with independent draws, which --watch-theory is about.
+        scan of benchmarks/momenta.py was better with independent draws.
         """
         from plugstream.runs.search import count_judges
 
@@ -354,7 +354,7 @@ class _Advisor:
                 reason = f"fewer than a usual batch of {batch}, so that each uses all (--sampler all)"
                 self.notes.append(f"steps have {few}, {reason}")
                 self.add({_SAMPLER: "all"})
-        if _SAMPLER in self.given or _SAMPLER in self.presets or settings.monitor.watch_theory:
+        if _SAMPLER in self.given or _SAMPLER in self.presets:
             return
         if batch is not None and batch < n_views:
             self.notes.append(

@@ -80,7 +80,7 @@ class EventLog:
 
 
 class SilentLog(EventLog):
-    """A log that nothing is written to, for a process that helps the one that writes."""
+    """A log that nothing is written to, for a process that helps the one that writes, or only looks at a run."""
 
     check = ""
 

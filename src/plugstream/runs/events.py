@@ -205,37 +205,6 @@ class Chosen(StepEvent):
 
 
 @dataclass(frozen=True)
-class Contradiction(StepEvent):
-    """The denoiser or the gradient step (`part`) enlarged a distance by `factor`; `views` of the step, None for all."""
-
-    views: tuple[int, ...] | None
-    part: str
-    factor: float | None
-    theta: float | None
-
-
-@dataclass(frozen=True)
-class WatchTotals(StepEvent, kind="watched"):
-    """Written before a checkpoint: how many steps were compared, and their largest theta."""
-
-    steps: int
-    theta: float | None
-
-
-@dataclass(frozen=True)
-class TheoryTerms(StepEvent, kind="theory"):
-    """Written at the end: what the bound of Proposition 5 needs, and its conditions that do not hold."""
-
-    theta: float | None
-    proved: bool
-    gamma: float | None
-    batch: int | None
-    nu: float | None
-    distance: float | None
-    unmet: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Heartbeat(StepEvent):
     """A sign of life every few seconds.
 

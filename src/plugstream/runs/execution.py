@@ -22,7 +22,7 @@ from plugstream.images.space import ImageSpace
 from plugstream.models.views import spread_views
 from plugstream.runs.answers import answer_explanation, answer_strength, leave_unasked
 from plugstream.runs.callbacks import Callback
-from plugstream.runs.checkpoints import restore_snapshot
+from plugstream.runs.checkpoints import SavedState, restore_snapshot
 from plugstream.runs.checks import check_range
 from plugstream.runs.commands import Requests
 from plugstream.runs.context import RunContext
@@ -40,7 +40,6 @@ from plugstream.runs.results import METHODS, Compared, bound_notes, form_compari
 from plugstream.runs.search import last_step
 from plugstream.runs.stages import restrict_views
 from plugstream.runs.views import GrowingViews, open_in_memory
-from plugstream.runs.watch import Watch
 from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings
 from plugstream.solver.loop import solve
@@ -185,12 +184,7 @@ def _iterate(
     settings, log, population = run.settings, run.log, run.population
     for text in filter(None, (fidelity.model.describe(), *run.plan.advice, *run.plan.notes)):
         log.add(Note(text))
-    run.whole = fidelity
-    if run.stages is not None and population is None:
-        fidelity = restrict_views(run.whole, run.stages)
-    if run.search is not None and population is None:
-        fidelity = run.search.restrict_views(run.whole)
-    algorithm, watch = _build_algorithm(run, fidelity)
+    fidelity, algorithm = _build_algorithm(run, fidelity)
     if run.saved is None:
         check_range(run.scan, fidelity, by_lipschitz=goes_by_lipschitz(settings))
     state, snapshot = _first_state(run, algorithm)
@@ -208,7 +202,7 @@ def _iterate(
     several, limit = run.group.size > 1, settings.algorithm.time_limit
     with Requests(several=several) as requests:
         controls = RunControls(run, requests, limit if several else None)
-        _gather_callbacks(run, watch, controls)
+        _gather_callbacks(run, controls)
         result: Result[State] = solve(
             algorithm,
             state=state if snapshot is None else None,
@@ -230,8 +224,6 @@ def _iterate(
         run.writer.write(run.last)
     if run.group.leads:
         run.commands.clear()
-    if watch is not None:
-        watch.settings = run.settings  # with what was changed on the way
     result = _with_errors(run, result)
     whole = run.whole if population is None else population.fidelity
     result = _answer(run, result, whole, views.held_out(whole))
@@ -243,19 +235,30 @@ def _iterate(
     return result, _compare(run, whole)
 
 
-def _build_algorithm(run: RunContext, fidelity: DataFidelity) -> tuple[Any, Watch | None]:
-    """The algorithm that the run goes on with, and what watches the theory of it, where somebody asks for that."""
-    settings, population = run.settings, run.population
+def restore(run: RunContext) -> tuple[Any, State]:
+    """The algorithm and the state of a run at its checkpoint; nothing is written."""
+    fidelity = _open_views(run)
+    _settle_bounds(run, fidelity)
+    _, algorithm = _build_algorithm(run, fidelity)
+    assert run.saved is not None
+    return algorithm, _restore_snapshot(run, run.saved, algorithm, algorithm.init()).state
+
+
+def _build_algorithm(run: RunContext, fidelity: DataFidelity) -> tuple[DataFidelity, Any]:
+    """The fidelity that steps use of that of all views, and the algorithm that the run goes on with."""
+    population, run.whole = run.population, fidelity
+    if run.stages is not None and population is None:
+        fidelity = restrict_views(run.whole, run.stages)
+    if run.search is not None and population is None:
+        fidelity = run.search.restrict_views(run.whole)
     algorithm: Any = run.plan.algorithm(fidelity)
     algorithm = algorithm if run.stages is None else run.stages.with_sigma(algorithm)
     algorithm = run.changes.begin_at(run.step, algorithm)
     algorithm = algorithm if population is None else population.read_ahead(algorithm)
-    watch = Watch.over(algorithm, settings, run.log) if settings.monitor.watch_theory else None
-    algorithm = algorithm if watch is None else watch.algorithm
     if run.search is not None:
         damaged = () if population is None else population.record.damaged
         algorithm = run.search.begin(algorithm, damaged, run.whole)
-    return algorithm, watch
+    return fidelity, algorithm
 
 
 def _first_state(run: RunContext, algorithm: Any) -> tuple[State, Snapshot[State] | None]:
@@ -264,12 +267,16 @@ def _first_state(run: RunContext, algorithm: Any) -> tuple[State, Snapshot[State
     if run.group.leads and not run.part:
         write_known(run.folder, run.scan, state.image)
     if run.saved is not None:
-        changed = run.population is not None and run.population.record.step == run.saved.step
-        snapshot = restore_snapshot(run.saved, algorithm, state, changed=changed)
+        snapshot = _restore_snapshot(run, run.saved, algorithm, state)
         state = snapshot.state
     if run.stages is not None and state.k == 0:
         run.stages.tell(0, algorithm, state)
     return state, snapshot
+
+
+def _restore_snapshot(run: RunContext, saved: SavedState, algorithm: Any, like: State) -> Snapshot[State]:
+    changed = run.population is not None and run.population.record.step == saved.step
+    return restore_snapshot(saved, algorithm, like, changed=changed)
 
 
 def _choose_monitors(run: RunContext, views: MeasuredViews, fidelity: DataFidelity) -> list[Monitor]:
@@ -311,18 +318,17 @@ def _answer(
     return replace(result, verdict=replace(result.verdict, strength=strength))
 
 
-def _gather_callbacks(run: RunContext, watch: Watch | None, controls: RunControls) -> None:
+def _gather_callbacks(run: RunContext, controls: RunControls) -> None:
     """The callbacks, in the order in which they act after a step; of several processes rank 0 writes and decides.
 
-    What was measured is in the log before a checkpoint tells of it, and the theory is watched on the views of the
-    step. Last it is decided whether to end, and by which views to go on."""
+    What was measured is in the log before a checkpoint tells of it. Last it is decided whether to end, and by which
+    views to go on."""
     population, settings = run.population, run.settings
     steps = None if settings.scan.follow and population is not None else settings.algorithm.iterations
     order: list[Callback | None] = [
         None if run.part else Forecasts(run),
         run.measurements,
         RefinementNotes(run.log),
-        watch,
         run.terminal,
         Heartbeats(run.log, steps),
         None if run.part else Previews(run.folder, run.space, run.log, settings.run.preview, live=settings.scan.follow),
@@ -331,7 +337,7 @@ def _gather_callbacks(run: RunContext, watch: Watch | None, controls: RunControl
         controls,
     ]
     if not run.group.leads:
-        order = [watch, controls]
+        order = [controls]
     run.callbacks = run.writer.callbacks = tuple(callback for callback in order if callback is not None)
     if run.saved is not None:
         history = replay(run.log.path) if run.group.leads else run.past

@@ -47,7 +47,7 @@ def _split(record: Views, hold_out: int | None) -> tuple[Tensor, Tensor]:
 
 
 class MeasuredViews:
-    """The views to measure on, evenly spaced, without damaged ones; None for all, which is what the theory is about."""
+    """The views to measure on, evenly spaced, without damaged ones; None for all."""
 
     def __init__(self, scan: Scan, settings: Settings, record: Callable[[], Views | None] = lambda: None) -> None:
         self.scan, self.settings, self._record = scan, settings, record
@@ -98,12 +98,12 @@ class MeasuredViews:
         monitor, scan = self.settings.monitor, self.scan
         most = monitor.measured_views
         large = isinstance(scan, StoredScan) and scan.nbytes > self.settings.scan.in_memory * 1e6
-        if large and most is None and not monitor.watch_theory:
+        if large and most is None:
             view = math.prod(scan.instrument.data_shape) * scan.dtype.itemsize
             most = min(_VIEWS, max(_VIEWS // 10, _BYTES // view))
         record = self._record()
         live = record is not None and self.settings.scan.follow and not record.ended
-        if live and monitor.measured_views is None and not monitor.watch_theory:
+        if live and monitor.measured_views is None:
             most = min(_LIVE, most or _LIVE)
         return most
 

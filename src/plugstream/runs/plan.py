@@ -48,7 +48,7 @@ from plugstream.runs.slabs import choose_worker
 from plugstream.runs.stages import check_stages, stages_of
 from plugstream.scans.scan import Scan
 from plugstream.settings import Draft, Settings, StagePlan, needed_monitors, with_bounds
-from plugstream.solver.monitors import PSNR, SNR, HeldOutMisfit, Monitor, Variance
+from plugstream.solver.monitors import PSNR, SNR, HeldOutMisfit, Monitor
 
 
 @dataclass(frozen=True)
@@ -262,8 +262,6 @@ def build_monitors(
     known = None if truth is None else torch.from_numpy(truth)
     monitors: list[Monitor] = settings.monitor.assemble(known, views, also=needed_monitors(settings))
     monitors = [replace(one, phase=phase) if isinstance(one, SNR | PSNR) else one for one in monitors]
-    if settings.monitor.watch_theory:
-        monitors.append(Variance(settings.sampler.seed))
     if settings.monitor.hold_out is not None:
         monitors.append(HeldOutMisfit(views.held_out))
     return monitors

@@ -19,15 +19,12 @@ _LISTS: dict[type[Event], str] = {
     Note: "notes",
     Stage: "stages",
     Measurement: "measured",
-    events.Contradiction: "contradictions",
-    events.WatchTotals: "watched",
     Trial: "trials",
     events.FoundStep: "found_steps",
     events.Chosen: "chosen",
 }
 _LAST: dict[type[Event], str] = {
     events.Machine: "machine",
-    events.TheoryTerms: "terms",
     events.Heartbeat: "heartbeat",
     events.Preview: "preview",
     events.Forecast: "forecast",
@@ -44,11 +41,10 @@ class History:
 
     Attributes:
         start, machine: how the last process began, and on what. stop: how it ended, None where it runs or was killed.
-        heartbeat, preview, forecast: the last of them. terms: for the bound of Proposition 5, once the run is over.
+        heartbeat, preview, forecast: the last of them.
         space: of the image. quantities: what the monitors measure. notes: of all processes, in order.
         views: from which steps on there were which views. stages: as they began.
-        measured, contradictions, watched, steering, trials (rounds of a search), found_steps, chosen (what it
-        found besides sigma): by step.
+        measured, steering, trials (rounds of a search), found_steps, chosen (what it found besides sigma): by step.
         changes: of sigma and the step, planned or asked for; as for views, a resumed run makes the same ones.
         paused: whether it waits for somebody. finishing: whether it has taken its last step, and not ended yet.
         step: how far the run is. last_step: up to which step its views are known, -1 for none.
@@ -69,14 +65,11 @@ class History:
     stages: list[Stage] = field(default_factory=list)
     quantities: list[Quantity] = field(default_factory=list)
     measured: list[Measurement] = field(default_factory=list)
-    contradictions: list[events.Contradiction] = field(default_factory=list)
-    watched: list[events.WatchTotals] = field(default_factory=list)
     steering: list[Steering] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
     found_steps: list[events.FoundStep] = field(default_factory=list)
     chosen: list[events.Chosen] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
-    terms: events.TheoryTerms | None = None
     paused: bool = False
     finishing: bool = False
     step: int = 0
@@ -116,7 +109,7 @@ class History:
         match event:
             case Start():
                 self.start, self.step = event, 0
-                self.stop = self.heartbeat = self.preview = self.forecast = self.terms = self.machine = None
+                self.stop = self.heartbeat = self.preview = self.forecast = self.machine = None
                 self.changes = _planned_changes(event)
                 self._next_change, self.paused, self.finishing = 0, False, False
             case events.Space():
@@ -168,8 +161,6 @@ class History:
         """Forget what will be repeated; a run that goes on from its start repeats that, too."""
         last = step if step > 0 else -1
         self.measured = [e for e in self.measured if e.step <= last]
-        self.contradictions = [e for e in self.contradictions if e.step <= last]
-        self.watched = [e for e in self.watched if e.step <= last]
         self.stages = [e for e in self.stages if e.step < step]  # one that begins here is logged again
         self.trials = [e for e in self.trials if e.step < step or (e.step == step and not e.ended)]
         self.found_steps = [e for e in self.found_steps if e.step < step]

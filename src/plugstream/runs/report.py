@@ -16,9 +16,7 @@ from plugstream.base.quantities import sort_quantities
 from plugstream.base.text import shell_quote
 from plugstream.base.volume_file import open_volume
 from plugstream.images.drawing import (
-    BLUE,
     INK,
-    ORANGE,
     Curve,
     Panel,
     Shades,
@@ -38,7 +36,6 @@ from plugstream.runs.folder import check_plain
 from plugstream.runs.pages.pictures import picture_files
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import METHODS, bound_notes, middle_planes, title_of
-from plugstream.runs.watch import Theory, theory_of
 from plugstream.settings import Settings
 
 FIGURES = (".png", ".pdf", ".svg")
@@ -133,10 +130,7 @@ def draw_report(
 
 
 def draw_figure(rows: Sequence[Sequence[Panel]], space: ImageSpace, title: str, history: History, kind: str) -> bytes:
-    """A figure of rows of images above the curves of a history, marked where views came and where stages begin.
-
-    Where the theory was watched, the bound of Proposition 5 is drawn beside them.
-    """
+    """A figure of rows of images above the curves of a history, marked where views came and where stages begin."""
     from matplotlib.figure import Figure
 
     width, height = figure_size(rows)
@@ -144,10 +138,6 @@ def draw_figure(rows: Sequence[Sequence[Panel]], space: ImageSpace, title: str, 
     figure.suptitle(title, fontsize=11, color=INK, parse_math=False)  # names of files may have a $
     images, curves = np.asarray(figure.subfigures(2, 1, height_ratios=[height, 2.9])).tolist()
     draw_rows(images, rows, space)
-    theory = theory_of(history)
-    if theory is not None and theory.t:
-        curves, beside = np.asarray(curves.subfigures(1, 2, width_ratios=[1.5, 1.0])).tolist()
-        _draw_theory(beside, theory)
     _draw_curves(curves, history)
     return encode_figure(figure, kind, dpi=150)
 
@@ -192,27 +182,3 @@ def _mark_arrivals(axes: Any, arrivals: Sequence[tuple[int, int]], last: int) ->
     other.spines["right"].set_color(_GREY)
     other.set_zorder(axes.get_zorder() - 1)  # behind the curve
     axes.patch.set_visible(False)
-
-
-def _draw_theory(figure: Any, theory: Theory) -> None:
-    """The mean distance over t steps, the bound of Proposition 5, and the steps that contradict nonexpansiveness."""
-    axes = figure.subplots()
-    axes.plot(theory.t, theory.average, color=BLUE, marker="o", markersize=3, linewidth=1.4, label="measured")
-    if theory.bounds is not None:
-        style = "-" if not theory.unmet else "--"
-        axes.plot(theory.t, theory.bounds, style, color=ORANGE, linewidth=1.4, label="bound of Proposition 5")
-    if steps := theory.contradictions:
-        marks = {"color": "#b3202c", "transform": axes.get_xaxis_transform(), "label": "contradicting steps"}
-        axes.plot(steps, [0.03] * len(steps), "|", **marks)
-    axes.set_yscale("log")
-    notes = ["iteration t"]
-    if theory.bounds is not None:
-        notes.append("x* of the bound is taken to be the last image")
-    if theory.unmet:
-        notes += textwrap.wrap("it does not apply: " + "; ".join(theory.unmet), 62)
-    axes.set_xlabel("\n".join(notes), fontsize=7)
-    axes.set_title("mean of ||x - P(x)||² over t steps", fontsize=10, color=INK)
-    axes.grid(True, alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8)
-    axes.legend(fontsize=7)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -21,7 +23,7 @@ from plugstream.runs.commands import Inbox
 from plugstream.runs.context import RunContext
 from plugstream.runs.event_log import EventLog, SilentLog
 from plugstream.runs.events import Note
-from plugstream.runs.execution import execute, rescue
+from plugstream.runs.execution import execute, rescue, restore
 from plugstream.runs.folder import lock, place_of, remove_unbegun, whole_folder, write_down
 from plugstream.runs.identity import identity
 from plugstream.runs.outliers import describe_outliers, mark_outliers
@@ -33,7 +35,7 @@ from plugstream.runs.views import wait_for_batch
 from plugstream.scans.outliers import without_outliers
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan, open_scan
-from plugstream.settings import Change, with_changes
+from plugstream.settings import Change, Settings, with_changes
 from plugstream.solver.result import Result
 
 
@@ -90,6 +92,43 @@ def reconstruct(
 
 def _open(run: RunContext) -> None:
     """Read what the run has behind it, refuse what it cannot go on with, and open its log."""
+    checkpoints = _read_past(run)
+    # Whatever is refused has been refused by now, and nothing has been written.
+    run.write(run.settings)
+    found = _leave_out(run)
+    listeners = run.viewers.listeners(run.folder)
+    log = EventLog(run.folder / "events.jsonl", (*(() if run.terminal is None else (run.terminal,)), *listeners))
+    run.open(log, checkpoints)
+    if found is not None and run.saved is None:
+        run.log.add(Note(describe_outliers(run.scan.instrument, found)))
+
+
+@contextmanager
+def at_checkpoint(scan: Scan, plan: Plan, folder: Path) -> Iterator[tuple[Settings, Any, State]]:
+    """The settings, the algorithm and the state of a run at its last checkpoint, to take steps; nothing is written.
+
+    Arguments: as of `reconstruct`.
+    """
+    if plan.partition is not None:
+        raise InputError(f"{folder} went by blocks of slices, which keep no state to go on from")
+    run = RunContext(scan, plan, folder, go_on=True)
+    checkpoints = _read_past(run)
+    if run.saved is None:
+        raise InputError(f"{folder} has no checkpoint to go on from; resume the run, or start a new one")
+    _leave_out(run)
+    run.open(SilentLog(folder / "events.jsonl"), checkpoints)
+    try:
+        if run.search is not None and run.search.running:
+            raise InputError(f"{folder} still searches for sigma; resume it first")
+        algorithm, state = restore(run)
+        yield run.settings, algorithm, state
+    finally:
+        if run.population is not None:
+            run.population.close()
+
+
+def _read_past(run: RunContext) -> Checkpoints:
+    """Read what the run has behind it, and refuse what it cannot go on with."""
     scan, settings, events = run.scan, run.settings, run.folder / "events.jsonl"
     past = run.past = replay(events) if run.go_on else History()
     if isinstance(scan, StoredScan) and settings.scan.follow and not past.views:
@@ -108,13 +147,7 @@ def _open(run: RunContext) -> None:
         check_history(run.saved, past, str(events))
     run.group.share((past, run.saved))
     run.plan = _with_changes(run.plan, past, run.saved)
-    # Whatever is refused has been refused by now, and nothing has been written.
-    run.write(run.settings)
-    found = _leave_out(run)
-    listeners = run.viewers.listeners(run.folder)
-    run.open(EventLog(events, (*(() if run.terminal is None else (run.terminal,)), *listeners)), checkpoints)
-    if found is not None and run.saved is None:
-        run.log.add(Note(describe_outliers(run.scan.instrument, found)))
+    return checkpoints
 
 
 def _open_as_helper(run: RunContext) -> None:

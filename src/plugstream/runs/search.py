@@ -104,7 +104,6 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
         (settings.denoiser.opening is not None, "it is for one denoiser in all steps; leave --opening out"),
         (a.changes is not None, "leave --changes out"),
         (settings.scan.follow, "a scan that is followed grows while sigmas are compared; wait for its end"),
-        (settings.monitor.watch_theory, "the theory is of one sigma; leave --watch-theory out"),
         (a.settled is not None, "a search ends by itself; leave --settled out"),
         (a.distance_limit is not None, "the distance is of one sigma; leave --distance-limit out"),
         (":" in a.name, f"it is for our own algorithms, and not for {a.name}"),

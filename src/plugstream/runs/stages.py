@@ -42,7 +42,6 @@ def check_stages(settings: Settings) -> None:
     flag = "--stages" if a.stages is not None else "--hop"
     for wrong, advice in (
         (settings.scan.follow, "a scan that is followed grows, so that steps cannot be planned; wait for its end"),
-        (settings.monitor.watch_theory, "the theory is of one problem from start to end; leave --watch-theory out"),
         (a.distance_limit is not None, "the distance is of one stage alone; leave --distance-limit out"),
         (a.settled is not None, "the misfit falls again in each stage; leave --settled out"),
     ):

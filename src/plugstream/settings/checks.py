@@ -35,10 +35,6 @@ def check_settings(settings: Settings) -> None:
             )
     if a.lam is not None and (weight := a.entry.facts.get("weight")) is not None:
         raise InputError(f"{a.name} weighs its prior by --{weight}; give --sigma, and leave --lam out")
-    if settings.monitor.watch_theory and settings.denoiser.equivariant == "random":
-        raise InputError("--watch-theory compares steps of one denoiser; leave it out, or use --equivariant mean")
-    if settings.monitor.watch_theory and settings.denoiser.opening is not None:
-        raise InputError("--watch-theory compares steps of one denoiser; leave it or --opening out")
     _check_uses(settings)
     if a.stages is not None:
         parse_stages(a.stages)
@@ -114,14 +110,14 @@ def _check_growth(settings: Settings) -> None:
 
 def _check_strength(settings: Settings) -> None:
     """Refuse a noise level that is not given, or twice, and steps that are none."""
-    a, monitor = settings.algorithm, settings.monitor
+    a = settings.algorithm
     if a.sigma is None and a.lam is None:
         # `search.check_search` refuses a search for sigma beside these.
         alone = a.sigma_end or a.stages or a.hop or a.changes or a.refined or a.settled or a.distance_limit
         others = "--sigma (for TV and values from 0 to 1, 0.01 to 0.03 is a good start)"
         if settings.scan.follow:
             others = "--like RUN, an earlier run of a scan like this one, whose data chose it, or --sigma or --lam"
-        elif alone or settings.denoiser.opening or monitor.watch_theory:
+        elif alone or settings.denoiser.opening:
             others += " or --lam"
         else:
             others += ", --lam, or --search 250 --iterations 300"

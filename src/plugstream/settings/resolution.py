@@ -268,7 +268,7 @@ def _refuse_seed(settings: Settings, typed: Collection[Place]) -> None:
         settings.algorithm.entry.facts.get("seeded", False) or ":" in settings.algorithm.name,
         gradient is not None and (gradient.facts.get("seeded", False) or ":" in gradient.name),
         settings.denoiser.equivariant == "random",
-        settings.algorithm.search is not None or settings.monitor.watch_theory,
+        settings.algorithm.search is not None,
         settings.run.uncertainty is not None,
     )
     if ("sampler", "seed") in typed and not any(drawing):

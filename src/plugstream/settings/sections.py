@@ -30,14 +30,11 @@ class MonitorSettings(Selection):
     every: Count = setting(10, "steps between two measurements")
     measured_views: Count | None = setting(
         None,
-        "views to measure distance and cost on, evenly spaced; if not given all of a scan in memory or with "
-        "--watch-theory, and up to 1000 of a larger one",
+        "views to measure distance and cost on, evenly spaced; if not given all of a scan in memory, and up to 1000 "
+        "of a larger one",
     )
     hold_out: Annotated[int, Field(ge=2, le=MOST_COUNT)] | None = setting(
         None, "hold out every n-th view from the steps, and measure the misfit on those: 10 holds out a tenth"
-    )
-    watch_theory: bool = setting(
-        False, "compare with the bound of Proposition 5, and warn if a step contradicts the theory", switch=True
     )
 
     def check(self, shape: Sequence[int], *, truth: bool) -> None:
@@ -320,9 +317,8 @@ def used_sections(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def needed_monitors(settings: Settings) -> tuple[str, ...]:
-    """The monitors that a run needs whether or not they are asked for, to stop by or to watch the theory."""
-    needed = settings.monitor.watch_theory or settings.algorithm.distance_limit is not None
-    return ("distance",) if needed else ()
+    """The monitors that a run needs whether or not they are asked for, to stop by."""
+    return () if settings.algorithm.distance_limit is None else ("distance",)
 
 
 def with_bounds(settings: Settings, **bounds: float | str | None) -> Settings:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from plugstream.algorithms.base import Algorithm, State, fidelity_at
 from plugstream.algorithms.sampling import repeated_views
-from plugstream.algorithms.theory import gradient_variance
 from plugstream.base.arrays import Array, as_tensor
 from plugstream.base.errors import InputError
 from plugstream.base.linalg import norm
@@ -365,25 +364,3 @@ def snr(image: Array, truth: Array, ndim: int = 2, *, phase: Phase = "free") -> 
     if phase == "free":
         image = align_phase(image, truth, ndim)
     return 20 * torch.log10(norm(truth, ndim) / norm(image - truth, ndim))
-
-
-# nu^2 is estimated from this many views at most, since each costs a gradient.
-_VIEWS = 24
-
-
-@dataclass(frozen=True)
-class Variance(_Stateless):
-    """nu^2 at the image, from at most 24 random views: how much the gradient of one differs from that of all."""
-
-    measures: ClassVar = (Quantity("nu2", curve="nu²", detail=True),)
-
-    seed: int = 0
-    every: int | None = None
-
-    def measure(self, algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
-        views = algorithm.fidelity.available
-        if len(views) < 2:
-            return {"nu2": torch.zeros(())}
-        generator = torch.Generator().manual_seed((1_000_003 * self.seed + state.k) % 2**63)
-        chosen = views[torch.randperm(len(views), generator=generator)[:_VIEWS]]
-        return {"nu2": gradient_variance(state.image, algorithm.fidelity, chosen)}

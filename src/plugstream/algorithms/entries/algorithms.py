@@ -25,12 +25,6 @@ from plugstream.base.class_entries import register_class
 from plugstream.base.registry import Field, Options
 
 
-class SkipOptions(Options):
-    """Of ProxSkip."""
-
-    denoise_probability: float = Field(0.1, gt=0, le=1, description="probability that a step calls the denoiser")
-
-
 class IncrementalOptions(Options):
     """Of incremental ADMM."""
 
@@ -48,12 +42,6 @@ class InexactOptions(Options):
     prox_tolerance: float = Field(
         0.0, ge=0, lt=1, description="part of its first residual at which a prox takes no more of them; 0 for all"
     )
-
-
-class InnerOptions(Options):
-    """Of splitting by gradient steps."""
-
-    inner_steps: int = Field(20, ge=1, le=10**9, description="gradient steps for each denoiser call")
 
 
 class REDOptions(Options):
@@ -98,17 +86,6 @@ _declare(
 _declare("admm", "ADMM, with the data's prox", "ADMM", title="PnP-ADMM", falls=True, **_BY_PROX)
 _declare(
     "hqs", "half-quadratic splitting: ADMM without the dual", "ADMM", fixed={"dual": False}, title="PnP-HQS", **_BY_PROX
-)
-_declare(
-    "proxskip",
-    "gradient steps, a random few of which call the denoiser",
-    "ProxSkip",
-    options=SkipOptions,
-    arguments={"denoise_probability": "probability"},
-    seeded=True,
-    prefers="bounded",
-    title="PnP-ProxSkip",
-    **_BY_GRADIENT,
 )
 _declare(
     "red",
@@ -158,13 +135,4 @@ _declare(
     "BlockADMM",
     prox=True,
     title="PnP-ADMM by blocks",
-)
-_declare(
-    "sgd-splitting",
-    "half-quadratic splitting, with gradient steps on a few views in place of the prox",
-    "GradientSplitting",
-    options=InnerOptions,
-    arguments={"inner_steps": "inner"},
-    title="PnP-HQS by gradients",
-    **_BY_GRADIENT,
 )

@@ -7,7 +7,6 @@ import math
 import time
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from plugstream.runs.liveness import is_running
 from plugstream.runs.pages.pictures import picture_files
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of
-from plugstream.runs.watch import theory_of
 from plugstream.settings import Settings, resolve
 
 # Of a run on another machine: seconds without a sign of life after which it counts as dead; it gives one every 5 s.
@@ -53,7 +51,7 @@ def run_content(
         "batch" (None for all), "hold_out" (every so many-th is in no step, None for none)}.
         stages: as they began, each with its number, count, name, views, sigma and step_size.
         steering: what a person changed. settings: by section. command: that repeats it. machine, versions, files.
-        stop: the event, or None. notes: [{"at", "text"}, ...]. contradictions: their number. theory: or None.
+        stop: the event, or None. notes: [{"at", "text"}, ...].
         space: of the image, or None. roles: which images there are, the one to show first; stamps: what tells each from
         one that is newer.
 
@@ -76,7 +74,7 @@ def run_content(
     measured = history.measured if step >= history.step else [e for e in history.measured if e.step <= step]
     speed = _speed(history, running=state == "running")
     end = total if history.forecast is None else history.forecast.end
-    theory, command = theory_of(history), ""
+    command = ""
     with contextlib.suppress(InputError):
         command = open_run(folder).command
     versions = ("plugstream", "torch", "python")
@@ -106,8 +104,6 @@ def run_content(
         "files": {} if start is None else start.files,
         "stop": None if history.stop is None else _plain(history.stop.content()),
         "notes": [{"at": note.at, "text": note.text} for note in history.notes[-_MOST_NOTES:]],
-        "contradictions": len(history.contradictions),
-        "theory": None if theory is None else asdict(theory),
         "space": None if history.space is None else history.space.content(),
         "roles": list(files),
         "stamps": {role: stamp_of(path) for role, path in files.items()},

@@ -54,27 +54,6 @@
         );
       }
     });
-    if (runs.length === 1 && runs[0].content.theory?.t.length) {
-      const { t, average, bounds, unmet } = runs[0].content.theory;
-      const about = {
-        label: "mean of ||x − P(x)||² over t steps",
-        logarithmic: true,
-        bySteps: true,
-        note: unmet.length
-          ? `The bound does not apply: ${unmet.join("; ")}`
-          : "The x* of the bound is taken to be the last image.",
-      };
-      add("theory", about, { name: "measured", run: 0, step: t, time: t, value: average });
-      if (bounds)
-        add("theory", about, {
-          name: "bound of Proposition 5",
-          run: 1,
-          dashed: unmet.length > 0,
-          step: t,
-          time: t,
-          value: bounds,
-        });
-    }
     return [...charts.values()];
   }
 
@@ -171,7 +150,6 @@
       { class: "ps-chart", "data-chart": about.key },
       heading,
       place,
-      about.note ? ps.make("p", { class: "ps-note" }, about.note) : null,
     );
     let plot = null;
     let observer = null;
@@ -239,7 +217,6 @@
             label: about.lines.length > 1 ? line.name : about.title,
             stroke: colour(`--curve-${line.run % 6}`),
             width: 1.75,
-            dash: line.dashed ? [6, 4] : undefined,
             spanGaps: true,
             paths: about.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
             points: { show: line.step.length <= FEW && !about.stepped, size: 5 },
@@ -253,7 +230,7 @@
 
     // Where a person changed something of the run, and where views came.
     function drawMarks(u, colour) {
-      if (runs().length !== 1 || about.key === "theory") return;
+      if (runs().length !== 1) return;
       const { content } = runs()[0];
       const context = u.ctx;
       const x = (step) => u.valToPos(byStep() ? step : timeOf(content, step), "x", true);

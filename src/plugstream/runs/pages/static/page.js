@@ -184,7 +184,6 @@
         ? `${damaged.length} left out: ${damaged.slice(0, 40).join(", ")}${damaged.length > 40 ? ", …" : ""}`
         : "none",
     ]);
-    if (content.contradictions) rows.push(["theory", `${content.contradictions} steps contradict what was assumed`]);
     return table(rows);
   }
 

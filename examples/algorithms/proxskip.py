@@ -1,4 +1,9 @@
-"""ProxSkip: gradient steps that call the denoiser only now and then, and a shift that stands in for it."""
+"""An algorithm of one's own: ProxSkip, gradient steps a random few of which call the denoiser.
+
+    plugstream reconstruct scan.zarr --sigma 0.01 --denoiser bm3d --algorithm examples/algorithms/proxskip.py:proxskip
+
+From Python, beside this file: `from proxskip import ProxSkip`.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plugstream.algorithms.pgm import GradientState, ProximalGradient
+from plugstream.algorithms import GradientState, ProximalGradient, fixed_point_distance
 from plugstream.algorithms.sampling import Batch
-from plugstream.algorithms.theory import fixed_point_distance
 from plugstream.base.arrays import Array
 from plugstream.base.draws import Stream, coin
 from plugstream.base.errors import InputError
+from plugstream.base.registry import Field, Options, register
 from plugstream.models.views import Views
+
+
+class SkipOptions(Options):
+    """Of ProxSkip."""
+
+    denoise_probability: float = Field(0.1, gt=0, le=1, description="probability that a step calls the denoiser")
 
 
 @dataclass(frozen=True)
@@ -101,3 +112,20 @@ class ProxSkip(ProximalGradient):
             return v, {}
         x, warm = self.denoiser.draw(state.k).denoise(v - (gamma / self.probability) * h, sigma, state.warm)
         return x, {"warm": warm, "shift": h + (self.probability / gamma) * (x - v)}
+
+
+@register(
+    "algorithm",
+    "proxskip",
+    "gradient steps, a random few of which call the denoiser",
+    options=SkipOptions,
+    uses=("momentum", "gradient"),
+    refines=True,
+    grows=True,
+    seeded=True,
+    prefers="bounded",
+    title="PnP-ProxSkip",
+)
+def build_proxskip(options: SkipOptions, fidelity: Any, denoiser: Any, **parts: Any) -> ProxSkip:
+    """The algorithm, with the options of the command line."""
+    return ProxSkip(fidelity, denoiser, probability=options.denoise_probability, **parts)

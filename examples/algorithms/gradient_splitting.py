@@ -1,4 +1,10 @@
-"""Half-quadratic splitting with gradient steps on a few views in place of the prox: the denoiser every m-th step."""
+"""An algorithm of one's own: half-quadratic splitting with gradient steps on a few views in place of the prox.
+
+    plugstream reconstruct scan.zarr --denoiser bm3d --sampler shifted --batch 10 --sigma 0.1 --sigma-end 0.025 \
+        --algorithm examples/algorithms/gradient_splitting.py:splitting --inner-steps 27 --iterations 81
+
+From Python, beside this file: `from gradient_splitting import GradientSplitting`.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plugstream.algorithms.pgm import GradientState, ProximalGradient
+from plugstream.algorithms import GradientState, ProximalGradient
 from plugstream.base.errors import InputError
 from plugstream.base.linalg import squared_norm
+from plugstream.base.registry import Field, Options, register
 from plugstream.models.views import Views
+
+
+class InnerOptions(Options):
+    """Of splitting by gradient steps."""
+
+    inner_steps: int = Field(20, ge=1, le=10**9, description="gradient steps for each denoiser call")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,3 +87,18 @@ class GradientSplitting(ProximalGradient):
         if self.calls_denoiser(state.k + 1):
             return super()._move(state, g, gamma, sigma)
         return state.s - gamma * g, {}
+
+
+@register(
+    "algorithm",
+    "splitting",
+    "half-quadratic splitting, with gradient steps on a few views in place of the prox",
+    options=InnerOptions,
+    uses=("momentum", "gradient"),
+    refines=True,
+    grows=True,
+    title="PnP-HQS by gradients",
+)
+def build_splitting(options: InnerOptions, fidelity: Any, denoiser: Any, **parts: Any) -> GradientSplitting:
+    """The algorithm, with the options of the command line."""
+    return GradientSplitting(fidelity, denoiser, inner=options.inner_steps, **parts)
