@@ -156,9 +156,9 @@ def explain(
     the scan in turn (`try_suspects`).
 
     A run is flagged if a cause is clear (a factor of 1.6, or of 1.2 down to the noise; 6 for the prior, 2.5 for a
-    bound), if the sample changed while it was scanned (`change_evidence`), elements disagree (`ring_level`) or noise is
-    not that of counts (`count_law`), whatever the misfit, or if 30 % or more of the data are unexplained. A smaller misfit that no suspect explains is
-    `beyond` the noise, and not called explained.
+    bound), whatever the misfit if the sample changed while it was scanned (`change_evidence`), elements disagree
+    (`ring_level`) or noise is not that of counts (`count_law`), or if 30 % or more of the data are unexplained. A
+    smaller misfit that no suspect explains is `beyond` the noise, and not called explained.
 
     Arguments: fidelity, at the parameters that a run refined; image (*image_shape); suspects, a function that gives
     views to try and the suspects, called if needed; low, high, the bounds of the image; early, whether the image has
