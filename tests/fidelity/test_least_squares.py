@@ -9,6 +9,8 @@ from hypothesis import example, given, strategies as st
 
 from plugstream import BornModel, InputError, LeastSquares, MatrixModel, PlugstreamWarning, SmoothFidelity
 from plugstream.base.linalg import conjugate_gradient, largest_eigenvalue
+from plugstream.base.processes import Group
+from plugstream.fidelity.sharded import Sharded
 from problems import dense
 
 F64 = torch.float64
@@ -22,6 +24,27 @@ def test_value_is_the_mean_over_views(regression):
     assert float(regression.value(x, [3, 3, 1])) == pytest.approx(each[[3, 3, 1]].mean(), rel=1e-12)
     weights = torch.tensor([0.5, 2.0], dtype=F64)
     assert float(regression.value(x, [0, 4], weights)) == pytest.approx(0.5 * each[0] + 2 * each[4], rel=1e-12)
+
+
+def test_views_that_count_less(regression):
+    """Every sum has the factors, once, in one part or several: values, gradients, their changes and the prox."""
+    a, y = dense(regression)
+    less = np.array([1.0, 0.2, 1.0, 0.5, 1.0])
+    rows = np.repeat(less, 6)[:, None] / 5
+    x, other = torch.randn(2, 4, 5, dtype=F64)
+    flat = x.numpy().ravel()
+    for fidelity in (regression.weigh(less), Sharded(regression.weigh(less), Group(), shards=4)):
+        assert float(fidelity.value(x)) == pytest.approx(float(0.5 * rows[:, 0] @ (a @ flat - y) ** 2), rel=1e-12)
+        gradient = (a * rows).T @ (a @ flat - y)
+        assert np.allclose(fidelity.gradient(x).numpy().ravel(), gradient, rtol=1e-12)
+        change = (a * rows).T @ a @ (flat - other.numpy().ravel())
+        assert np.allclose(fidelity.gradient_change(x, other).numpy().ravel(), change, rtol=1e-12)
+        want = np.linalg.solve(np.eye(20) + 3 * (a * rows).T @ a, flat + 3 * (a * rows).T @ y)
+        assert np.allclose(fidelity.prox(x, 3.0).numpy().ravel(), want, rtol=1e-8, atol=1e-9)
+        part = fidelity.gradient(x, [1, 3], torch.tensor([2.0, 4.0], dtype=F64)).numpy().ravel()
+        two = np.repeat([0, 2 * 0.2, 0, 4 * 0.5, 0], 6)[:, None]
+        assert np.allclose(part, (a * two).T @ (a @ flat - y), rtol=1e-12)
+        assert fidelity.lipschitz_max >= regression.lipschitz_max
 
 
 @given(seed=st.integers(0, 100), batch=st.lists(st.integers(1, 3), max_size=1), complex_=st.booleans())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +24,10 @@ COLUMNS, VIEWS = 64, 60
 STEPS = ["--sigma", "1%", "--denoiser", "tv", "--iterations", "12", "--every", "6"]
 
 
-def make_scan(*, faulty: bool) -> MemoryScan:
+def make_scan(*, faulty: bool, photons: Any = 3e4) -> MemoryScan:
     angles = np.arange(VIEWS) * np.pi / VIEWS
-    data = counted(chords(angles, np.arange(COLUMNS) - (COLUMNS - 1) / 2, BODIES["body"])).astype(np.float32)
+    exact = chords(angles, np.arange(COLUMNS) - (COLUMNS - 1) / 2, BODIES["body"])
+    data = counted(exact, photons).astype(np.float32)
     if faulty:
         data[:, 25], data[:, 40] = 0.0, 9.2
         data[7, 20] = data[30, 31] = 12.0
@@ -72,6 +74,30 @@ def test_a_run_that_goes_on_remembers_them(
     assert main(["resume", str(tmp_path / "half"), "--iterations", "14"]) == 2
     assert "cannot be used" in capsys.readouterr().err.splitlines()[-1]
     assert "--outliers" not in describe_run(tmp_path / "whole")["settings"]
+
+
+def test_noisy_views_count_less_and_a_run_that_goes_on_remembers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scan = make_scan(faulty=False, photons=np.where(np.arange(VIEWS) % 4, 3e4, 500.0)[:, None])
+    save_scan(scan, tmp_path / "found.zarr")
+    known = {**scan.columns, "weight": np.where(np.arange(VIEWS) % 4, 1, 500 / 3e4).astype(np.float32)}
+    save_scan(MemoryScan(scan.data, scan.instrument, columns=known), tmp_path / "known.zarr")
+    images = {}
+    for name, more in {"found": STEPS, "half": [*STEPS[:-3], "6", *STEPS[-2:]], "known": STEPS, "none": STEPS}.items():
+        more = [*more, "--outliers", "none"] if name in ("known", "none") else more
+        place = tmp_path / ("known.zarr" if name == "known" else "found.zarr")
+        assert main(["reconstruct", str(place), "--out", str(tmp_path / name), *more]) == 0
+    assert main(["resume", str(tmp_path / "half"), "--iterations", "12"]) == 0
+    images = {name: np.load(tmp_path / name / "result.npy") for name in ("found", "half", "known", "none")}
+    np.testing.assert_array_equal(images["half"], images["found"])
+    off = {name: np.linalg.norm(images[name] - images["known"]) for name in ("found", "none")}
+    assert off["found"] < 0.3 * off["none"]
+    notes = [note.text for note in replay(tmp_path / "found" / "events.jsonl").notes if "count less" in note.text]
+    assert len(notes) == 1
+    assert notes[0].startswith("15 of 60 views with ")
+    with pytest.raises(ps.InputError, match="weight of a view is above 0"):
+        MemoryScan(scan.data, scan.instrument, columns={**known, "weight": known["weight"] * 2})
 
 
 def test_from_python() -> None:

@@ -43,6 +43,26 @@ def test_all_that_is_wrong_is_found_and_nothing_else() -> None:
     assert not (found.bad & ~hit).any()
 
 
+def test_views_with_less_dose_count_less() -> None:
+    """By the inverse of their variance; bodies that look different from each side are no noise."""
+    angles, places = np.arange(VIEWS) * np.pi / VIEWS, np.arange(COLUMNS) - (COLUMNS - 1) / 2
+    for body in BODIES.values():
+        for photons in (3e3, 1e6):
+            found = find_outliers(build_ct, torch.from_numpy(counted(chords(angles, places, body), photons)).float())
+            assert found is None or found.weights is None
+    weak = np.random.default_rng(0).random(VIEWS) < 0.3
+    data = counted(chords(angles, places), np.where(weak, 2e3, 5e4)[:, None])
+    data[4, 30] = 12.0
+    found = find_outliers(build_ct, torch.from_numpy(data).float())
+    assert found is not None
+    assert found.weights is not None
+    assert ((found.weights < 1).numpy() == weak).all()
+    assert 0.5 < float(found.weights[torch.from_numpy(weak)].median()) / (2e3 / 5e4) < 2
+    assert found.bad.nonzero().tolist() == [[4, 30]]
+    assert "1 number of 90 views" in found.describe("column")
+    assert f"{weak.sum()} with " in found.describe("column")
+
+
 def test_where_the_model_does_not_fit_nothing_is_left_out() -> None:
     """The views of another turn, or of every other body: no fault of the detector."""
     data = ct_data()

@@ -53,6 +53,7 @@ class ModelFidelity(OfModel):
         self.model = model = as_model(model)
         self._available = as_views(available, model.n_views)
         self._lipschitz_max: float | None = None
+        self._view_weights: Tensor | None = None
         if isinstance(data, Tensor | np.ndarray) or not hasattr(data, "read"):
             self._source: Measurements | None = None
             kind = model.data_dtype.to_real() if model.intensities else model.data_dtype
@@ -90,6 +91,16 @@ class ModelFidelity(OfModel):
             outdated.append("lipschitz_views")
         for name in outdated:
             other.__dict__.pop(name, None)
+        return other
+
+    def weigh(self, weights: Array) -> Self:
+        """The fidelity in which term i of every sum over views has this factor; each L stays, which is a bound.
+
+        Arguments: weights (views,), above 0 and up to 1: the least of all variances over that of each view.
+        """
+        other = copy.copy(self)
+        other._view_weights = as_tensor("weights", weights, device=self.device, dtype=self.dtype.to_real())
+        check_shape("weights", other._view_weights, (self.n_views,))
         return other
 
     def with_model(self, model: Model) -> Self:
@@ -315,6 +326,11 @@ class ModelFidelity(OfModel):
             yield block, block_weights
 
     def _weights(self, views: Views, weights: Weights) -> Tensor:
+        """The factors of these views' terms, with what the views count."""
+        factors, own = self._factors(views, weights), self._view_weights
+        return factors if own is None else factors * (own if views is None else own[as_views(views, self.n_views)])
+
+    def _factors(self, views: Views, weights: Weights) -> Tensor:
         count = self.n_views if views is None else len(views)
         if weights is None:
             return torch.full((count,), 1 / count, device=self.device, dtype=self.dtype.to_real())

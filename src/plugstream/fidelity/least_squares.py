@@ -155,9 +155,8 @@ class LeastSquares(ModelFidelity):
         if not self.model.linear:
             return super().gradient_change(image, other, views, weights)
         index = self._index(views)
-        count = self.n_views if index is None else len(index)
-        w = torch.full((count,), 1 / count) if weights is None else weights
-        nothing = torch.zeros((), dtype=self.model.data_dtype, device=self.device).expand(count, *self.data_shape)
+        w = self._weights(index, weights)
+        nothing = torch.zeros((), dtype=self.model.data_dtype, device=self.device).expand(len(w), *self.data_shape)
         return self.model.gradient(image - other, nothing, index, w)
 
     def prox(

@@ -259,7 +259,7 @@ class Sharded(OfModel):
 
     def _sum(self, part: Callable[[Tensor, Tensor], Tensor], views: Views, weights: Weights, like: Tensor) -> Tensor:
         index = self._index(views)
-        w = self.whole._weights(index, weights)
+        w = self.whole._factors(index, weights)
         return self.shares.sum(len(index), lambda rows: part(index[rows], w[rows]), like)
 
     def _index(self, views: Views) -> Tensor:

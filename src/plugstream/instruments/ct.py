@@ -101,6 +101,7 @@ class CT(Instrument):
             "column and to its next row",
         ),
         mask_column(_DETECTOR),
+        Column("weight", "float32", (), "", "what a view counts, over 0 and up to 1", optional=True, default=1.0),
     )
     arrays: ClassVar[tuple[FixedArray, ...]] = (
         FixedArray("good", "bool", ("rows", "columns"), "", "False for pixels that never count", optional=True),
@@ -189,8 +190,12 @@ class CT(Instrument):
         return cls(voxels, rays.detector[-1], rows, rays.parallel, curvature, unit, good, seen)
 
     def check_views(self, columns: Columns) -> Columns:
-        """Refuse invalid rays."""
+        """Refuse invalid rays and weights."""
         self.rays(columns)
+        if "weight" in columns:
+            weights = np.asarray(columns["weight"][:])
+            if not bool(((weights > 0) & (weights <= 1)).all()):
+                raise InputError("the weight of a view is above 0 and at most 1")
         return columns
 
     def check_plausible(self, columns: Columns | None = None) -> None:

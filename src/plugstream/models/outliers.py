@@ -5,6 +5,7 @@ This knows the data alone. What an image that is fitted to the rest says of them
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ ODD = 4.0
 _STUCK = 0.2  # or varies from view to view by less than this part of how much they do.
 _ISOLATED = 2.0  # A number is off by so many times the largest deviation of its neighbours.
 _ALWAYS = 0.9  # An element is beyond those beside it in this part of the views.
+_NOISY, _OFF = 2.0, 0.25  # A view has so many times the noise of the others, which is that of noise but for this part.
 _EMPTY = 1e-2  # A view has less than this part of its neighbours' energy.
 HARMLESS = 0.05
 """An element that differs by this part of the data's root mean square does no harm."""
@@ -32,15 +34,16 @@ HARMLESS = 0.05
 
 @dataclass(frozen=True)
 class Outliers:
-    """Numbers that are to have no weight.
+    """Numbers that are to have no weight, and views that are to have less.
 
     Arguments: bad (views, *data_shape), True for those; elements (*data_shape) and views (views,), of which no number
-    counts.
+    counts; weights (views,), what the others count, up to 1; None if that is alike.
     """
 
     bad: Tensor
     elements: Tensor
     views: Tensor
+    weights: Tensor | None = None
 
     @property
     def numbers(self) -> Tensor:
@@ -51,8 +54,16 @@ class Outliers:
         """In a line; element is the instrument's word for one, such as column."""
         counts = ((self.numbers, "number"), (self.elements, element), (self.views, "view"))
         parts = [f"{int(part.sum()):,} {name}{'s' * (int(part.sum()) != 1)}" for part, name in counts if part.any()]
+        of, less = f" of {len(self.views):,} views", ""
+        if self.weights is not None:
+            noisy = self.weights < 1
+            times = float(self.weights[noisy].rsqrt().median())
+            less = (
+                f"{int(noisy.sum()):,}{'' if parts else of} with {times:.2g} times the noise of the others count less"
+            )
         listed = " and ".join(", ".join(parts).rsplit(", ", 1))
-        return f"{listed} of {len(self.views):,} views of {self.elements.numel():,} numbers have no weight"
+        none = f"{listed}{of} of {self.elements.numel():,} numbers have no weight"
+        return " and ".join(text for text in (none if parts else "", less) if text)
 
 
 @torch.no_grad()
@@ -79,6 +90,36 @@ def suspect_data(data: Tensor, *, camera: bool = False, least: float = 0.0) -> O
         more = _suspect_once(data, camera, least)
         found = gather(found.bad | more.bad, found.elements | more.elements, found.views | more.views)
     return found
+
+
+def view_weights(data: Tensor, order: Tensor) -> Tensor | None:
+    r"""What views with more noise than others count in least squares: (views,), up to 1; None where all are alike.
+
+    With s_v, the median size of the fourth differences of a view along its last axis, and s the lower quartile of all,
+    w_v = (s / s_v)^2 where s_v > 2 s, and 1 elsewhere: weights by the inverse of the variance, but for small ones.
+    Noise is another in each view, so that the differences of a view less the next have the size (s_v^2 + s_u^2)^(1/2),
+    and second differences have (6 / 70)^(1/2) of the size of fourth ones. Where the noisy views are off by a quarter,
+    it is the sample that is rough, and all count alike.
+
+    Holds for white noise, and samples that look nearly the same in the next view. Arguments: data (views, ...,
+    elements), real; order (views,), that of the angles. Reference: Rice, Ann. Statist. 12, 1984 (differences).
+    """
+    if len(data) < 4 or data.shape[-1] < _VIEWS:
+        return None
+    rough = data.diff(n=4, dim=-1)
+    size = rough.abs().flatten(1).median(1).values
+    usual = size.quantile(0.25)
+    noisy = size > _NOISY * usual
+    if not usual > 0 or not bool(noisy.any()):
+        return None
+    beside = rough[order].diff(dim=0).abs().flatten(1).median(1).values
+    chance = (size[order][1:].square() + size[order][:-1].square()).sqrt()
+    near = noisy[order][1:] | noisy[order][:-1]
+    second = data[noisy].diff(n=2, dim=-1).abs().flatten(1).median(1).values * math.sqrt(70 / 6)
+    white = float((second / size[noisy]).median())
+    if float((beside / chance)[near].median()) < 1 - _OFF or not 1 - _OFF < white < 1 + _OFF:
+        return None
+    return torch.where(noisy, (usual / size).square(), 1.0)
 
 
 def _suspect_once(data: Tensor, camera: bool, least: float) -> Outliers:

@@ -58,7 +58,10 @@ def mark_outliers(scan: Scan, plan: Plan, folder: Path, *, begun: bool, whole: b
     found = find_outliers(build, data, camera=camera)
     if found is None:
         return plan if plan.parts.group.size > 1 else replace(plan, known_model=models[0]), None
-    save_tensors(file, {"bad": found.bad, "elements": found.elements, "views": found.views}, {"format": _FORMAT})
+    parts = {"bad": found.bad, "elements": found.elements, "views": found.views}
+    save_tensors(file, parts if found.weights is None else {**parts, "weights": found.weights}, {"format": _FORMAT})
+    if not bool(found.bad.any()):
+        return plan, found
     rows, marks = data.abs().cpu(), found.bad.cpu()
     if camera:
         rows, marks = rows.sqrt().mean(0), found.elements.cpu()
@@ -70,4 +73,5 @@ def describe_outliers(instrument: Instrument, found: Outliers) -> str:
     """For the log."""
     axes = instrument.data.shape
     element = "pixel" if len(axes) > 1 else str(axes[-1])
-    return f"{found.describe(element)}, since they cannot be right (--outliers none lets them count; see {PICTURE})"
+    why, see = (", since they cannot be right", f"; see {PICTURE}") if bool(found.bad.any()) else ("", "")
+    return f"{found.describe(element)}{why} (--outliers none lets them count{see})"

@@ -64,9 +64,16 @@ class Parts:
             return denoiser
         return Opening(denoiser, self.opening.within(*_bounds(d)), d.opening_steps, d.opening_factor)
 
-    def fidelity(self, model: Model, data: Tensor | Measurements, *, available: Views = None) -> DataFidelity:
-        """How far an image is from the data, by the loss of the settings; several processes share its views."""
+    def fidelity(
+        self, model: Model, data: Tensor | Measurements, *, available: Views = None, weights: Any = None
+    ) -> DataFidelity:
+        """How far an image is from the data, by the loss of the settings; several processes share its views.
+
+        Arguments: weights (views,), what views count, up to 1; all alike for None.
+        """
         fidelity = by_loss.make_fidelity(model, data, self.loss, available=available)
+        if weights is not None:
+            fidelity = fidelity.weigh(weights[:])
         shards = _SHARDS if self.settings.compute.deterministic else None
         if self.group.size == 1 and shards is None:
             return fidelity

@@ -104,7 +104,8 @@ class GrowingViews:
             pin=settings.compute.device.startswith("cuda"),
         )
         self.record = first
-        self.fidelity = plan.parts.fidelity(self.model, self.source)
+        counts = None if self.follow else scan.columns.get("weight")
+        self.fidelity = plan.parts.fidelity(self.model, self.source, weights=counts)
         if past.views:
             self._use(first)
         else:
@@ -276,7 +277,7 @@ def open_in_memory(scan: Scan, plan: Plan, log: EventLog, past: History) -> Data
     """The fidelity of a scan in memory, with the views that it had when the run began."""
     views = past.views[-1].views if past.views else scan.n_views  # there may be more by now
     model, hold_out = plan.model(scan.columns, views), plan.settings.monitor.hold_out
-    fidelity = plan.parts.fidelity(model, scan.read(torch.arange(views)))
+    fidelity = plan.parts.fidelity(model, scan.read(torch.arange(views)), weights=scan.columns.get("weight"))
     usable = None if hold_out is None else usable_views(Views(0, views, (), None, True), hold_out)
     if usable is not None or plan.lipschitz is not None:
         fidelity = fidelity.with_views(model, usable, lipschitz_max=plan.lipschitz)

@@ -33,9 +33,13 @@ def mask_column(instrument: Instrument, columns: Columns, bad: Tensor) -> dict[s
 
 
 def without_outliers(scan: Scan, found: Outliers) -> Scan:
-    """The scan whose mask leaves these numbers out."""
+    """The scan whose mask leaves these numbers out, and in which noisy views count less."""
     masked: Any = copy.copy(scan)
-    columns = {**scan.columns, **mask_column(scan.instrument, scan.columns, found.bad)}
+    columns = {**scan.columns}
+    if bool(found.bad.any()):
+        columns |= mask_column(scan.instrument, scan.columns, found.bad)
+    if found.weights is not None:
+        columns["weight"] = found.weights.cpu().numpy() * np.asarray(scan.columns.get("weight", 1.0))
     object.__setattr__(masked, "_columns" if isinstance(scan, StoredScan) else "columns", columns)
     return masked  # type: ignore[no-any-return]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +26,7 @@ from plugstream.models.outliers import (
     noise_of,
     suspect_data,
     usual,
+    view_weights,
 )
 from plugstream.solver.verdict.trials import fit_steps, left_over
 
@@ -50,7 +53,8 @@ def find_outliers(build: Callable[[Tensor | None], Model], data: Tensor, *, came
     Holds where neighbours on the detector see nearly the same, and faults are rare: beyond 5 % of the numbers or 10 %
     of the elements or views nothing is left out, since it is then the model that does not fit. Intensities are compared
     by their roots. Of more than two million numbers, or 262,144 pixels of the image, the neighbours alone decide.
-    Models whose fields are solved for are not looked at.
+    Models whose fields are solved for are not looked at. Views of line integrals with more than twice the noise of
+    others count less (`view_weights`).
 
     Arguments: build, the model with data that do not count (views, *data_shape), None for no such data; data, as the
     model compares it, (views, *data_shape); camera, whether its last two axes are rows and columns of a detector.
@@ -64,10 +68,11 @@ def find_outliers(build: Callable[[Tensor | None], Model], data: Tensor, *, came
     roots = data.clamp_min(0).sqrt() if model.intensities else data
     least = _ROOT_NOISE if model.intensities and bool((data == data.round()).all()) else 0.0
     found = suspect_data(roots, camera=camera, least=least)
-    if not bool((found.bad & whole).any()):
+    weights = None if model.rays is None or model.intensities else view_weights(data, _by_angle(model.rays))
+    if weights is None and not bool((found.bad & whole).any()):
         return None
     doubt = found.elements, found.views
-    if data.numel() <= _LARGE and math.prod(model.image_shape) <= _LARGE_IMAGE:
+    if bool((found.bad & whole).any()) and data.numel() <= _LARGE and math.prod(model.image_shape) <= _LARGE_IMAGE:
         away = roots - neighbour_median(roots, camera)
         for _ in range(_ROUNDS):
             keep = ~found.bad & whole
@@ -77,10 +82,13 @@ def find_outliers(build: Callable[[Tensor | None], Model], data: Tensor, *, came
             if not bool((found.bad & ~before).any()):
                 break
     bad = found.bad & whole
-    found = Outliers(bad, found.elements, found.views)
+    found = Outliers(bad, found.elements, found.views, weights)
     parts = (found.numbers, found.elements, found.views)
     few = all(float(part.double().mean()) <= most for part, most in zip(parts, _MOST, strict=True))
-    return found if few and bool(bad.any()) else None
+    if not few:
+        none = torch.zeros_like
+        found = Outliers(none(bad), none(found.elements), none(found.views), weights)
+    return found if weights is not None or bool(found.bad.any()) else None
 
 
 def _look_at_rest(
@@ -103,6 +111,12 @@ def _look_at_rest(
     views = suspected[1] & (left > _OUTLIER * left[sound].median())
     views &= part > max(_HARMLESS_VIEW, _OUTLIER * float(part[sound].median()))
     return gather(far, elements, views)
+
+
+def _by_angle(rays: Any) -> Tensor:
+    """Views in the order of the angles from which they look."""
+    towards = rays.vectors[:, 0] if rays.parallel else rays.vectors[:, 1] - rays.vectors[:, 0]
+    return torch.from_numpy(np.argsort(np.arctan2(towards[:, 1], towards[:, 0]), kind="stable"))
 
 
 def _fit(model: Model, data: Tensor, keep: Tensor) -> Tensor:
