@@ -307,12 +307,17 @@ class _Advisor:
         return {place: value for place, value in added.items() if place not in self.given}
 
     def _white(self, later: dict[tuple[str, str], Any], find_range: Callable[[], float]) -> dict[tuple[str, str], Any]:
-        """How large the values of images are, as a power of ten, for a trained denoiser."""
+        """How large the values of images are, for a trained denoiser, as a power of ten.
+
+        TNRD chooses among its models by it, so that a wrong one costs decibels: where the range is known, it is that.
+        """
         place = ("denoiser", "white")
         name = later.get(_DENOISER, self.typed.denoiser.name)
         if place in self.given or ":" in name or "white" not in find("denoiser", name).options.model_fields:
             return {}
-        white = 10.0 ** round(math.log10(self._growth() * find_range()))
+        white = self._growth() * find_range()
+        exact = self._sure_of_range and name == "tnrd"
+        white = float(f"{white:.2g}") if exact else 10.0 ** round(math.log10(white))
         if name == self.typed.denoiser.name and white != 1:
             self.notes.append(f"white is {white:g} for {name}, which was trained on images from 0 to 1 (--white)")
         return {place: white}

@@ -40,6 +40,7 @@ from plugstream.runs.results import METHODS, Compared, bound_notes, form_compari
 from plugstream.runs.search import last_step
 from plugstream.runs.stages import restrict_views
 from plugstream.runs.views import GrowingViews, open_in_memory
+from plugstream.scans.baselines.first_image import form_baseline, usual_method
 from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings
 from plugstream.solver.loop import solve
@@ -263,7 +264,7 @@ def _build_algorithm(run: RunContext, fidelity: DataFidelity) -> tuple[DataFidel
 
 def _first_state(run: RunContext, algorithm: Any) -> tuple[State, Snapshot[State] | None]:
     """The state that the run begins with, and what was saved with it, None at its start."""
-    state, snapshot = algorithm.init(), None
+    state, snapshot = algorithm.init(_first_image(run, algorithm.fidelity)), None
     if run.group.leads and not run.part:
         write_known(run.folder, run.scan, state.image)
     if run.saved is not None:
@@ -277,6 +278,16 @@ def _first_state(run: RunContext, algorithm: Any) -> tuple[State, Snapshot[State
 def _restore_snapshot(run: RunContext, saved: SavedState, algorithm: Any, like: State) -> Snapshot[State]:
     changed = run.population is not None and run.population.record.step == saved.step
     return restore_snapshot(saved, algorithm, like, changed=changed)
+
+
+def _first_image(run: RunContext, fidelity: DataFidelity) -> torch.Tensor | None:
+    """Filtered back-projection of the views that steps use, where a detector saw part of a sample; otherwise None.
+
+    Data hardly tell the slowest changes of such an image, which steps from zero are long in finding.
+    """
+    if not run.scan.instrument.image.seen or usual_method(run.scan) != "filtered":
+        return None
+    return form_baseline(run.scan, "filtered", fidelity.available, device=fidelity.device, dtype=fidelity.dtype)
 
 
 def _choose_monitors(run: RunContext, views: MeasuredViews, fidelity: DataFidelity) -> list[Monitor]:

@@ -35,7 +35,14 @@ CASES = {
     "backwards, from elsewhere": parallel_beam(1.0 - np.arange(45) * WIDE, 67, VOXEL),
     "golden angles": parallel_beam(np.arange(90) * np.pi * (3 - 5**0.5), 67, VOXEL),
     "fine pixels": parallel_beam(np.arange(90) * TURN, 131, VOXEL / 2),
+    "an axis at the side": parallel_beam(np.arange(180) * TURN, 46, VOXEL, center=11.7),
+    "at the other side": parallel_beam(np.arange(180) * TURN, 46, VOXEL, center=33.3),
+    "hardly any overlap": parallel_beam(np.arange(180) * TURN, 36, VOXEL, center=2.4),
     "fan": fan_beam(np.arange(90) * WIDE, 79, 1.5 * VOXEL, center=37.0, **FAN),
+    "fan, an axis at the side": fan_beam(np.arange(180) * TURN, 54, 1.5 * VOXEL, center=12.2, **FAN),
+    "curved fan, an axis at the side": fan_beam(
+        np.arange(180) * TURN, 54, 1.5 * VOXEL, curved=True, center=41.3, **FAN
+    ),
     "short fan": fan_beam(SHORT, 79, 1.5 * VOXEL, **FAN),
     "short fan backwards": fan_beam(-np.arange(114) * TURN, 79, 1.5 * VOXEL, center=40.5, **FAN),
     "curved fan": fan_beam(np.arange(90) * WIDE, 79, 1.5 * VOXEL, curved=True, **FAN),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -83,8 +83,13 @@ def filtered_back_projection(
     axis = data.ndim - 1 - len(rays.detector) if isinstance(data, Tensor) else 0
     if isinstance(data, Tensor) and (axis < 0 or tuple(data.shape[axis:]) != (len(rays), *rays.detector)):
         raise InputError(f"data has shape {tuple(data.shape)}, but must end in {(len(rays), *rays.detector)}")
+    beam = _check_beam(rays, voxels)
+    rays, fill = _fill_shorter_side(rays, beam)
+    if fill is not None:
+        beam, given = _check_beam(rays, voxels), data
+        data = fill(given) if isinstance(given, Tensor) else lambda views: fill(given(views))
     where: dict[str, Any] = {"device": torch.device(device), "dtype": dtype}
-    beam, voxel_views = _check_beam(rays, voxels), VoxelViews(rays, voxels, **where)
+    voxel_views = VoxelViews(rays, voxels, **where)
     length, pixel = 1 << math.ceil(math.log2(3 * rays.detector[-1])), float(np.median(beam.step))
     kernel = (equiangular_kernel if math.isfinite(rays.curvature) else ramp_kernel)(length, pixel)
     response = torch.as_tensor(np.fft.rfft(kernel).real * window(filter, length // 2 + 1, cutoff) * pixel, **where)
@@ -148,6 +153,29 @@ def _ray_weights(rays: Rays, beam: _Beam, views: NDArray[Any]) -> NDArray[np.flo
         cosine = cosine * beam.distance[views].reshape(shape)
     fan = np.arctan2((to_pixel * across).sum(-1), forward)  # from the middle ray to the pixel's, counterclockwise
     return np.asarray(cosine * redundancy_weights(beam.angles, angles, fan))
+
+
+def _fill_shorter_side(rays: Rays, beam: _Beam) -> tuple[Rays, Callable[[Tensor], Tensor] | None]:
+    """A detector as wide on both sides of the axis, and the rows it would have, where a whole turn saw more on one.
+
+    Lines within the shorter side b are seen twice, at s and at -s, and those beyond once. Their weights, for which
+    w(s) + w(-s) = 2, go from 0 at the nearer edge, and beyond, to 2 at b on the other side, and are 1 where they can.
+
+    Reference: Wang, Med. Phys. 29(7), 2002.
+    """
+    columns = np.arange(rays.detector[-1])
+    across = np.stack([np.cos(beam.angles), np.sin(beam.angles)], axis=1)
+    middle, step = (float(np.median((rays.vectors[:, n, :2] * across).sum(1))) for n in (1, 2))
+    place = middle / step + columns - columns.mean()  # from the axis, along the detector
+    near, far = sorted((float(place.max()), -float(place.min())))
+    if find_arc(beam.angles) is not None or (missing := int(far - near)) < 1:
+        return rays, None
+    near, side = max(near, 0.0), 1 if place.sum() > 0 else -1
+    rise = np.clip((np.abs(place) - near) / max(min(near, far - near), 1e-9) + 1, 0, 1)
+    weights = torch.from_numpy(1 + side * np.sign(place) * np.sin(np.pi / 2 * rise) ** 2)
+    ends = (missing, 0) if side > 0 else (0, missing)
+    wider = replace(rays.shift_detector(-side * missing / 2), detector=(*rays.detector[:-1], len(columns) + missing))
+    return wider, lambda rows: torch.nn.functional.pad(rows * weights.to(rows), ends)
 
 
 def _convolve(rows: Tensor, response: Tensor, length: int) -> Tensor:
