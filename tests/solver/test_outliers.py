@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from ellipses import BODIES, chords, counted
@@ -41,6 +42,26 @@ def test_all_that_is_wrong_is_found_and_nothing_else() -> None:
     assert found.elements.nonzero().flatten().tolist() == dead.tolist()
     hit[:, dead] = True
     assert not (found.bad & ~hit).any()
+
+
+@pytest.mark.parametrize("center", [39.5, 36.2, 12.3])
+def test_walls_of_tubes_about_the_axis_are_no_faults(center: float) -> None:
+    """They are seen by the same columns in all views, on both sides; a hot column is on one."""
+    angles = np.arange(VIEWS) * 2 * np.pi / VIEWS
+    tube = ((0, 0, 32, 32, 0, 0.08), (0, 0, 30, 30, 0, -0.08), (0, 0, 20, 20, 0, 0.08), (0, 0, 18.5, 18.5, 0, -0.08))
+    rays = parallel_beam(angles, COLUMNS, 1.0, center=center)
+
+    def build(bad: torch.Tensor | None) -> CTModel:
+        return CTModel(rays, Voxels((2 * COLUMNS, 2 * COLUMNS), 1.0), mask=None if bad is None else (~bad).numpy())
+
+    data = torch.from_numpy(
+        counted(chords(angles, np.arange(COLUMNS) - center, (*tube, (3, 2, 6, 5, 0, 0.05))))
+    ).float()
+    assert find_outliers(build, data) is None
+    data[:, 27] += 0.8
+    found = find_outliers(build, data)
+    assert (found is None) == (center < 20)  # whose other side is not seen
+    assert found is None or found.elements.nonzero().flatten().tolist() == [27]
 
 
 def test_views_with_less_dose_count_less() -> None:

@@ -198,6 +198,19 @@ class Rays:
         object.__setattr__(selected, "vectors", np.ascontiguousarray(vectors))
         return selected
 
+    def by_angle(self) -> NDArray[np.int64]:
+        """The views in the order of the angles about z from which they look: (views,)."""
+        towards = self.vectors[:, 0]
+        return np.argsort(np.arctan2(towards[:, 1], towards[:, 0]), kind="stable")
+
+    def mirrored_columns(self) -> NDArray[np.int64]:
+        """The columns that see as far on the other side of z, where the axis of rotation is: (columns,), -1 for none."""
+        towards, center, along = (self.vectors[:, n, :2] for n in range(3))
+        across = np.stack([-towards[:, 1], towards[:, 0]], 1)  # t towards = center + a along is where z is seen
+        axis = np.median(-(center * across).sum(1) / (along * across).sum(1)) + (self.detector[-1] - 1) / 2
+        columns = np.rint(2 * axis - np.arange(self.detector[-1])).astype(np.int64)
+        return np.where((columns >= 0) & (columns < len(columns)), columns, -1)
+
     def shift_detector(self, columns: ArrayLike = 0.0, rows: ArrayLike = 0.0) -> Rays:
         """With each view's detector moved along its columns and rows, in pixels: numbers, or one a view.
 

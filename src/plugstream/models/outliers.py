@@ -67,27 +67,29 @@ class Outliers:
 
 
 @torch.no_grad()
-def suspect_data(data: Tensor, *, camera: bool = False, least: float = 0.0) -> Outliers:
+def suspect_data(data: Tensor, *, camera: bool = False, least: float = 0.0, mirror: Tensor | None = None) -> Outliers:
     r"""Find numbers, elements and views that neighbours make impossible.
 
     With m the median of a number's neighbours on the detector, s the noise, by medians of |y - m| over views and over
     elements: a number, if |y - m| > 2 max |neighbour - m| + 8 s, unless one of the next views has half as much within
     two elements. An element, if y - m changes from view to view four times as much as its neighbours', if y varies a
     fifth as much as on both sides, or a 25th as much as up to three away on both, or if in nine views of ten it is
-    beyond those beside it, by more than they differ. A view, if it has a hundredth of the energy of those around.
+    beyond those beside it, by more than they differ; but not if its mirror is, too, as of a tube about the axis, or if
+    that is not seen. A view, if it has a hundredth of the energy of those around.
 
     Holds where neighbours on the detector see nearly the same, and views are in the order of their angles or places;
     other orders only leave more to suspect.
 
     Arguments: data (views, *data_shape), of which the last axis, or the last two, are the detector's; camera, whether
-    the last two are rows and columns; least, a lower bound of s.
+    the last two are rows and columns; least, a lower bound of s; mirror (columns,), the column on the other side of
+    the axis of rotation, -1 for none.
     Reference: Rousseeuw and Croux, J. Am. Statist. Assoc. 88(424), 1993 (deviations by medians).
     """
     data = data if data.is_floating_point() or data.is_complex() else data.float()
-    found = _suspect_once(data, camera, least)
+    found = _suspect_once(data, camera, least, mirror)
     for _ in range(_AGAIN if bool(found.bad.any()) and data.numel() <= _BLOCK else 0):  # others are hidden beside them
         data = torch.where(found.bad, neighbour_median(data, camera), data)
-        more = _suspect_once(data, camera, least)
+        more = _suspect_once(data, camera, least, mirror)
         found = gather(found.bad | more.bad, found.elements | more.elements, found.views | more.views)
     return found
 
@@ -122,7 +124,7 @@ def view_weights(data: Tensor, order: Tensor) -> Tensor | None:
     return torch.where(noisy, (usual / size).square(), 1.0)
 
 
-def _suspect_once(data: Tensor, camera: bool, least: float) -> Outliers:
+def _suspect_once(data: Tensor, camera: bool, least: float, mirror: Tensor | None) -> Outliers:
     away, most = _deviations(data, camera)
     size = away.abs()
     noise = noise_of(size, size, least)
@@ -140,7 +142,12 @@ def _suspect_once(data: Tensor, camera: bool, least: float) -> Outliers:
     if not data.is_complex():  # whose phases have no mean
         offset = torch.maximum(mean - around.amax(-1), around.amin(-1) - mean).clamp_min(0)
         offset *= _by_blocks(data, lambda block: (_side(block, camera),))[0].mean(0).abs() > _ALWAYS
-        elements |= offset > harmless + around.amax(-1) - around.amin(-1) + ODD * usual(offset, camera)
+        beyond = offset > harmless + around.amax(-1) - around.amin(-1) + ODD * usual(offset, camera)
+        if mirror is not None:
+            excess = (mean - _median(_neighbours(mean[None], camera)[0])).abs()
+            twin = torch.maximum(torch.maximum(excess, excess.roll(1, -1)), excess.roll(-1, -1))[..., mirror]
+            beyond &= (twin < offset / 2) & (mirror >= 0)
+        elements |= beyond
     near, wider = (_beside(varying, camera, reach)[0] for reach in (1, 3))
     stuck = (varying < _STUCK * near) | (varying < _STUCK**2 * wider)
     elements |= stuck & (torch.maximum(wider, offset) > harmless)

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from plugstream.base.errors import DamagedError
@@ -50,7 +51,9 @@ def without_suspects(scan: Scan) -> Scan:
     if large or not scan.instrument.has_neighbours(scan.columns):
         return scan
     try:
-        found = suspect_data(scan.read().resolve_conj(), camera=is_camera(scan.instrument))
+        rays = getattr(scan.instrument, "rays", None)  # of X-rays
+        mirror = None if rays is None else torch.from_numpy(rays(scan.columns).mirrored_columns())
+        found = suspect_data(scan.read().resolve_conj(), camera=is_camera(scan.instrument), mirror=mirror)
     except DamagedError:  # which whoever reads the damaged views is told
         return scan
     return without_outliers(scan, found) if bool(found.bad.any()) else scan

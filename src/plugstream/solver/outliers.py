@@ -67,8 +67,11 @@ def find_outliers(build: Callable[[Tensor | None], Model], data: Tensor, *, came
     whole = model.restrict(torch.ones_like(data), views) != 0  # what counted before
     roots = data.clamp_min(0).sqrt() if model.intensities else data
     least = _ROOT_NOISE if model.intensities and bool((data == data.round()).all()) else 0.0
-    found = suspect_data(roots, camera=camera, least=least)
-    weights = None if model.rays is None or model.intensities else view_weights(data, _by_angle(model.rays))
+    mirror = None if model.rays is None else torch.from_numpy(model.rays.mirrored_columns())
+    found = suspect_data(roots, camera=camera, least=least, mirror=mirror)
+    weights = (
+        None if model.rays is None or model.intensities else view_weights(data, torch.from_numpy(model.rays.by_angle()))
+    )
     if weights is None and not bool((found.bad & whole).any()):
         return None
     doubt = found.elements, found.views
@@ -111,12 +114,6 @@ def _look_at_rest(
     views = suspected[1] & (left > _OUTLIER * left[sound].median())
     views &= part > max(_HARMLESS_VIEW, _OUTLIER * float(part[sound].median()))
     return gather(far, elements, views)
-
-
-def _by_angle(rays: Any) -> Tensor:
-    """Views in the order of the angles from which they look."""
-    towards = rays.vectors[:, 0] if rays.parallel else rays.vectors[:, 1] - rays.vectors[:, 0]
-    return torch.from_numpy(np.argsort(np.arctan2(towards[:, 1], towards[:, 0]), kind="stable"))
 
 
 def _fit(model: Model, data: Tensor, keep: Tensor) -> Tensor:
