@@ -204,7 +204,7 @@ class Rays:
         return np.argsort(np.arctan2(towards[:, 1], towards[:, 0]), kind="stable")
 
     def mirrored_columns(self) -> NDArray[np.int64]:
-        """The columns that see as far on the other side of z, where the axis of rotation is: (columns,), -1 for none."""
+        """The columns that see as far on the other side of z, the axis of rotation: (columns,), -1 for none."""
         towards, center, along = (self.vectors[:, n, :2] for n in range(3))
         across = np.stack([-towards[:, 1], towards[:, 0]], 1)  # t towards = center + a along is where z is seen
         axis = np.median(-(center * across).sum(1) / (along * across).sum(1)) + (self.detector[-1] - 1) / 2

@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,11 +65,11 @@ def find_outliers(build: Callable[[Tensor | None], Model], data: Tensor, *, came
     whole = model.restrict(torch.ones_like(data), views) != 0  # what counted before
     roots = data.clamp_min(0).sqrt() if model.intensities else data
     least = _ROOT_NOISE if model.intensities and bool((data == data.round()).all()) else 0.0
-    mirror = None if model.rays is None else torch.from_numpy(model.rays.mirrored_columns())
+    rays, mirror, weights = model.rays, None, None
+    if rays is not None:
+        mirror = torch.from_numpy(rays.mirrored_columns())
+        weights = None if model.intensities else view_weights(data, torch.from_numpy(rays.by_angle()))
     found = suspect_data(roots, camera=camera, least=least, mirror=mirror)
-    weights = (
-        None if model.rays is None or model.intensities else view_weights(data, torch.from_numpy(model.rays.by_angle()))
-    )
     if weights is None and not bool((found.bad & whole).any()):
         return None
     doubt = found.elements, found.views
