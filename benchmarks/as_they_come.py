@@ -1,0 +1,438 @@
+"""Scans as they come: each fault at three sizes, on small scans of five instruments, beside the clean scan.
+
+    python benchmarks/as_they_come.py [--only ct mri] [--faults zingers] [--seed 0] [--folder FOLDER]
+    python benchmarks/as_they_come.py --rows docs/results/as-they-come.csv    all rows as a file
+    python benchmarks/as_they_come.py --pictures docs/images                  those of docs/what-is-wrong.md
+
+Runs with defaults of the clean scan, of the scan with the fault ("nothing set"), of the same as it is ("as it is":
+`--outliers none`; of coils `import mri --keep-noise`; of a detector that sees part as if it saw all, of axes that of the
+middle), and with the fault known: numbers and elements masked, views or the coil left out, the field or the axis given,
+rings `import ct --stripes 9`. Where a run has no numbers to leave out, `--outliers none` is the same and not run.
+
+Each row is a JSON file of FOLDER, beside its runs, so that the work can be interrupted. SNR in dB, of complex images
+after the best complex factor; where the detector sees part of the sample inside 95 % of the field of view, by standard
+deviations, and so for its clean scan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import io
+import json
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from verdicts import answers_of, replace_scan, simulated
+
+from plugstream.base.errors import InputError
+from plugstream.base.files import write_whole
+from plugstream.cli import main as plugstream_main
+from plugstream.runs.replay import replay
+from plugstream.scans import MemoryScan, open_scan, save_scan
+from plugstream.scans.importers import import_file
+from plugstream.scans.outliers import mask_column
+
+QUIET = ["--report", "none", "--threads", "1", "--checkpoint", "0"]
+PHOTONS, COLUMNS, BODY = 3e4, 136, 88  # the body is as wide as so many of the columns
+Draw = np.random.Generator
+KINDS = ("clean", "nothing", "taken", "known")
+
+
+@dataclass(frozen=True)
+class Spoilt:
+    """A scan with a fault, and the same with the fault known; of one that the import refuses, what it says.
+
+    Arguments: taken, where it is not the scan with `--outliers none`; clean, where it is not that of the instrument;
+    inside, the radius in pixels within which images are compared, by standard deviations; 0 for all.
+    """
+
+    nothing: MemoryScan | str
+    known: MemoryScan | str
+    taken: MemoryScan | str | None = None
+    clean: MemoryScan | str | None = None
+    inside: float = 0.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    instrument: str
+    name: str
+    sizes: tuple[float, ...]
+    unit: str
+    spoil: Callable[[MemoryScan, float, Draw], Spoilt]
+
+
+CLEAN: dict[str, Callable[[int], MemoryScan]] = {
+    "ct": lambda seed: simulated("ct", size=96, views=90, columns=COLUMNS, photons=PHOTONS, seed=seed),
+    "ct volume": lambda seed: simulated("ct", size=24, slices=24, views=30, photons=PHOTONS, seed=seed),
+    "mri": lambda seed: simulated("mri", size=96, coils=6, acceleration=3.0, seed=seed),
+    "ptychography": lambda seed: simulated("ptychography", frame=32, across=8, seed=seed),
+    "born-2d": lambda seed: simulated("born-2d", size=48, wavelength=0.0225, views=24, receivers=96, seed=seed),
+    "fpm": lambda seed: simulated("fpm", size=96, camera=32, leds=9, seed=seed),
+}
+
+
+def numbers(scan: MemoryScan) -> NDArray[Any]:
+    return scan.data.resolve_conj().numpy().copy()
+
+
+def with_data(scan: MemoryScan, data: NDArray[Any]) -> MemoryScan:
+    return replace_scan(scan, data=torch.from_numpy(np.ascontiguousarray(data)))
+
+
+def spoil_numbers(scan: MemoryScan, data: NDArray[Any], bad: NDArray[np.bool_]) -> Spoilt:
+    """Numbers that are wrong, and the mask that leaves them out."""
+    faulty = with_data(scan, data.astype(numbers(scan).dtype))
+    return Spoilt(
+        faulty,
+        replace_scan(
+            faulty, columns={**scan.columns, **mask_column(scan.instrument, scan.columns, torch.from_numpy(bad.copy()))}
+        ),
+    )
+
+
+def wrong_elements(change: Callable[[NDArray[Any], Draw], Any]) -> Callable[[MemoryScan, float, Draw], Spoilt]:
+    """So many elements of the middle of the detector, in all views; change gives what (views, elements) become."""
+
+    def spoil(scan: MemoryScan, size: float, draw: Draw) -> Spoilt:
+        data = numbers(scan)
+        middle = np.zeros(data.shape[1:], bool)
+        middle[tuple(slice(n // 5, n - n // 5) for n in middle.shape)] = True
+        bad = np.zeros(middle.size, bool)
+        bad[draw.choice(np.flatnonzero(middle), int(size), replace=False)] = True
+        bad = np.broadcast_to(bad.reshape(middle.shape), data.shape)
+        data[bad] = np.ravel(change(data[bad].reshape(len(data), -1), draw))
+        return spoil_numbers(scan, data, bad)
+
+    return spoil
+
+
+def wrong_numbers(factor: float, *, percent: bool = True) -> Callable[[MemoryScan, float, Draw], Spoilt]:
+    """So many numbers, or per cent of them, times a factor."""
+
+    def spoil(scan: MemoryScan, size: float, draw: Draw) -> Spoilt:
+        data = numbers(scan)
+        count = round(size / 100 * data.size) if percent else int(size)
+        bad = np.zeros(data.size, bool)
+        bad[draw.choice(data.size, count, replace=False)] = True
+        bad = bad.reshape(data.shape)
+        return spoil_numbers(scan, np.where(bad, factor * data, data), bad)
+
+    return spoil
+
+
+def empty_views(scan: MemoryScan, size: float, draw: Draw) -> Spoilt:
+    data = numbers(scan)
+    views = np.sort(draw.choice(len(data), int(size), replace=False))
+    data[views] = 0
+    kept = {name: np.delete(np.asarray(column), views, 0) for name, column in scan.columns.items()}
+    seen = torch.from_numpy(np.delete(data, views, 0))
+    return Spoilt(with_data(scan, data), replace_scan(scan, data=seen, columns=kept))
+
+
+def dead(data: NDArray[Any], _: Draw) -> NDArray[Any]:
+    """Elements that always say the same: in turn nothing, and what the weakest ray would give; of waves nothing."""
+    stuck = (
+        0.0 if np.iscomplexobj(data) or data.dtype != np.float32 else np.log(PHOTONS) * (np.arange(data.shape[1]) % 2)
+    )
+    return np.broadcast_to(stuck, data.shape)
+
+
+def hot(data: NDArray[Any], draw: Draw) -> NDArray[Any]:
+    """Elements with a thousand counts more, and their noise."""
+    return data + draw.poisson(1000, data.shape)
+
+
+def read_ct(data: NDArray[Any], degrees: float, scan: MemoryScan, **options: Any) -> MemoryScan | str:
+    """Line integrals (views, columns), imported from the counts of a Data Exchange file; or why they are not.
+
+    A grid of an odd number of pixels gets one more, so that its pixels are those of the truth.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        with h5py.File(f"{folder}/a.h5", "w") as file:
+            file["exchange/data"] = (PHOTONS * np.exp(-data[:, None])).astype(np.float32)
+            file["exchange/data_white"] = np.full((1, 1, data.shape[1]), PHOTONS, np.float32)
+            file["exchange/theta"] = np.arange(len(data)) * degrees / len(data)
+        options = {"pixel": scan.instrument.voxels.spacing[0], **options}  # type: ignore[attr-defined]
+        for number in range(2):
+            try:
+                import_file("ct", Path(folder) / "a.h5", Path(folder) / f"{number}.zarr", options)
+            except InputError as error:
+                return str(error).partition("a.h5: ")[2]
+            found: Any = replace_scan(open_scan(Path(folder) / f"{number}.zarr").load(), truth=None)
+            if found.instrument.voxels.shape[0] % 2 == 0:
+                break
+            options["size"] = found.instrument.voxels.shape[0] + 1
+        return found  # type: ignore[no-any-return]
+
+
+def rings(scan: MemoryScan, size: float, draw: Draw) -> Spoilt:
+    data, gains = numbers(scan), np.log1p(size / 100 * draw.standard_normal(COLUMNS))
+    faulty = data - gains
+    return Spoilt(read_ct(faulty, 180, scan), read_ct(faulty, 180, scan, stripes=9), clean=read_ct(data, 180, scan))
+
+
+def rings_of_volume(scan: MemoryScan, size: float, draw: Draw) -> Spoilt:
+    data = numbers(scan)
+    faulty = data - np.log1p(size / 100 * draw.standard_normal(data.shape[1:])).astype(np.float32)
+    return Spoilt(with_data(scan, faulty), scan)
+
+
+def part_seen(scan: MemoryScan, size: float, _: Draw) -> Spoilt:
+    data, half = numbers(scan), round(size / 200 * BODY)
+    part = data[:, COLUMNS // 2 - half : COLUMNS // 2 + half]
+    whole = read_ct(part, 180, scan, field=2 * half)
+    return Spoilt(read_ct(part, 180, scan), read_ct(part, 180, scan, field=BODY + 2), whole, inside=0.95 * half)
+
+
+def axis_off(scan: MemoryScan, size: float, _: Draw) -> Spoilt:
+    """The axis so many columns from the middle of a detector that sees all."""
+    side = numbers(scan)[:, 2 * int(size) :]
+    center = (COLUMNS - 1) / 2 - 2 * size
+    return Spoilt(*(read_ct(side, 180, scan, **words) for words in ({}, {"center": center}, {"center": "middle"})))
+
+
+def axis_at_side(scan: MemoryScan, size: float, draw: Draw, odd: int = 0) -> Spoilt:
+    """A whole turn, of which the detector sees the axis so many columns from its edge, with as many rays."""
+    columns, half = COLUMNS // 2 + int(size), COLUMNS // 2
+    views = 2 * round(45 * COLUMNS / columns) + odd
+    seed = int(draw.integers(1 << 30))
+    full = simulated("ct", size=96, views=views, columns=COLUMNS, arc=360.0, photons=PHOTONS, seed=seed)
+    side = numbers(full)[:, half - int(size) :]
+    words: tuple[dict[str, Any], ...] = ({}, {"center": size - 0.5}, {"center": "middle"})
+    return Spoilt(*(read_ct(side, 360, scan, **more) for more in words))
+
+
+def noisy_coil(scan: MemoryScan, size: float, draw: Draw) -> Spoilt:
+    data, place = numbers(scan), scan.instrument
+    maps, coil = place.coil_maps[:, 0], 2  # type: ignore[attr-defined]
+    rms = np.sqrt(np.mean(np.abs(data[:, coil]) ** 2) / 2)
+    faulty = data.copy()
+    faulty[:, coil] += size * rms * draw.standard_normal((*data[:, coil].shape, 2)).view(complex)[..., 0]
+
+    def read(values: NDArray[Any], *, without: bool = False, **options: Any) -> MemoryScan:
+        kept = np.arange(len(maps)) != coil if without else np.ones(len(maps), bool)
+        voxels = place.voxels  # type: ignore[attr-defined]
+        with tempfile.TemporaryDirectory() as folder:
+            path = scan.columns["trajectory"]
+            arrays = {"data": values[:, kept], "coil_maps": maps[kept], "trajectory": np.asarray(path)}
+            np.savez(f"{folder}/a.npz", **arrays, pixel=voxels.spacing[0])
+            chosen = {"size": voxels.shape, "unit": "1/m", **options}
+            import_file("mri", Path(folder) / "a.npz", Path(folder) / "a.zarr", chosen)
+            return open_scan(Path(folder) / "a.zarr").load()
+
+    return Spoilt(read(faulty), read(faulty, without=True), read(faulty, keep_noise=True), read(data))
+
+
+FAULTS = (
+    Fault("ct", "dead columns", (2, 5, 9), f"of {COLUMNS}", wrong_elements(dead)),
+    Fault("ct", "zingers", (0.3, 1.3, 3), "% of the numbers x 4", wrong_numbers(4)),
+    Fault("ct", "rings", (0.5, 1, 2), "% rms of the gains", rings),
+    Fault("ct", "part seen", (80, 60, 40), "% of the body", part_seen),
+    Fault("ct", "axis off the middle", (1, 3, 8), "columns", axis_off),
+    Fault("ct", "axis at the side", (30, 16, 6), "columns from the edge", axis_at_side),
+    Fault("ct", "axis at the side, odd number of views", (30,), "columns from the edge", partial(axis_at_side, odd=1)),
+    Fault("ct volume", "dead pixels", (2, 8, 24), "of 840", wrong_elements(dead)),
+    Fault("ct volume", "zingers", (0.3, 1.3, 3), "% of the numbers x 4", wrong_numbers(4)),
+    Fault("ct volume", "rings", (0.5, 1, 2), "% rms of the gains", rings_of_volume),
+    Fault("mri", "spikes", (4, 12, 36), "samples x 60", wrong_numbers(60, percent=False)),
+    Fault("mri", "noisy coil", (0.1, 0.3, 1), "of its signal", noisy_coil),
+    Fault("mri", "zero spokes", (1, 2, 5), "of 50", empty_views),
+    Fault("ptychography", "hot pixels", (2, 5, 10), "of 1,024", wrong_elements(hot)),
+    Fault("ptychography", "dead pixels", (4, 12, 36), "of 1,024", wrong_elements(dead)),
+    Fault("ptychography", "dark frames", (1, 3, 6), "of 64", empty_views),
+    Fault("born-2d", "dead receivers", (2, 5, 9), "of 96", wrong_elements(dead)),
+    Fault("born-2d", "wrong numbers", (0.3, 1.3, 3), "% x 10", wrong_numbers(10)),
+    Fault("born-2d", "zero views", (1, 2, 4), "of 24", empty_views),
+    Fault("fpm", "hot pixels", (2, 5, 10), "of 1,024", wrong_elements(hot)),
+    Fault("fpm", "dead pixels", (4, 12, 36), "of 1,024", wrong_elements(dead)),
+    Fault("fpm", "dark LEDs", (1, 3, 6), "of 81", empty_views),
+)
+
+
+def fit(image: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """The middle of an image, or zeros about it."""
+    for axis, wanted in enumerate(shape):
+        more = wanted - image.shape[axis]
+        cut = [slice(None)] * image.ndim
+        cut[axis] = slice(-more // 2, -more // 2 + wanted) if more < 0 else slice(None)
+        wider = [(0, 0)] * image.ndim
+        wider[axis] = (max(more, 0) // 2, max(more, 0) - max(more, 0) // 2)
+        image = np.pad(image[tuple(cut)], wider)
+    return image
+
+
+def snr_of(image: NDArray[Any], truth: NDArray[Any], inside: float = 0.0) -> float:
+    image = fit(image, truth.shape)
+    if np.iscomplexobj(image):
+        image = image * (np.vdot(image, truth) / np.vdot(image, image).real)
+    if inside:
+        axes = np.meshgrid(*(np.arange(n) - (n - 1) / 2 for n in truth.shape), indexing="ij")
+        disc = sum(axis**2 for axis in axes) < inside**2
+        return float(20 * np.log10(truth[disc].std() / (image - truth)[disc].std()))
+    return float(20 * np.log10(np.linalg.norm(truth) / np.linalg.norm(image - truth)))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    image: NDArray[Any] | None
+    said: str
+    left_out: str = ""
+
+
+def run_scan(scan: MemoryScan | str, place: Path, *words: str) -> Outcome:
+    """A run with defaults, its image, and what it says of the model and of numbers; kept at `place`."""
+    if isinstance(scan, str):
+        return Outcome(None, f"import refused: {scan}")
+    if not (place / "run" / "result.npy").exists() and not (place / "failed.txt").exists():
+        shutil.rmtree(place, ignore_errors=True)  # of a run that was interrupted
+        place.mkdir(parents=True)
+        save_scan(scan, place / "scan.zarr")
+        heard = io.StringIO()
+        with contextlib.redirect_stdout(heard), contextlib.redirect_stderr(heard):
+            plugstream_main(["reconstruct", str(place / "scan.zarr"), "--out", str(place / "run"), *QUIET, *words])
+        if not (place / "run" / "result.npy").exists():
+            (place / "failed.txt").write_text(heard.getvalue().strip().rpartition("\n")[2])
+    if (place / "failed.txt").exists():
+        return Outcome(None, f"no image: {(place / 'failed.txt').read_text()}")
+    run = place / "run"
+    answer = answers_of(run)[1]
+    cause = re.search(r"likely (.+?)(?: \(x|[:;]|$)", answer["text"])
+    notes = [note.text for note in replay(run / "events.jsonl").notes if "have no weight" in note.text]
+    found = re.match(r"(.+?) of [\d,]+ views", notes[0]) if notes else None
+    said = answer["word"] + (f": {cause[1]}" if cause and answer["word"] != "explained" else "")
+    return Outcome(np.load(run / "result.npy"), said, found[1] if found else "")
+
+
+def run_fault(fault: Fault, size: float, seed: int, folder: Path) -> dict[str, Any]:
+    """A row of the table."""
+    began, name = time.process_time(), f"{fault.instrument} {fault.name}".replace(" ", "-")
+    scan = CLEAN[fault.instrument](seed)
+    spoilt = fault.spoil(scan, size, np.random.default_rng([seed, round(100 * size)]))
+    place = folder / f"{name}-{size:g}-{seed}"
+    usual = folder / f"{(name if spoilt.clean else fault.instrument).replace(' ', '-')}-clean-{seed}"
+    runs = {"clean": run_scan(spoilt.clean or scan, usual), "nothing": run_scan(spoilt.nothing, place / "nothing")}
+    found = runs["nothing"].left_out
+    if spoilt.taken is not None:
+        runs["taken"] = run_scan(spoilt.taken, place / "taken")
+    elif found:
+        runs["taken"] = run_scan(spoilt.nothing, place / "taken", "--outliers", "none")
+    else:
+        runs["taken"] = runs["nothing"]
+    runs["known"] = runs["clean"] if spoilt.known is scan else run_scan(spoilt.known, place / "known")
+    row: dict[str, Any] = {
+        "instrument": fault.instrument,
+        "fault": fault.name,
+        "size": size,
+        "unit": fault.unit,
+    }
+    for kind, outcome in runs.items():
+        row[kind] = None if outcome.image is None else round(snr_of(outcome.image, scan.truth, spoilt.inside), 1)  # type: ignore[arg-type]
+    return row | {"said": runs["nothing"].said, "said of clean": runs["clean"].said, "left out": found,
+                  "seed": seed, "seconds": round(time.process_time() - began)}  # fmt: skip
+
+
+def line_of(rows: list[dict[str, Any]]) -> str:
+    """A line of the table of a fault: its sizes, one after the other."""
+
+    def join(kind: str) -> str:
+        cells = ["–" if row[kind] is None else f"{row[kind]:.1f}" for row in rows]
+        return cells[0] if len({*cells}) == 1 else "/".join(cells)
+
+    name, unit = rows[0]["fault"], rows[0]["unit"]
+    sizes = "/".join(f"{row['size']:g}" for row in rows)
+    told = list(dict.fromkeys(row["said"].partition(";")[0] for row in rows))
+    values = " | ".join(join(kind) for kind in KINDS)
+    return f"| {name}, {sizes} {unit} | {values} | {'; '.join(told)} |".replace(" %", "%")
+
+
+HEAD = "| {} | clean | nothing set | as it is | known | the run said |\n| --- | --- | --- | --- | --- | --- |"
+# Pictures of docs/what-is-wrong.md: fault, size, and the runs whose images they show.
+PICTURES = {
+    "rings": ("ct", "rings", 2, "nothing", "known"),
+    "zingers": ("ct", "zingers", 1.3, "taken", "nothing"),
+    "columns": ("ct", "dead columns", 5, "taken", "nothing"),
+    "part": ("ct", "part seen", 60, "taken", "nothing"),
+    "axis": ("ct", "axis off the middle", 3, "taken", "nothing"),
+    "spikes": ("mri", "spikes", 12, "taken", "nothing"),
+    "coil": ("mri", "noisy coil", 1, "taken", "nothing"),
+    "frames": ("ptychography", "dark frames", 6, "taken", "nothing"),
+    "pixels": ("fpm", "hot pixels", 5, "taken", "nothing"),
+}
+
+
+def panel(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """A picture of 128 x 128 pixels and 32 greys; of complex images of transparent objects the phase."""
+    low, high = np.quantile(values, (0.005, 0.995))
+    part = np.clip((values - low) / max(high - low, 1e-30), 0, 1)
+    return (8 * np.round(31 * part[np.ix_(*(np.arange(128) * n // 128 for n in part.shape))])).astype(np.uint8)
+
+
+def draw_picture(folder: Path, seed: int, instrument: str, name: str, size: float, *kinds: str) -> Image.Image:
+    """The data, and two images."""
+    place = folder / f"{instrument}-{name}-{size:g}-{seed}".replace(" ", "-")
+    scan = open_scan(place / kinds[1] / "scan.zarr").load()
+    data, phases = np.abs(numbers(scan)), instrument in ("fpm", "ptychography")
+    if instrument == "mri":
+        data = np.log(data[:, 2] + 1e-3)
+    elif phases:
+        data = np.sqrt(data[len(data) // 2] if "pixels" in name else data.reshape(len(data), -1))
+    images = [np.load(place / kind / "run" / "result.npy") for kind in kinds]
+    images = [
+        fit(i, (96, 96)) if instrument == "ct" else np.angle(i / i.mean()) if phases else np.abs(i) for i in images
+    ]
+    gap = np.full((128, 8), 255, np.uint8)
+    return Image.fromarray(np.hstack([panel(data), gap, panel(images[0]), gap, panel(images[1])]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", nargs="*", default=[], choices=CLEAN, help="instruments")
+    parser.add_argument("--faults", nargs="*", default=[], choices=sorted({fault.name for fault in FAULTS}))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, default=Path("results/as-they-come"))
+    parser.add_argument("--rows", type=Path, help="write all rows here, as CSV")
+    parser.add_argument("--pictures", type=Path, help="write pictures of faults into this folder")
+    parsed = parser.parse_args()
+    torch.set_num_threads(1)
+    parsed.folder.mkdir(parents=True, exist_ok=True)
+    shown, every = "", list[dict[str, Any]]()
+    for fault in FAULTS:
+        if (parsed.only and fault.instrument not in parsed.only) or (parsed.faults and fault.name not in parsed.faults):
+            continue
+        rows = []
+        for size in fault.sizes:
+            file = parsed.folder / f"{fault.instrument}-{fault.name}-{size:g}-{parsed.seed}.json".replace(" ", "-")
+            if not file.exists():
+                write_whole(file, [json.dumps(run_fault(fault, size, parsed.seed, parsed.folder), indent=1).encode()])
+            rows.append(json.loads(file.read_text()))
+        if fault.instrument != shown:
+            print("\n" * bool(shown) + HEAD.format(fault.instrument))
+        shown = fault.instrument
+        print(line_of(rows), flush=True)
+        every += rows
+    if parsed.rows:
+        with parsed.rows.open("w", newline="") as out:
+            writer = csv.DictWriter(out, every[0], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(every)
+    for name, chosen in PICTURES.items() if parsed.pictures else ():
+        draw_picture(parsed.folder, parsed.seed, *chosen).save(parsed.pictures / f"wrong-{name}.png", optimize=True)
+
+
+if __name__ == "__main__":
+    main()
