@@ -1,24 +1,22 @@
 """Scans as they come: each fault at three sizes, on small scans of five instruments, beside the clean scan.
 
     python benchmarks/as_they_come.py [--only ct mri] [--faults zingers] [--seed 0] [--folder FOLDER]
-    python benchmarks/as_they_come.py --rows docs/results/as-they-come.csv    all rows as a file
-    python benchmarks/as_they_come.py --pictures docs/images                  those of docs/what-is-wrong.md
+    python benchmarks/as_they_come.py --pictures docs/images    those of docs/what-is-wrong.md
 
-Runs with defaults of the clean scan, of the scan with the fault ("nothing set"), of the same as it is ("as it is":
-`--outliers none`; of coils `import mri --keep-noise`; of a detector that sees part as if it saw all, of axes that of the
-middle), and with the fault known: numbers and elements masked, views or the coil left out, the field or the axis given,
-rings `import ct --stripes 9`. Where a run has no numbers to leave out, `--outliers none` is the same and not run.
+Runs with defaults of the clean scan, of the scan with the fault ("nothing set"), of the same as it is (`--outliers
+none`; of coils `import mri --keep-noise`; a detector that sees part as if it saw all, axes as if in the middle), and
+with the fault known: numbers and elements masked, views or the coil left out, the field or the axis given, rings with
+`import ct --stripes 9`. A run that leaves nothing out is not repeated with `--outliers none`, which changes nothing.
 
 Each row is a JSON file of FOLDER, beside its runs, so that the work can be interrupted. SNR in dB, of complex images
-after the best complex factor; where the detector sees part of the sample inside 95 % of the field of view, by standard
-deviations, and so for its clean scan.
+after the best complex factor; where the detector sees part of the sample, by standard deviations inside 95 % of what it
+sees, and so for its clean scan.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import io
 import json
 import re
@@ -29,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import h5py
 import numpy as np
@@ -41,6 +39,7 @@ from verdicts import answers_of, replace_scan, simulated
 from plugstream.base.errors import InputError
 from plugstream.base.files import write_whole
 from plugstream.cli import main as plugstream_main
+from plugstream.instruments.mri import MRI
 from plugstream.runs.replay import replay
 from plugstream.scans import MemoryScan, open_scan, save_scan
 from plugstream.scans.importers import import_file
@@ -56,8 +55,8 @@ KINDS = ("clean", "nothing", "taken", "known")
 class Spoilt:
     """A scan with a fault, and the same with the fault known; of one that the import refuses, what it says.
 
-    Arguments: taken, where it is not the scan with `--outliers none`; clean, where it is not that of the instrument;
-    inside, the radius in pixels within which images are compared, by standard deviations; 0 for all.
+    Arguments: taken, where it is not `nothing` with `--outliers none`; clean, where it is not the instrument's; inside,
+    the radius in pixels within which images are compared, by standard deviations; 0 for all.
     """
 
     nothing: MemoryScan | str
@@ -79,7 +78,7 @@ class Fault:
 CLEAN: dict[str, Callable[[int], MemoryScan]] = {
     "ct": lambda seed: simulated("ct", size=96, views=90, columns=COLUMNS, photons=PHOTONS, seed=seed),
     "ct volume": lambda seed: simulated("ct", size=24, slices=24, views=30, photons=PHOTONS, seed=seed),
-    "mri": lambda seed: simulated("mri", size=96, coils=6, acceleration=3.0, seed=seed),
+    "mri": lambda seed: simulated("mri", size=64, coils=6, acceleration=2.0, seed=seed),
     "ptychography": lambda seed: simulated("ptychography", frame=32, across=8, seed=seed),
     "born-2d": lambda seed: simulated("born-2d", size=48, wavelength=0.0225, views=24, receivers=96, seed=seed),
     "fpm": lambda seed: simulated("fpm", size=96, camera=32, leds=9, seed=seed),
@@ -91,18 +90,13 @@ def numbers(scan: MemoryScan) -> NDArray[Any]:
 
 
 def with_data(scan: MemoryScan, data: NDArray[Any]) -> MemoryScan:
-    return replace_scan(scan, data=torch.from_numpy(np.ascontiguousarray(data)))
+    return replace_scan(scan, data=torch.from_numpy(np.ascontiguousarray(data, numbers(scan).dtype)))
 
 
-def spoil_numbers(scan: MemoryScan, data: NDArray[Any], bad: NDArray[np.bool_]) -> Spoilt:
-    """Numbers that are wrong, and the mask that leaves them out."""
-    faulty = with_data(scan, data.astype(numbers(scan).dtype))
-    return Spoilt(
-        faulty,
-        replace_scan(
-            faulty, columns={**scan.columns, **mask_column(scan.instrument, scan.columns, torch.from_numpy(bad.copy()))}
-        ),
-    )
+def masked(scan: MemoryScan, data: NDArray[Any], bad: NDArray[np.bool_]) -> Spoilt:
+    """Data with wrong numbers, and a mask that leaves these out."""
+    faulty, mask = with_data(scan, data), mask_column(scan.instrument, scan.columns, torch.from_numpy(bad.copy()))
+    return Spoilt(faulty, replace_scan(faulty, columns={**scan.columns, **mask}))
 
 
 def wrong_elements(change: Callable[[NDArray[Any], Draw], Any]) -> Callable[[MemoryScan, float, Draw], Spoilt]:
@@ -110,13 +104,13 @@ def wrong_elements(change: Callable[[NDArray[Any], Draw], Any]) -> Callable[[Mem
 
     def spoil(scan: MemoryScan, size: float, draw: Draw) -> Spoilt:
         data = numbers(scan)
-        middle = np.zeros(data.shape[1:], bool)
+        middle: NDArray[Any] = np.zeros(data.shape[1:], bool)
         middle[tuple(slice(n // 5, n - n // 5) for n in middle.shape)] = True
         bad = np.zeros(middle.size, bool)
         bad[draw.choice(np.flatnonzero(middle), int(size), replace=False)] = True
         bad = np.broadcast_to(bad.reshape(middle.shape), data.shape)
         data[bad] = np.ravel(change(data[bad].reshape(len(data), -1), draw))
-        return spoil_numbers(scan, data, bad)
+        return masked(scan, data, bad)
 
     return spoil
 
@@ -127,10 +121,10 @@ def wrong_numbers(factor: float, *, percent: bool = True) -> Callable[[MemorySca
     def spoil(scan: MemoryScan, size: float, draw: Draw) -> Spoilt:
         data = numbers(scan)
         count = round(size / 100 * data.size) if percent else int(size)
-        bad = np.zeros(data.size, bool)
+        bad: NDArray[Any] = np.zeros(data.size, bool)
         bad[draw.choice(data.size, count, replace=False)] = True
         bad = bad.reshape(data.shape)
-        return spoil_numbers(scan, np.where(bad, factor * data, data), bad)
+        return masked(scan, np.where(bad, factor * data, data), bad)
 
     return spoil
 
@@ -145,11 +139,9 @@ def empty_views(scan: MemoryScan, size: float, draw: Draw) -> Spoilt:
 
 
 def dead(data: NDArray[Any], _: Draw) -> NDArray[Any]:
-    """Elements that always say the same: in turn nothing, and what the weakest ray would give; of waves nothing."""
-    stuck = (
-        0.0 if np.iscomplexobj(data) or data.dtype != np.float32 else np.log(PHOTONS) * (np.arange(data.shape[1]) % 2)
-    )
-    return np.broadcast_to(stuck, data.shape)
+    """Elements that always say the same: nothing, and of line integrals every other what no light would give."""
+    most = np.log(PHOTONS) if data.dtype == np.float32 else 0
+    return np.broadcast_to(most * (np.arange(data.shape[1]) % 2), data.shape)
 
 
 def hot(data: NDArray[Any], draw: Draw) -> NDArray[Any]:
@@ -181,61 +173,62 @@ def read_ct(data: NDArray[Any], degrees: float, scan: MemoryScan, **options: Any
 
 
 def rings(scan: MemoryScan, size: float, draw: Draw) -> Spoilt:
-    data, gains = numbers(scan), np.log1p(size / 100 * draw.standard_normal(COLUMNS))
-    faulty = data - gains
+    data = numbers(scan)
+    faulty = data - np.log1p(size / 100 * draw.standard_normal(data.shape[1:]))
+    if data.ndim > 2:  # for the filter is one of the import
+        return Spoilt(with_data(scan, faulty), scan)
     return Spoilt(read_ct(faulty, 180, scan), read_ct(faulty, 180, scan, stripes=9), clean=read_ct(data, 180, scan))
 
 
-def rings_of_volume(scan: MemoryScan, size: float, draw: Draw) -> Spoilt:
-    data = numbers(scan)
-    faulty = data - np.log1p(size / 100 * draw.standard_normal(data.shape[1:])).astype(np.float32)
-    return Spoilt(with_data(scan, faulty), scan)
+def imported(
+    data: NDArray[Any],
+    degrees: float,
+    scan: MemoryScan,
+    known: dict[str, Any],
+    taken: dict[str, Any],
+    inside: float = 0,
+) -> Spoilt:
+    """By the import without options, and with those that say what it has to find, or say it wrong."""
+    nothing, right, wrong = (read_ct(data, degrees, scan, **words) for words in ({}, known, taken))
+    return Spoilt(nothing, right, wrong, inside=inside)
 
 
 def part_seen(scan: MemoryScan, size: float, _: Draw) -> Spoilt:
-    data, half = numbers(scan), round(size / 200 * BODY)
-    part = data[:, COLUMNS // 2 - half : COLUMNS // 2 + half]
-    whole = read_ct(part, 180, scan, field=2 * half)
-    return Spoilt(read_ct(part, 180, scan), read_ct(part, 180, scan, field=BODY + 2), whole, inside=0.95 * half)
+    half = round(size / 200 * BODY)
+    part = numbers(scan)[:, COLUMNS // 2 - half : COLUMNS // 2 + half]
+    return imported(part, 180, scan, {"field": BODY + 2}, {"field": 2 * half}, 0.95 * half)
 
 
 def axis_off(scan: MemoryScan, size: float, _: Draw) -> Spoilt:
     """The axis so many columns from the middle of a detector that sees all."""
-    side = numbers(scan)[:, 2 * int(size) :]
     center = (COLUMNS - 1) / 2 - 2 * size
-    return Spoilt(*(read_ct(side, 180, scan, **words) for words in ({}, {"center": center}, {"center": "middle"})))
+    return imported(numbers(scan)[:, 2 * int(size) :], 180, scan, {"center": center}, {"center": "middle"})
 
 
 def axis_at_side(scan: MemoryScan, size: float, draw: Draw, odd: int = 0) -> Spoilt:
     """A whole turn, of which the detector sees the axis so many columns from its edge, with as many rays."""
-    columns, half = COLUMNS // 2 + int(size), COLUMNS // 2
-    views = 2 * round(45 * COLUMNS / columns) + odd
-    seed = int(draw.integers(1 << 30))
+    views, seed = 2 * round(45 * COLUMNS / (COLUMNS // 2 + size)) + odd, int(draw.integers(1 << 30))
     full = simulated("ct", size=96, views=views, columns=COLUMNS, arc=360.0, photons=PHOTONS, seed=seed)
-    side = numbers(full)[:, half - int(size) :]
-    words: tuple[dict[str, Any], ...] = ({}, {"center": size - 0.5}, {"center": "middle"})
-    return Spoilt(*(read_ct(side, 360, scan, **more) for more in words))
+    side = numbers(full)[:, COLUMNS // 2 - int(size) :]
+    return imported(side, 360, scan, {"center": size - 0.5}, {"center": "middle"})
 
 
 def noisy_coil(scan: MemoryScan, size: float, draw: Draw) -> Spoilt:
-    data, place = numbers(scan), scan.instrument
-    maps, coil = place.coil_maps[:, 0], 2  # type: ignore[attr-defined]
-    rms = np.sqrt(np.mean(np.abs(data[:, coil]) ** 2) / 2)
-    faulty = data.copy()
+    data, place, coil = numbers(scan), cast("MRI", scan.instrument), 2
+    faulty, rms = data.copy(), np.sqrt(np.mean(np.abs(data[:, coil]) ** 2) / 2)
     faulty[:, coil] += size * rms * draw.standard_normal((*data[:, coil].shape, 2)).view(complex)[..., 0]
 
-    def read(values: NDArray[Any], *, without: bool = False, **options: Any) -> MemoryScan:
-        kept = np.arange(len(maps)) != coil if without else np.ones(len(maps), bool)
-        voxels = place.voxels  # type: ignore[attr-defined]
+    def read(values: NDArray[Any], kept: NDArray[Any], **options: Any) -> MemoryScan:
         with tempfile.TemporaryDirectory() as folder:
-            path = scan.columns["trajectory"]
-            arrays = {"data": values[:, kept], "coil_maps": maps[kept], "trajectory": np.asarray(path)}
-            np.savez(f"{folder}/a.npz", **arrays, pixel=voxels.spacing[0])
-            chosen = {"size": voxels.shape, "unit": "1/m", **options}
-            import_file("mri", Path(folder) / "a.npz", Path(folder) / "a.zarr", chosen)
-            return open_scan(Path(folder) / "a.zarr").load()
+            file, path = Path(folder) / "a.npz", np.asarray(scan.columns["trajectory"])
+            maps = place.coil_maps[kept, 0]  # type: ignore[index]
+            np.savez(file, data=values[:, kept], coil_maps=maps, trajectory=path, pixel=place.voxels.spacing[0])
+            import_file("mri", file, file.with_suffix(".zarr"), {"size": place.voxels.shape, "unit": "1/m", **options})
+            return open_scan(file.with_suffix(".zarr")).load()
 
-    return Spoilt(read(faulty), read(faulty, without=True), read(faulty, keep_noise=True), read(data))
+    coils = np.arange(place.coils)
+    known = read(faulty, np.delete(coils, coil))
+    return Spoilt(read(faulty, coils), known, read(faulty, coils, keep_noise=True), read(data, coils))
 
 
 FAULTS = (
@@ -248,7 +241,7 @@ FAULTS = (
     Fault("ct", "axis at the side, odd number of views", (30,), "columns from the edge", partial(axis_at_side, odd=1)),
     Fault("ct volume", "dead pixels", (2, 8, 24), "of 840", wrong_elements(dead)),
     Fault("ct volume", "zingers", (0.3, 1.3, 3), "% of the numbers x 4", wrong_numbers(4)),
-    Fault("ct volume", "rings", (0.5, 1, 2), "% rms of the gains", rings_of_volume),
+    Fault("ct volume", "rings", (0.5, 1, 2), "% rms of the gains", rings),
     Fault("mri", "spikes", (4, 12, 36), "samples x 60", wrong_numbers(60, percent=False)),
     Fault("mri", "noisy coil", (0.1, 0.3, 1), "of its signal", noisy_coil),
     Fault("mri", "zero spokes", (1, 2, 5), "of 50", empty_views),
@@ -266,14 +259,10 @@ FAULTS = (
 
 def fit(image: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """The middle of an image, or zeros about it."""
-    for axis, wanted in enumerate(shape):
-        more = wanted - image.shape[axis]
-        cut = [slice(None)] * image.ndim
-        cut[axis] = slice(-more // 2, -more // 2 + wanted) if more < 0 else slice(None)
-        wider = [(0, 0)] * image.ndim
-        wider[axis] = (max(more, 0) // 2, max(more, 0) - max(more, 0) // 2)
-        image = np.pad(image[tuple(cut)], wider)
-    return image
+    more = [max(0, wanted - count) for wanted, count in zip(shape, image.shape, strict=True)]
+    image = np.pad(image, [(count // 2, count - count // 2) for count in more])
+    starts = [(count - wanted) // 2 for wanted, count in zip(shape, image.shape, strict=True)]
+    return image[tuple(slice(start, start + wanted) for start, wanted in zip(starts, shape, strict=True))]
 
 
 def snr_of(image: NDArray[Any], truth: NDArray[Any], inside: float = 0.0) -> float:
@@ -287,63 +276,51 @@ def snr_of(image: NDArray[Any], truth: NDArray[Any], inside: float = 0.0) -> flo
     return float(20 * np.log10(np.linalg.norm(truth) / np.linalg.norm(image - truth)))
 
 
-@dataclass(frozen=True)
-class Outcome:
-    image: NDArray[Any] | None
-    said: str
-    left_out: str = ""
+Outcome = tuple[NDArray[Any] | None, str, str]  # image, what the run said of it, and what it left out
 
 
 def run_scan(scan: MemoryScan | str, place: Path, *words: str) -> Outcome:
-    """A run with defaults, its image, and what it says of the model and of numbers; kept at `place`."""
+    """A run with defaults, which is kept at `place`."""
     if isinstance(scan, str):
-        return Outcome(None, f"import refused: {scan}")
-    if not (place / "run" / "result.npy").exists() and not (place / "failed.txt").exists():
+        return None, f"import refused: {scan}", ""
+    run, failed = place / "run", place / "failed.txt"
+    if not (run / "result.npy").exists() and not failed.exists():
         shutil.rmtree(place, ignore_errors=True)  # of a run that was interrupted
         place.mkdir(parents=True)
         save_scan(scan, place / "scan.zarr")
         heard = io.StringIO()
         with contextlib.redirect_stdout(heard), contextlib.redirect_stderr(heard):
-            plugstream_main(["reconstruct", str(place / "scan.zarr"), "--out", str(place / "run"), *QUIET, *words])
-        if not (place / "run" / "result.npy").exists():
-            (place / "failed.txt").write_text(heard.getvalue().strip().rpartition("\n")[2])
-    if (place / "failed.txt").exists():
-        return Outcome(None, f"no image: {(place / 'failed.txt').read_text()}")
-    run = place / "run"
-    answer = answers_of(run)[1]
+            plugstream_main(["reconstruct", str(place / "scan.zarr"), "--out", str(run), *QUIET, *words])
+        if not (run / "result.npy").exists():
+            failed.write_text(heard.getvalue().strip().rpartition("\n")[2])
+    if failed.exists():
+        return None, f"no image: {failed.read_text()}", ""
+    answer = (answers_of(run) or [{"word": "not asked", "text": ""}] * 2)[1]
     cause = re.search(r"likely (.+?)(?: \(x|[:;]|$)", answer["text"])
     notes = [note.text for note in replay(run / "events.jsonl").notes if "have no weight" in note.text]
-    found = re.match(r"(.+?) of [\d,]+ views", notes[0]) if notes else None
+    left_out = notes[0].partition(" of ")[0] if notes else ""
     said = answer["word"] + (f": {cause[1]}" if cause and answer["word"] != "explained" else "")
-    return Outcome(np.load(run / "result.npy"), said, found[1] if found else "")
+    return np.load(run / "result.npy"), said, left_out
 
 
 def run_fault(fault: Fault, size: float, seed: int, folder: Path) -> dict[str, Any]:
     """A row of the table."""
     began, name = time.process_time(), f"{fault.instrument} {fault.name}".replace(" ", "-")
-    scan = CLEAN[fault.instrument](seed)
+    scan, place = CLEAN[fault.instrument](seed), folder / f"{name}-{size:g}-{seed}"
     spoilt = fault.spoil(scan, size, np.random.default_rng([seed, round(100 * size)]))
-    place = folder / f"{name}-{size:g}-{seed}"
-    usual = folder / f"{(name if spoilt.clean else fault.instrument).replace(' ', '-')}-clean-{seed}"
-    runs = {"clean": run_scan(spoilt.clean or scan, usual), "nothing": run_scan(spoilt.nothing, place / "nothing")}
-    found = runs["nothing"].left_out
-    if spoilt.taken is not None:
-        runs["taken"] = run_scan(spoilt.taken, place / "taken")
-    elif found:
-        runs["taken"] = run_scan(spoilt.nothing, place / "taken", "--outliers", "none")
-    else:
-        runs["taken"] = runs["nothing"]
-    runs["known"] = runs["clean"] if spoilt.known is scan else run_scan(spoilt.known, place / "known")
-    row: dict[str, Any] = {
-        "instrument": fault.instrument,
-        "fault": fault.name,
-        "size": size,
-        "unit": fault.unit,
-    }
-    for kind, outcome in runs.items():
-        row[kind] = None if outcome.image is None else round(snr_of(outcome.image, scan.truth, spoilt.inside), 1)  # type: ignore[arg-type]
-    return row | {"said": runs["nothing"].said, "said of clean": runs["clean"].said, "left out": found,
-                  "seed": seed, "seconds": round(time.process_time() - began)}  # fmt: skip
+    usual = name if spoilt.clean else fault.instrument.replace(" ", "-")
+    clean = run_scan(spoilt.clean or scan, folder / f"{usual}-clean-{seed}")
+    nothing = taken = run_scan(spoilt.nothing, place / "nothing")
+    if spoilt.taken or nothing[2]:
+        words = () if spoilt.taken else ("--outliers", "none")
+        taken = run_scan(spoilt.taken or spoilt.nothing, place / "taken", *words)
+    known = clean if spoilt.known is scan else run_scan(spoilt.known, place / "known")
+    images = {kind: run[0] for kind, run in zip(KINDS, (clean, nothing, taken, known), strict=True)}
+    truth = cast("NDArray[Any]", scan.truth)
+    quality = {kind: i if i is None else round(snr_of(i, truth, spoilt.inside), 1) for kind, i in images.items()}
+    row = {"instrument": fault.instrument, "fault": fault.name, "size": size, "unit": fault.unit, **quality}
+    more = {"left out": nothing[2], "said of clean": clean[1], "seed": seed}
+    return row | {"said": nothing[1], **more, "seconds": round(time.process_time() - began)}
 
 
 def line_of(rows: list[dict[str, Any]]) -> str:
@@ -376,10 +353,10 @@ PICTURES = {
 
 
 def panel(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """A picture of 128 x 128 pixels and 32 greys; of complex images of transparent objects the phase."""
+    """A picture of 128 x 128 pixels and 32 greys; dark to bright."""
     low, high = np.quantile(values, (0.005, 0.995))
     part = np.clip((values - low) / max(high - low, 1e-30), 0, 1)
-    return (8 * np.round(31 * part[np.ix_(*(np.arange(128) * n // 128 for n in part.shape))])).astype(np.uint8)
+    return np.asarray(8 * np.round(31 * part[np.ix_(*(np.arange(128) * n // 128 for n in part.shape))]), np.uint8)
 
 
 def draw_picture(folder: Path, seed: int, instrument: str, name: str, size: float, *kinds: str) -> Image.Image:
@@ -392,11 +369,9 @@ def draw_picture(folder: Path, seed: int, instrument: str, name: str, size: floa
     elif phases:
         data = np.sqrt(data[len(data) // 2] if "pixels" in name else data.reshape(len(data), -1))
     images = [np.load(place / kind / "run" / "result.npy") for kind in kinds]
-    images = [
-        fit(i, (96, 96)) if instrument == "ct" else np.angle(i / i.mean()) if phases else np.abs(i) for i in images
-    ]
+    one, other = (fit(np.angle(i / i.mean()) if phases else np.abs(i), (96, 96)) for i in images)
     gap = np.full((128, 8), 255, np.uint8)
-    return Image.fromarray(np.hstack([panel(data), gap, panel(images[0]), gap, panel(images[1])]))
+    return Image.fromarray(np.hstack([panel(data), gap, panel(one), gap, panel(other)]))
 
 
 def main() -> None:
@@ -405,12 +380,11 @@ def main() -> None:
     parser.add_argument("--faults", nargs="*", default=[], choices=sorted({fault.name for fault in FAULTS}))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path("results/as-they-come"))
-    parser.add_argument("--rows", type=Path, help="write all rows here, as CSV")
     parser.add_argument("--pictures", type=Path, help="write pictures of faults into this folder")
     parsed = parser.parse_args()
     torch.set_num_threads(1)
     parsed.folder.mkdir(parents=True, exist_ok=True)
-    shown, every = "", list[dict[str, Any]]()
+    shown = ""
     for fault in FAULTS:
         if (parsed.only and fault.instrument not in parsed.only) or (parsed.faults and fault.name not in parsed.faults):
             continue
@@ -424,12 +398,6 @@ def main() -> None:
             print("\n" * bool(shown) + HEAD.format(fault.instrument))
         shown = fault.instrument
         print(line_of(rows), flush=True)
-        every += rows
-    if parsed.rows:
-        with parsed.rows.open("w", newline="") as out:
-            writer = csv.DictWriter(out, every[0], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(every)
     for name, chosen in PICTURES.items() if parsed.pictures else ():
         draw_picture(parsed.folder, parsed.seed, *chosen).save(parsed.pictures / f"wrong-{name}.png", optimize=True)
 
