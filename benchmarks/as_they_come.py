@@ -3,7 +3,7 @@
     python benchmarks/as_they_come.py [--only ct mri] [--faults zingers] [--seed 0] [--folder FOLDER]
     python benchmarks/as_they_come.py --pictures docs/images    those of docs/what-is-wrong.md
 
-Runs with defaults of the clean scan, of the scan with the fault ("nothing set"), of the same as it is (`--outliers
+Runs with defaults of the clean scan, of the scan with the fault, of the same as it is (`--outliers
 none`; of coils `import mri --keep-noise`; a detector that sees part as if it saw all, axes as if in the middle), and
 with the fault known: numbers and elements masked, views or the coil left out, the field or the axis given, rings with
 `import ct --stripes 9`. A run that leaves nothing out is not repeated with `--outliers none`, which changes nothing.
@@ -71,7 +71,7 @@ class Fault:
     instrument: str
     name: str
     sizes: tuple[float, ...]
-    unit: str
+    label: str
     spoil: Callable[[MemoryScan, float, Draw], Spoilt]
 
 
@@ -232,28 +232,28 @@ def noisy_coil(scan: MemoryScan, size: float, draw: Draw) -> Spoilt:
 
 
 FAULTS = (
-    Fault("ct", "dead columns", (2, 5, 9), f"of {COLUMNS}", wrong_elements(dead)),
-    Fault("ct", "zingers", (0.3, 1.3, 3), "% of the numbers x 4", wrong_numbers(4)),
-    Fault("ct", "rings", (0.5, 1, 2), "% rms of the gains", rings),
-    Fault("ct", "part seen", (80, 60, 40), "% of the body", part_seen),
-    Fault("ct", "axis off the middle", (1, 3, 8), "columns", axis_off),
-    Fault("ct", "axis at the side", (30, 16, 6), "columns from the edge", axis_at_side),
-    Fault("ct", "axis at the side, odd number of views", (30,), "columns from the edge", partial(axis_at_side, odd=1)),
-    Fault("ct volume", "dead pixels", (2, 8, 24), "of 840", wrong_elements(dead)),
-    Fault("ct volume", "zingers", (0.3, 1.3, 3), "% of the numbers x 4", wrong_numbers(4)),
-    Fault("ct volume", "rings", (0.5, 1, 2), "% rms of the gains", rings),
-    Fault("mri", "spikes", (4, 12, 36), "samples x 60", wrong_numbers(60, percent=False)),
-    Fault("mri", "noisy coil", (0.1, 0.3, 1), "of its signal", noisy_coil),
-    Fault("mri", "zero spokes", (1, 2, 5), "of 50", empty_views),
-    Fault("ptychography", "hot pixels", (2, 5, 10), "of 1,024", wrong_elements(hot)),
-    Fault("ptychography", "dead pixels", (4, 12, 36), "of 1,024", wrong_elements(dead)),
-    Fault("ptychography", "dark frames", (1, 3, 6), "of 64", empty_views),
-    Fault("born-2d", "dead receivers", (2, 5, 9), "of 96", wrong_elements(dead)),
-    Fault("born-2d", "wrong numbers", (0.3, 1.3, 3), "% x 10", wrong_numbers(10)),
-    Fault("born-2d", "zero views", (1, 2, 4), "of 24", empty_views),
-    Fault("fpm", "hot pixels", (2, 5, 10), "of 1,024", wrong_elements(hot)),
-    Fault("fpm", "dead pixels", (4, 12, 36), "of 1,024", wrong_elements(dead)),
-    Fault("fpm", "dark LEDs", (1, 3, 6), "of 81", empty_views),
+    Fault("ct", "dead columns", (2, 5, 9), "{} dead columns", wrong_elements(dead)),
+    Fault("ct", "zingers", (0.3, 1.3, 3), "{}% zingers", wrong_numbers(4)),
+    Fault("ct", "rings", (0.5, 1, 2), "rings: gains {}%", rings),
+    Fault("ct", "part seen", (80, 60, 40), "{}% seen", part_seen),
+    Fault("ct", "axis off the middle", (1, 3, 8), "axis {} off", axis_off),
+    Fault("ct", "axis at the side", (30, 16, 6), "axis on column {}", axis_at_side),
+    Fault("ct", "axis at the side, odd number of views", (30,), "same, odd views", partial(axis_at_side, odd=1)),
+    Fault("ct volume", "dead pixels", (2, 8, 24), "{} dead pixels", wrong_elements(dead)),
+    Fault("ct volume", "zingers", (0.3, 1.3, 3), "{}% zingers", wrong_numbers(4)),
+    Fault("ct volume", "rings", (0.5, 1, 2), "rings: gains {}%", rings),
+    Fault("mri", "spikes", (4, 12, 36), "{} spikes", wrong_numbers(60, percent=False)),
+    Fault("mri", "noisy coil", (0.1, 0.3, 1), "coil noise {}", noisy_coil),
+    Fault("mri", "zero spokes", (1, 2, 5), "{} zero spokes", empty_views),
+    Fault("ptychography", "hot pixels", (2, 5, 10), "{} hot pixels", wrong_elements(hot)),
+    Fault("ptychography", "dead pixels", (4, 12, 36), "{} dead pixels", wrong_elements(dead)),
+    Fault("ptychography", "dark frames", (1, 3, 6), "{} dark frames", empty_views),
+    Fault("born-2d", "dead receivers", (2, 5, 9), "{} dead receivers", wrong_elements(dead)),
+    Fault("born-2d", "wrong numbers", (0.3, 1.3, 3), "{}% wrong numbers", wrong_numbers(10)),
+    Fault("born-2d", "zero views", (1, 2, 4), "{} zero views", empty_views),
+    Fault("fpm", "hot pixels", (2, 5, 10), "{} hot pixels", wrong_elements(hot)),
+    Fault("fpm", "dead pixels", (4, 12, 36), "{} dead pixels", wrong_elements(dead)),
+    Fault("fpm", "dark LEDs", (1, 3, 6), "{} dark LEDs", empty_views),
 )
 
 
@@ -318,26 +318,26 @@ def run_fault(fault: Fault, size: float, seed: int, folder: Path) -> dict[str, A
     images = {kind: run[0] for kind, run in zip(KINDS, (clean, nothing, taken, known), strict=True)}
     truth = cast("NDArray[Any]", scan.truth)
     quality = {kind: i if i is None else round(snr_of(i, truth, spoilt.inside), 1) for kind, i in images.items()}
-    row = {"instrument": fault.instrument, "fault": fault.name, "size": size, "unit": fault.unit, **quality}
+    row = {"instrument": fault.instrument, "fault": fault.name, "size": size, **quality}
     more = {"left out": nothing[2], "said of clean": clean[1], "seed": seed}
     return row | {"said": nothing[1], **more, "seconds": round(time.process_time() - began)}
 
 
-def line_of(rows: list[dict[str, Any]]) -> str:
-    """A line of the table of a fault: its sizes, one after the other."""
+def line_of(fault: Fault, rows: list[dict[str, Any]], *, first: bool) -> str:
+    """The line of a fault, with its sizes one after the other, and the last cause that a run named."""
 
-    def join(kind: str) -> str:
-        cells = ["–" if row[kind] is None else f"{row[kind]:.1f}" for row in rows]
+    def join(cells: list[str]) -> str:
         return cells[0] if len({*cells}) == 1 else "/".join(cells)
 
-    name, unit = rows[0]["fault"], rows[0]["unit"]
-    sizes = "/".join(f"{row['size']:g}" for row in rows)
-    told = list(dict.fromkeys(row["said"].partition(";")[0] for row in rows))
-    values = " | ".join(join(kind) for kind in KINDS)
-    return f"| {name}, {sizes} {unit} | {values} | {'; '.join(told)} |".replace(" %", "%")
+    words = ["yes" if r["said"] == "explained" else "in part" if "but for" in r["said"] else "no" for r in rows]
+    causes = [re.split(r" \(|, |;", row["said"].partition(": ")[2])[0] for row in rows if ": " in row["said"]]
+    told = join(words) + (f": {causes[-1]}" if causes else "")
+    values = (join(["none" if row[kind] is None else f"{row[kind]:.1f}" for row in rows]) for kind in KINDS)
+    label = fault.label.format("/".join(f"{row['size']:g}" for row in rows))
+    return f"| {fault.instrument if first else ''} | {label} | {' | '.join(values)} | {told} |"
 
 
-HEAD = "| {} | clean | nothing set | as it is | known | the run said |\n| --- | --- | --- | --- | --- | --- |"
+HEAD = "| | fault | clean | defaults | as it is | known | explained? |\n| --- | --- | --- | --- | --- | --- | --- |"
 # Pictures of docs/what-is-wrong.md: fault, size, and the runs whose images they show.
 PICTURES = {
     "rings": ("ct", "rings", 2, "nothing", "known"),
@@ -385,6 +385,7 @@ def main() -> None:
     torch.set_num_threads(1)
     parsed.folder.mkdir(parents=True, exist_ok=True)
     shown = ""
+    print(HEAD)
     for fault in FAULTS:
         if (parsed.only and fault.instrument not in parsed.only) or (parsed.faults and fault.name not in parsed.faults):
             continue
@@ -394,10 +395,8 @@ def main() -> None:
             if not file.exists():
                 write_whole(file, [json.dumps(run_fault(fault, size, parsed.seed, parsed.folder), indent=1).encode()])
             rows.append(json.loads(file.read_text()))
-        if fault.instrument != shown:
-            print("\n" * bool(shown) + HEAD.format(fault.instrument))
+        print(line_of(fault, rows, first=fault.instrument != shown), flush=True)
         shown = fault.instrument
-        print(line_of(rows), flush=True)
     for name, chosen in PICTURES.items() if parsed.pictures else ():
         draw_picture(parsed.folder, parsed.seed, *chosen).save(parsed.pictures / f"wrong-{name}.png", optimize=True)
 
