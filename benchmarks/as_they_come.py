@@ -46,7 +46,7 @@ from plugstream.scans.importers import import_file
 from plugstream.scans.outliers import mask_column
 
 QUIET = ["--report", "none", "--threads", "1", "--checkpoint", "0"]
-PHOTONS, COLUMNS, BODY = 3e4, 136, 88  # the body is as wide as so many of the columns
+PHOTONS, SIZE, VIEWS, COLUMNS, BODY = 3e4, 64, 60, 104, 60  # of ct; the body is as wide as so many of the columns
 Draw = np.random.Generator
 KINDS = ("clean", "nothing", "taken", "known")
 
@@ -76,7 +76,7 @@ class Fault:
 
 
 CLEAN: dict[str, Callable[[int], MemoryScan]] = {
-    "ct": lambda seed: simulated("ct", size=96, views=90, columns=COLUMNS, photons=PHOTONS, seed=seed),
+    "ct": lambda seed: simulated("ct", size=SIZE, views=VIEWS, columns=COLUMNS, photons=PHOTONS, seed=seed),
     "ct volume": lambda seed: simulated("ct", size=24, slices=24, views=30, photons=PHOTONS, seed=seed),
     "mri": lambda seed: simulated("mri", size=64, coils=6, acceleration=2.0, seed=seed),
     "ptychography": lambda seed: simulated("ptychography", frame=32, across=8, seed=seed),
@@ -99,13 +99,21 @@ def masked(scan: MemoryScan, data: NDArray[Any], bad: NDArray[np.bool_]) -> Spoi
     return Spoilt(faulty, replace_scan(faulty, columns={**scan.columns, **mask}))
 
 
-def wrong_elements(change: Callable[[NDArray[Any], Draw], Any]) -> Callable[[MemoryScan, float, Draw], Spoilt]:
-    """So many elements of the middle of the detector, in all views; change gives what (views, elements) become."""
+def wrong_elements(
+    change: Callable[[NDArray[Any], Draw], Any], *, bright: bool = False
+) -> Callable[[MemoryScan, float, Draw], Spoilt]:
+    """So many elements of the middle of the detector, or of its bright parts, in all views.
+
+    Arguments: change, what their data (views, elements) become.
+    """
 
     def spoil(scan: MemoryScan, size: float, draw: Draw) -> Spoilt:
         data = numbers(scan)
         middle: NDArray[Any] = np.zeros(data.shape[1:], bool)
         middle[tuple(slice(n // 5, n - n // 5) for n in middle.shape)] = True
+        if bright:
+            mean = np.abs(data).mean(0)
+            middle = mean > np.quantile(mean, 0.8)
         bad = np.zeros(middle.size, bool)
         bad[draw.choice(np.flatnonzero(middle), int(size), replace=False)] = True
         bad = np.broadcast_to(bad.reshape(middle.shape), data.shape)
@@ -207,8 +215,8 @@ def axis_off(scan: MemoryScan, size: float, _: Draw) -> Spoilt:
 
 def axis_at_side(scan: MemoryScan, size: float, draw: Draw, odd: int = 0) -> Spoilt:
     """A whole turn, of which the detector sees the axis so many columns from its edge, with as many rays."""
-    views, seed = 2 * round(45 * COLUMNS / (COLUMNS // 2 + size)) + odd, int(draw.integers(1 << 30))
-    full = simulated("ct", size=96, views=views, columns=COLUMNS, arc=360.0, photons=PHOTONS, seed=seed)
+    views, seed = 2 * round(VIEWS / 2 * COLUMNS / (COLUMNS // 2 + size)) + odd, int(draw.integers(1 << 30))
+    full = simulated("ct", size=SIZE, views=views, columns=COLUMNS, arc=360.0, photons=PHOTONS, seed=seed)
     side = numbers(full)[:, COLUMNS // 2 - int(size) :]
     return imported(side, 360, scan, {"center": size - 0.5}, {"center": "middle"})
 
@@ -237,8 +245,8 @@ FAULTS = (
     Fault("ct", "rings", (0.5, 1, 2), "rings: gains {}%", rings),
     Fault("ct", "part seen", (80, 60, 40), "{}% seen", part_seen),
     Fault("ct", "axis off the middle", (1, 3, 8), "axis {} off", axis_off),
-    Fault("ct", "axis at the side", (30, 16, 6), "axis on column {}", axis_at_side),
-    Fault("ct", "axis at the side, odd number of views", (30,), "same, odd views", partial(axis_at_side, odd=1)),
+    Fault("ct", "axis at the side", (20, 10, 4), "axis on column {}", axis_at_side),
+    Fault("ct", "axis at the side, odd number of views", (20,), "same, odd views", partial(axis_at_side, odd=1)),
     Fault("ct volume", "dead pixels", (2, 8, 24), "{} dead pixels", wrong_elements(dead)),
     Fault("ct volume", "zingers", (0.3, 1.3, 3), "{}% zingers", wrong_numbers(4)),
     Fault("ct volume", "rings", (0.5, 1, 2), "rings: gains {}%", rings),
@@ -246,7 +254,7 @@ FAULTS = (
     Fault("mri", "noisy coil", (0.1, 0.3, 1), "coil noise {}", noisy_coil),
     Fault("mri", "zero spokes", (1, 2, 5), "{} zero spokes", empty_views),
     Fault("ptychography", "hot pixels", (2, 5, 10), "{} hot pixels", wrong_elements(hot)),
-    Fault("ptychography", "dead pixels", (4, 12, 36), "{} dead pixels", wrong_elements(dead)),
+    Fault("ptychography", "dead pixels", (4, 12, 36), "{} dead pixels", wrong_elements(dead, bright=True)),
     Fault("ptychography", "dark frames", (1, 3, 6), "{} dark frames", empty_views),
     Fault("born-2d", "dead receivers", (2, 5, 9), "{} dead receivers", wrong_elements(dead)),
     Fault("born-2d", "wrong numbers", (0.3, 1.3, 3), "{}% wrong numbers", wrong_numbers(10)),
@@ -369,7 +377,9 @@ def draw_picture(folder: Path, seed: int, instrument: str, name: str, size: floa
     elif phases:
         data = np.sqrt(data[len(data) // 2] if "pixels" in name else data.reshape(len(data), -1))
     images = [np.load(place / kind / "run" / "result.npy") for kind in kinds]
-    one, other = (fit(np.angle(i / i.mean()) if phases else np.abs(i), (96, 96)) for i in images)
+    one, other = (
+        fit(np.angle(i / i.mean()) if phases else np.abs(i), (96, 96) if phases else (64, 64)) for i in images
+    )
     gap = np.full((128, 8), 255, np.uint8)
     return Image.fromarray(np.hstack([panel(data), gap, panel(one), gap, panel(other)]))
 
