@@ -360,28 +360,26 @@ PICTURES = {
 }
 
 
-def panel(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """A picture of 128 x 128 pixels and 32 greys; dark to bright."""
-    low, high = np.quantile(values, (0.005, 0.995))
-    part = np.clip((values - low) / max(high - low, 1e-30), 0, 1)
-    return np.asarray(8 * np.round(31 * part[np.ix_(*(np.arange(128) * n // 128 for n in part.shape))]), np.uint8)
+def panel(values: NDArray[Any], like: NDArray[Any]) -> NDArray[np.uint8]:
+    """128 x 128 pixels of 32 greys, black and white as they suit other values."""
+    low, high = np.quantile(like, (0.005, 0.995))
+    grey = 8 * np.round(31 * np.clip((values - low) / max(high - low, 1e-30), 0, 1))
+    return np.asarray(grey[np.ix_(*(np.arange(128) * n // 128 for n in grey.shape))], np.uint8)
 
 
 def draw_picture(folder: Path, seed: int, instrument: str, name: str, size: float, *kinds: str) -> Image.Image:
-    """The data, and two images."""
+    """The data, and two images; phases of ptychography and fpm."""
     place = folder / f"{instrument}-{name}-{size:g}-{seed}".replace(" ", "-")
-    scan = open_scan(place / kinds[1] / "scan.zarr").load()
-    data, phases = np.abs(numbers(scan)), instrument in ("fpm", "ptychography")
-    if instrument == "mri":
-        data = np.log(data[:, 2] + 1e-3)
-    elif phases:
-        data = np.sqrt(data[len(data) // 2] if "pixels" in name else data.reshape(len(data), -1))
+    data = np.abs(numbers(open_scan(place / kinds[1] / "scan.zarr").load()))
     images = [np.load(place / kind / "run" / "result.npy") for kind in kinds]
-    one, other = (
-        fit(np.angle(i / i.mean()) if phases else np.abs(i), (96, 96) if phases else (64, 64)) for i in images
-    )
+    if instrument in ("fpm", "ptychography"):
+        data = np.sqrt(data[len(data) // 2] if "pixels" in name else data.reshape(len(data), -1))
+        one, other = (np.angle(image / image.mean()) for image in images)
+    else:
+        data = data if instrument == "ct" else np.log(data[:, 2] + 1e-3)
+        one, other = (fit(np.abs(image), (SIZE, SIZE)) for image in images)
     gap = np.full((128, 8), 255, np.uint8)
-    return Image.fromarray(np.hstack([panel(data), gap, panel(one), gap, panel(other)]))
+    return Image.fromarray(np.hstack([panel(data, data), gap, panel(one, other), gap, panel(other, other)]))
 
 
 def main() -> None:
