@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import re
 import shutil
 import tempfile
@@ -373,7 +374,12 @@ def draw_picture(folder: Path, seed: int, instrument: str, name: str, size: floa
     data = np.abs(numbers(open_scan(place / kinds[1] / "scan.zarr").load()))
     images = [np.load(place / kind / "run" / "result.npy") for kind in kinds]
     if instrument in ("fpm", "ptychography"):
-        data = np.sqrt(data[len(data) // 2] if "pixels" in name else data.reshape(len(data), -1))
+        if instrument == "ptychography":  # frames beside each other, zero frequency in the middle of each
+            side, n = math.isqrt(len(data)), data.shape[-1]
+            tiles = np.fft.fftshift(data, (1, 2)).reshape(side, side, n, n).swapaxes(1, 2)
+            data = tiles.reshape(side * n // 2, 2, side * n // 2, 2).mean((1, 3)) ** 0.25
+        else:
+            data = data[data.sum((1, 2)).argmax()]
         one, other = (np.angle(image / image.mean()) for image in images)
     else:
         data = data if instrument == "ct" else np.log(data[:, 2] + 1e-3)
