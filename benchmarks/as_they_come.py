@@ -148,7 +148,7 @@ def empty_views(scan: MemoryScan, size: float, draw: Draw) -> Spoilt:
 
 
 def dead(data: NDArray[Any], _: Draw) -> NDArray[Any]:
-    """Elements that always say the same: nothing, and of line integrals every other what no light would give."""
+    """Elements that always say the same: 0, and of float32 every other 10.3, a line integral that no light gives."""
     most = np.log(PHOTONS) if data.dtype == np.float32 else 0
     return np.broadcast_to(most * (np.arange(data.shape[1]) % 2), data.shape)
 
@@ -338,8 +338,9 @@ def line_of(fault: Fault, rows: list[dict[str, Any]], *, first: bool) -> str:
     def join(cells: list[str]) -> str:
         return cells[0] if len({*cells}) == 1 else "/".join(cells)
 
-    words = ["yes" if r["said"] == "explained" else "in part" if "but for" in r["said"] else "no" for r in rows]
-    causes = [re.split(r" \(|, |;", row["said"].partition(": ")[2])[0] for row in rows if ": " in row["said"]]
+    said = [row["said"] for row in rows]
+    words = ["in part" if "but for" in one else "yes" if one.startswith("explained") else "no" for one in said]
+    causes = [re.split(r" \(|, |;", one.partition(": ")[2])[0] for one in said if ": " in one]
     told = join(words) + (f": {causes[-1]}" if causes else "")
     values = (join(["none" if row[kind] is None else f"{row[kind]:.1f}" for row in rows]) for kind in KINDS)
     label = fault.label.format("/".join(f"{row['size']:g}" for row in rows))
@@ -351,7 +352,7 @@ HEAD = "| | fault | clean | defaults | as it is | known | explained? |\n| --- | 
 PICTURES = {
     "rings": ("ct", "rings", 2, "nothing", "known"),
     "zingers": ("ct", "zingers", 1.3, "taken", "nothing"),
-    "columns": ("ct", "dead columns", 5, "taken", "nothing"),
+    "columns": ("ct", "dead columns", 9, "taken", "nothing"),
     "part": ("ct", "part seen", 60, "taken", "nothing"),
     "axis": ("ct", "axis off the middle", 3, "taken", "nothing"),
     "spikes": ("mri", "spikes", 12, "taken", "nothing"),
