@@ -342,9 +342,9 @@ def line_of(fault: Fault, rows: list[dict[str, Any]], *, first: bool) -> str:
 
     said = [row["said"] for row in rows]
     words = ["in part" if "but for" in one else "yes" if one.startswith("explained") else "no" for one in said]
-    causes = [re.split(r" \(|, |;", one.partition(": ")[2])[0] for one in said if ": " in one]
+    causes = [re.split(r" \(|, |;| that | of ", one.partition(": ")[2])[0] for one in said if ": " in one]
     told = join(words) + (f": {causes[-1]}" if causes else "")
-    values = (join(["none" if row[kind] is None else f"{row[kind]:.1f}" for row in rows]) for kind in KINDS)
+    values = (join(["none" if row[kind] is None else f"{row[kind] + 0.0:.1f}" for row in rows]) for kind in KINDS)
     label = fault.label.format("/".join(f"{row['size']:g}" for row in rows))
     return f"| {fault.instrument if first else ''} | {label} | {' | '.join(values)} | {told} |"
 
