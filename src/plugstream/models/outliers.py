@@ -71,11 +71,12 @@ def suspect_data(data: Tensor, *, camera: bool = False, least: float = 0.0, mirr
     r"""Find numbers, elements and views that neighbours make impossible.
 
     With m the median of a number's neighbours on the detector, s the noise, by medians of |y - m| over views and over
-    elements: a number, if |y - m| > 2 max |neighbour - m| + 8 s, unless one of the next views has half as much within
-    two elements. An element, if y - m changes from view to view four times as much as its neighbours', if y varies a
-    fifth as much as on both sides, or a 25th as much as up to three away on both, or if in nine views of ten it is
-    beyond those beside it, by more than they differ; but not if its mirror is, too, as of a tube about the axis, or if
-    that is not seen. A view, if it has a hundredth of the energy of those around.
+    elements: a number, if |y - m| > 2 max |neighbour - m| + 8 s or, but for a camera, |y| is twice that of 16
+    neighbours and 2 s more, unless one of the next views has half as much within two elements. An element, if y - m
+    changes from view to view four times as much as its neighbours', if y varies a fifth as much as on both sides, or a
+    25th as much as up to three away on both, or if in nine views of ten it is beyond those beside it, by more than they
+    differ; but not if its mirror is, too, as of a tube about the axis, or if that is not seen. A view, if it has a
+    hundredth of the energy of those around.
 
     Holds where neighbours on the detector see nearly the same, and views are in the order of their angles or places;
     other orders only leave more to suspect.
@@ -129,6 +130,8 @@ def _suspect_once(data: Tensor, camera: bool, least: float, mirror: Tensor | Non
     size = away.abs()
     noise = noise_of(size, size, least)
     far = size > _ISOLATED * most + FAR * noise
+    if not camera:  # where single photons stand out
+        far |= data.abs() > _ISOLATED * _neighbours(data.abs(), camera, _WIDE).amax(-1) + 2 * noise
     wide = torch.nn.functional.max_pool1d(size.reshape(len(size), -1, size.shape[-1]), 5, 1, 2).reshape(size.shape)
     near = torch.zeros_like(wide)
     near[1:], near[:-1] = wide[:-1], torch.maximum(near[:-1], wide[1:])
@@ -138,19 +141,19 @@ def _suspect_once(data: Tensor, camera: bool, least: float, mirror: Tensor | Non
     elements = _is_odd(vary, camera, 2 * least) & (size.median(0).values > harmless)
     mean = data.mean(0)
     varying, around = (data - mean).abs().mean(0), _neighbours(mean[None], camera, 1)[0]
-    offset = torch.zeros_like(varying)
+    excess = (mean - _median(_neighbours(mean[None], camera)[0])).abs()
     if not data.is_complex():  # whose phases have no mean
-        offset = torch.maximum(mean - around.amax(-1), around.amin(-1) - mean).clamp_min(0)
+        low, high = _ends(around, camera)
+        offset = torch.maximum(mean - high, low - mean).clamp_min(0)
         offset *= _by_blocks(data, lambda block: (_side(block, camera),))[0].mean(0).abs() > _ALWAYS
-        beyond = offset > harmless + around.amax(-1) - around.amin(-1) + ODD * usual(offset, camera)
+        beyond = offset > harmless + high - low + ODD * usual(excess, camera)
         if mirror is not None:
-            excess = (mean - _median(_neighbours(mean[None], camera)[0])).abs()
             twin = torch.maximum(torch.maximum(excess, excess.roll(1, -1)), excess.roll(-1, -1))[..., mirror]
             beyond &= (twin < offset / 2) & (mirror >= 0)
         elements |= beyond
     near, wider = (_beside(varying, camera, reach)[0] for reach in (1, 3))
     stuck = (varying < _STUCK * near) | (varying < _STUCK**2 * wider)
-    elements |= stuck & (torch.maximum(wider, offset) > harmless)
+    elements |= stuck & (torch.maximum(wider, excess) > harmless)
     elements &= (camera or data.ndim == 2) and len(data) >= _VIEWS  # axes such as coils have no neighbours
     energy = data.abs().square().flatten(1).mean(1)
     return gather(far, elements, energy <= _EMPTY * _median(_neighbours(energy[None], False, _WIDE))[0])
@@ -186,8 +189,14 @@ def _deviations(data: Tensor, camera: bool) -> tuple[Tensor, Tensor]:
 
 def _side(data: Tensor, camera: bool) -> Tensor:
     """1 for numbers above those beside them, -1 below, 0 between."""
-    around = _neighbours(data, camera, 1)
-    return (data > around.amax(-1)).to(torch.float32) - (data < around.amin(-1)).to(torch.float32)
+    low, high = _ends(_neighbours(data, camera, 1), camera)
+    return (data > high).to(torch.float32) - (data < low).to(torch.float32)
+
+
+def _ends(around: Tensor, camera: bool) -> tuple[Tensor, Tensor]:
+    """The least and the most of neighbours; on a camera but for one on each side, which may be as wrong."""
+    ordered = around.sort(-1).values
+    return ordered[..., int(camera)], ordered[..., -1 - int(camera)]
 
 
 def neighbour_median(data: Tensor, camera: bool = False) -> Tensor:

@@ -15,7 +15,6 @@ from plugstream.denoisers.tv import TV
 from plugstream.models.base import Model
 from plugstream.models.outliers import (
     FAR,
-    HARMLESS,
     ODD,
     SIGMA,
     Outliers,
@@ -29,7 +28,8 @@ from plugstream.models.outliers import (
 from plugstream.solver.verdict.trials import fit_steps, left_over
 
 # Deviations below these parts do no harm: of a number, of the data's root mean square; of a view, of its energy.
-_HARMLESS_NUMBER, _HARMLESS_VIEW = 0.1, 0.1
+_HARMLESS_NUMBER, _HARMLESS_VIEW, _HARMLESS_ELEMENT = 0.1, 0.1, 0.01
+_MOSTLY = 0.75  # An element is as wrong as it is in this part of the views at most: it may see nothing in others.
 _OUTLIER = 8.0  # A view stands out where it leaves this many times what is usual.
 _MOST = (0.05, 0.1, 0.1)  # parts of the numbers, elements and views: beyond them it is the model that is wrong
 _LARGE, _LARGE_IMAGE = 1 << 21, 1 << 18  # numbers, and pixels of the image, from which on the neighbours alone decide
@@ -45,8 +45,8 @@ def find_outliers(build: Callable[[Tensor | None], Model], data: Tensor, *, came
     First the neighbours (`suspect_data`). Where they leave any in doubt, an image x is fitted to the others, with TV
     and residuals clipped to 4 s, and judges all, twice. With r = y - H x and m the median of its neighbours, a number
     has no weight if |r| > 8 s, |r| > 0.1 rms(y), |r| > |H x| / 2 and |y - m| > |r| / 2; an element in doubt, if the
-    median of |r| is four times its neighbours'; a view in doubt, if it leaves eight times what is usual, in all and as
-    a part of its own.
+    upper quartile of |r| is four times its neighbours'; a view in doubt, if it leaves eight times what is usual, in all
+    and as a part of its own.
 
     Holds where neighbours on the detector see nearly the same, and faults are rare: beyond 5 % of the numbers or 10 %
     of the elements or views nothing is left out, since it is then the model that does not fit. Intensities are compared
@@ -103,9 +103,9 @@ def _look_at_rest(
     noise = torch.maximum(noise_of(kept, size, least), SIGMA * around)
     far = (size > FAR * noise) & (size > _HARMLESS_NUMBER * scale)
     far &= torch.minimum(2 * away.abs(), 2 * size - predicted) > size
-    typical = size.median(0).values
-    elements = suspected[0] & (typical > ODD * usual(kept.nanmedian(0).values.nan_to_num(0.0), camera))
-    elements &= typical > HARMLESS * scale
+    typical = size.quantile(_MOSTLY, 0)
+    elements = suspected[0] & (typical > ODD * usual(kept.nanquantile(_MOSTLY, 0).nan_to_num(0.0), camera))
+    elements &= typical > _HARMLESS_ELEMENT * scale
     left = torch.where(far | elements, 0.0, size).square().flatten(1).mean(1)
     part = left / (data.abs().square() + predicted.square()).flatten(1).mean(1).clamp_min(1e-30)
     sound = keep.flatten(1).double().mean(1) > 0.5

@@ -18,7 +18,7 @@ from plugstream.models.kspace import KSpace, encoded_voxels, sample_density
 from plugstream.models.mri import MRIModel
 
 _CALIBRATION_STEPS = 12  # of conjugate gradients for the middle of k-space
-_OUTER, _NOISY = 0.8, 2.0  # the part of k-space inside, and how much more noise than the others' is far more
+_OUTER, _NOISY = 0.8, 1.5  # the part of k-space inside, and how much more noise than the others' is far more
 _WHITEST = 0.999  # of an image's magnitudes, the share below what becomes 1
 
 
@@ -139,7 +139,7 @@ def noisy_coils(samples: Samples) -> dict[int, float]:
     r"""Coils with far more noise than the others, and how many times more.
 
     With the level l_c, the median of |y_c| in the outer fifth of k-space, where noise is most of what a coil receives,
-    and its part l_c / rms(y_c), a coil is noisy if both are more than twice the median of all coils': a larger gain
+    and its part l_c / rms(y_c), a coil is noisy if both are more than 1.5 times the median of all coils': a larger gain
     raises the first alone, and a larger distance from the object the second. It is noisy by l_c / median(l).
 
     Holds for coils with independent noise, most of them alike; noise that was measured says more (`whitening_matrix`).
