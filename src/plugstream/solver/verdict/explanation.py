@@ -44,7 +44,7 @@ _CLEAR = 3.0  # instead of _EVIDENCE, for data explained to a thousandth: real d
 _ALIKE = 1.03  # instead of _RESOLVED, where views that follow each other are off alike
 _BRIGHT = 2.5  # times the noise of the sums of views, from which on they are off
 _FAINT = 1e-5  # of the data: what is left need not be noise below it
-_RINGS = 2.0  # times the noise of elements' means over views, from which on they disagree
+_RINGS = 2.2  # times the noise of elements' means over views, from which on they disagree
 _FILTERED = 0.03  # of the noise by differences; a band of the spectrum below it was filtered away
 _STILL = 1e-4  # of the noise before; samples that differ less from view to view were not measured
 # A prior is too strong if a few steps without it leave this many times less; the second number is for a bound.
