@@ -148,6 +148,7 @@ def _suspect_once(data: Tensor, camera: bool, least: float, mirror: Tensor | Non
         offset *= _by_blocks(data, lambda block: (_side(block, camera),))[0].mean(0).abs() > _ALWAYS
         beyond = offset > harmless + high - low + ODD * usual(excess, camera)
         if mirror is not None:
+            mirror = mirror.to(data.device)
             twin = torch.maximum(torch.maximum(excess, excess.roll(1, -1)), excess.roll(-1, -1))[..., mirror]
             beyond &= (twin < offset / 2) & (mirror >= 0)
         elements |= beyond
