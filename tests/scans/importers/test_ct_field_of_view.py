@@ -8,6 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from ellipses import BODIES, chords, counted
 from plugstream.base.errors import InputError
@@ -17,7 +18,7 @@ from plugstream.scans.importers import import_file
 from plugstream.scans.importers.base import ImportResult
 from plugstream.scans.importers.ct import CTImport, open_reading
 from plugstream.scans.importers.ct_field_of_view import ends_in_air, limit_by_memory, sample_reach, view_ends
-from plugstream.scans.importers.ct_rotation_axis import find_center, find_fan_center, find_opposite_center
+from plugstream.scans.importers.ct_rotation_axis import covers_turn, find_center, find_fan_center, find_opposite_center
 from plugstream.scans.importers.growth import Growth, NotYetError
 
 
@@ -59,9 +60,45 @@ def test_the_axis_is_found_wherever_it_is_on_the_detector(name: str, axis: float
     assert find_opposite_center(p[order], angles[order]) == find_opposite_center(p, angles)
 
 
+JITTER = np.deg2rad(np.random.default_rng(2).uniform(-1.2, 1.2, 125))
+UNPAIRED = {
+    "125": _turn(125, 360),
+    "181": _turn(181, 360),
+    "721 with both ends": np.linspace(0, 2 * np.pi, 721),
+    "124.5 a turn": np.arange(125) * 2 * np.pi / 124.5,
+    "jitter": _turn(125, 360) + JITTER,
+    "golden": np.arange(125) * np.pi * (3 - 5**0.5),
+    "three left out": np.delete(_turn(120, 360), [5, 6, 50]),
+}
+
+
+@settings(max_examples=4)
+@pytest.mark.parametrize("way", UNPAIRED)
+@given(st.sampled_from(sorted(BODIES)), st.sampled_from([(38, 9), (38, 30), (96, 19), (72, 35)]), st.floats(0, 1))
+def test_the_axis_is_found_where_no_view_is_opposite_another(
+    way: str, name: str, place: tuple[int, int], part: float
+) -> None:
+    angles, (columns, axis) = UNPAIRED[way], place
+    p = counted(chords(angles, np.arange(columns) - axis - part, BODIES[name]))
+    found, how = find_center(p, angles)
+    assert abs(found - axis - part) < 0.2
+    assert "opposite" in how or (way.startswith("721") and "half a turn" in how)
+
+
+def test_opposite_views_are_interpolated_over_whole_turns_alone() -> None:
+    arc = UNPAIRED["jitter"] * 340 / 360
+    assert [covers_turn(angles) for angles in (arc, arc[:8], arc[:0], UNPAIRED["golden"][:6])] == [False] * 4
+    assert all(map(covers_turn, UNPAIRED.values()))
+    p = counted(chords(arc, np.arange(72) - 35.3))
+    assert find_opposite_center(p, arc) is None
+    assert "mass" in find_center(p, arc)[1]
+    assert "mass" in find_center(p, UNPAIRED["125"], opposite=False)[1]
+
+
 @pytest.mark.parametrize("axis", [9.4, 30.2])
-def test_the_axis_of_a_fan_is_found_wherever_it_is_on_the_detector(axis: float) -> None:
-    angles = _turn(90, 360)
+@pytest.mark.parametrize("way", ["even", "125", "jitter", "golden"])
+def test_the_axis_of_a_fan_is_found_wherever_it_is_on_the_detector(way: str, axis: float) -> None:
+    angles = UNPAIRED.get(way, _turn(90, 360))
     rays = fan_beam(angles, 38, 1.5, source=150.0, detector=75.0, center=axis)
     points, along = (part[..., :2] for part in rays.lines())
     along = along / np.linalg.norm(along, axis=-1, keepdims=True)
@@ -116,6 +153,15 @@ def test_views_that_end_in_air_make_the_image_that_they_made(tmp_path: Path, deg
     assert (scan.instrument.voxels.shape, scan.instrument.seen) == ((72, 72), 0.0)
     assert [step["step"] for step in scan.provenance["steps"]][-2:] == ["air", "rotation axis"]
     assert "mirror" in scan.provenance["steps"][-1]["found"]
+
+
+@pytest.mark.parametrize("way", ["125", "jitter", "golden"])
+def test_a_whole_turn_without_opposite_views_shows_both_sides(tmp_path: Path, way: str) -> None:
+    scan, _ = _import(tmp_path, chords(UNPAIRED[way], np.arange(44) - 8.0), UNPAIRED[way])
+    assert scan.instrument.voxels.shape[0] in (71, 72)
+    assert scan.instrument.seen == 0.0
+    (axis,) = (step["column"] for step in scan.provenance["steps"] if step["step"] == "rotation axis")
+    assert abs(axis - 8) < 0.2
 
 
 @pytest.mark.parametrize("mirrored", [False, True])

@@ -16,6 +16,9 @@ Sinogram = NDArray[np.float64]
 _LEAST_ARC = np.pi / 3
 # By how much of their mean the sums of views that see the whole object may scatter: noise, beam hardening.
 _MASS_SPREAD = 0.05
+# The largest gap between uneven views of a whole turn, in their mean step and in radians, and the part of a step by
+# which views may be off even steps without being interpolated.
+_GAP, _LARGEST_GAP, _NEAR = 5.0, 0.4, 0.1
 # Of a short fan's data, the least part that must be measured twice to tell its axis.
 _PAIRS = 0.1
 _PAIRS_FOUND = "by opposite views of a whole turn"
@@ -81,8 +84,9 @@ def find_center(sinogram: ArrayLike, angles: ArrayLike, *, opposite: bool = True
 
     Over half a turn of evenly spaced views it is where `mirror_mismatch` is least: first every four columns of a binned
     sinogram within a quarter of the detector from its middle, then about the best, and last the vertex of a parabola.
-    Over a shorter arc, or uneven angles, it is that of `center_of_mass`. Over a whole turn it is that of opposite views
-    (`find_opposite_center`) where they agree better there, as with an axis at the side of the detector.
+    Over a whole turn it is that of opposite views (`find_opposite_center`) where they agree better there, as with an
+    axis at the side, or where such half turns are missing: an odd number of views, or uneven angles. Over what is left,
+    such as a shorter arc, it is that of `center_of_mass`.
 
     Holds for parallel beams, and for the central row of a cone beam so narrow that it is nearly parallel.
 
@@ -90,37 +94,41 @@ def find_center(sinogram: ArrayLike, angles: ArrayLike, *, opposite: bool = True
     a whole turn are compared, and not the first half turn alone.
     """
     values, turn = _check(sinogram, angles)
-    half = _half_turn(turn)
-    if half is None:
-        center, spread = center_of_mass(values, turn)
-        mass = values.sum(1)
-        if spread > 0.02 * values.shape[1] or np.std(mass) > _MASS_SPREAD * np.mean(mass):
-            raise InputError(
-                "the rotation axis cannot be found: the sums of the views differ, as they do where not all of them see "
-                "the whole object; give --center"
-            )
-        return center, "by the path of the centre of mass"
-    values = values[half]
-    columns = values.shape[1]
-    step = max(1, -(-columns // _COARSE))
-    binned = values[:, : columns // step * step].reshape(len(values), -1, step).mean(2)
-    middle, reach = (binned.shape[1] - 1) / 2, binned.shape[1] / 4
-    coarse = np.arange(middle - reach, middle + reach, 2.0)
-    first = coarse[np.argmin([mirror_mismatch(binned, c) for c in coarse])]
-    start = step * first + (step - 1) / 2
-    center = _search(lambda c: mirror_mismatch(values, c), start, 2.0 * step, count=9, last=1.0)
-    other = find_opposite_center(sinogram, turn, known=center) if opposite else None
-    return (center, "by half a turn and its mirror image") if other is None else (other, _PAIRS_FOUND)
+    half, known = _half_turn(turn), None
+    if half is not None:
+        rows, columns = values[half], values.shape[1]
+        step = max(1, -(-columns // _COARSE))
+        binned = rows[:, : columns // step * step].reshape(len(rows), -1, step).mean(2)
+        middle, reach = (binned.shape[1] - 1) / 2, binned.shape[1] / 4
+        coarse = np.arange(middle - reach, middle + reach, 2.0)
+        first = coarse[np.argmin([mirror_mismatch(binned, c) for c in coarse])]
+        start = step * first + (step - 1) / 2
+        known = _search(lambda c: mirror_mismatch(rows, c), start, 2.0 * step, count=9, last=1.0)
+    if opposite and (other := find_opposite_center(values, turn, known=known)) is not None:
+        return other, _PAIRS_FOUND
+    if known is not None:
+        return known, "by half a turn and its mirror image"
+    center, spread = center_of_mass(values, turn)
+    mass = values.sum(1)
+    if spread > 0.02 * values.shape[1] or np.std(mass) > _MASS_SPREAD * np.mean(mass):
+        raise InputError(
+            "the rotation axis cannot be found: the sums of the views differ, as they do where not all of them see the "
+            "whole object; give --center"
+        )
+    return center, "by the path of the centre of mass"
 
 
 def covers_turn(angles: ArrayLike) -> bool:
-    """Whether eight views or more, evenly spaced once sorted, cover a whole turn.
+    """Whether eight views or more, evenly spaced once sorted, cover a whole turn; or uneven ones without a large gap.
 
     Arguments: angles (views,), radians.
     """
     turn = np.sort(np.asarray(angles, dtype=np.float64))
-    step = _even_step(turn)
-    return step is not None and bool(turn[-1] - turn[0] + 1.5 * step >= 2 * np.pi)
+    if (step := _even_step(turn)) is not None:
+        return bool(turn[-1] - turn[0] + 1.5 * step >= 2 * np.pi)
+    turn = np.sort(turn % (2 * np.pi))
+    gaps = np.diff(turn, append=turn[:1] + 2 * np.pi)
+    return len(turn) > 0 and bool(gaps.max() <= min(_GAP * 2 * np.pi / len(turn), _LARGEST_GAP))
 
 
 def find_opposite_center(
@@ -136,9 +144,10 @@ def find_opposite_center(
 
     is largest, which compares the likelihood of "the same lines" with that of "others of the same spread": a few
     columns of flat data agree by chance, but then V is no larger than D. The place is refined by `fan_mismatch`.
+    Where no view is half a turn later, it is interpolated between the nearest.
 
-    Holds where the views have six columns or more in common. None where views do not cover a turn evenly, where nothing
-    agrees (V < 2 D), or where the views agree as well at the `known` axis.
+    Holds where the views have six columns or more in common. None where views do not cover a turn, where nothing agrees
+    (V < 2 D), or where the views agree as well at the `known` axis.
 
     Arguments: sinogram (views, columns), line integrals; angles (views,), radians, in any order; pixel, the width of a
     detector pixel in distances of the detector from the source, 0 for a parallel beam; known, a column.
@@ -148,7 +157,7 @@ def find_opposite_center(
     values, turn = _check(sinogram, angles)
     if not covers_turn(turn):
         return None
-    values, turn = _first_turn(values, turn)
+    values, turn = _even_turn(values, turn)
     values = gaussian_filter1d(values, _SMOOTH, axis=1, mode="nearest")  # else places between columns have less noise
     bins = max(1, -(-values.shape[1] // _COARSE))
     small = values[:, : values.shape[1] // bins * bins].reshape(len(values), -1, bins).mean(2)
@@ -254,7 +263,8 @@ def find_fan_center(sinogram: ArrayLike, angles: ArrayLike, pixel: float) -> tup
 
     Arguments: as of `fan_mismatch`, in any order of views.
     """
-    values, turn = _first_turn(*_check(sinogram, angles))
+    values, turn = _check(sinogram, angles)
+    values, turn = _even_turn(values, turn) if covers_turn(turn) else _first_turn(values, turn)
     middle = (values.shape[1] - 1) / 2
     reach = values.shape[1] / 10
     ends = (middle - reach, middle, middle + reach)
@@ -272,6 +282,20 @@ def _first_turn(values: Sinogram, turn: NDArray[np.float64]) -> tuple[Sinogram, 
     step = float(np.median(np.diff(turn))) if len(turn) > 1 else 0.0
     once = turn < turn[0] + 2 * np.pi - step / 2
     return values[once], turn[once]
+
+
+def _even_turn(values: Sinogram, turn: NDArray[np.float64]) -> tuple[Sinogram, NDArray[np.float64]]:
+    """The first turn in even steps: views as they are, or interpolated linearly where their angles are uneven."""
+    from scipy.ndimage import map_coordinates
+
+    even = _even_step(np.sort(turn)) is not None
+    values, turn = _first_turn(values, turn if even else turn % (2 * np.pi))
+    places = turn[0] + 2 * np.pi * np.arange(len(turn)) / len(turn)
+    if np.abs(turn - places).max() <= _NEAR * (places[1] - places[0]):
+        return values, turn
+    row = np.interp(places, np.append(turn, turn[0] + 2 * np.pi), np.arange(len(turn) + 1))
+    grid = np.stack(np.meshgrid(row, np.arange(values.shape[1]), indexing="ij"))
+    return map_coordinates(np.concatenate([values, values[:1]]), grid, order=1), places
 
 
 def _search(cost: Callable[[float], float], start: float, reach: float, *, count: int, last: float) -> float:
@@ -309,7 +333,7 @@ def _even_step(angles: NDArray[np.float64]) -> float | None:
     """The step of eight or more evenly spaced angles, None for others."""
     steps = np.diff(angles)
     step = float(np.median(steps)) if len(steps) >= 7 else 0.0
-    return step if step > 0 and np.allclose(steps, step, rtol=0.05, atol=1e-6) else None
+    return step if 0 < step < 1 and np.allclose(steps, step, rtol=0.05, atol=1e-6) else None
 
 
 def _check(sinogram: ArrayLike, angles: ArrayLike) -> tuple[Sinogram, NDArray[np.float64]]:
