@@ -81,7 +81,7 @@ def test_views_with_less_dose_count_less() -> None:
     assert 0.5 < float(found.weights[torch.from_numpy(weak)].median()) / (2e3 / 5e4) < 2
     assert found.bad.nonzero().tolist() == [[4, 30]]
     assert "1 number of 90 views" in found.describe("column")
-    assert f"{weak.sum()} with " in found.describe("column")
+    assert f"{weak.sum()} of 90 views count less" in found.describe("column")
 
 
 def test_where_the_model_does_not_fit_nothing_is_left_out() -> None:

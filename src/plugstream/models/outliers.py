@@ -54,16 +54,16 @@ class Outliers:
         """In a line; element is the instrument's word for one, such as column."""
         counts = ((self.numbers, "number"), (self.elements, element), (self.views, "view"))
         parts = [f"{int(part.sum()):,} {name}{'s' * (int(part.sum()) != 1)}" for part, name in counts if part.any()]
-        of, less = f" of {len(self.views):,} views", ""
+        said, of = [], f"of {len(self.views):,} views"
+        if parts:
+            listed = " and ".join(", ".join(parts).rsplit(", ", 1))
+            whole = f"{of} of {self.elements.numel():,} numbers"
+            said.append(f"{listed} {whole} have no weight, since they cannot be right")
         if self.weights is not None:
             noisy = self.weights < 1
             times = float(self.weights[noisy].rsqrt().median())
-            less = (
-                f"{int(noisy.sum()):,}{'' if parts else of} with {times:.2g} times the noise of the others count less"
-            )
-        listed = " and ".join(", ".join(parts).rsplit(", ", 1))
-        none = f"{listed}{of} of {self.elements.numel():,} numbers have no weight"
-        return " and ".join(text for text in (none if parts else "", less) if text)
+            said.append(f"{int(noisy.sum()):,} {of} count less, with {times:.2g} times the noise of the others")
+        return "; ".join(said)
 
 
 @torch.no_grad()
@@ -137,7 +137,7 @@ def _suspect_once(data: Tensor, camera: bool, least: float, mirror: Tensor | Non
     near[1:], near[:-1] = wide[:-1], torch.maximum(near[:-1], wide[1:])
     far &= near < size / 2
     vary = away.diff(dim=0).abs().median(0).values if len(size) > 1 else 0 * size[0]
-    harmless = HARMLESS * float(data.abs().square().mean().sqrt())
+    harmless = HARMLESS * float((data - away).abs().square().mean().sqrt())  # of the medians
     elements = _is_odd(vary, camera, 2 * least) & (size.median(0).values > harmless)
     mean = data.mean(0)
     varying, around = (data - mean).abs().mean(0), _neighbours(mean[None], camera, 1)[0]
@@ -154,7 +154,8 @@ def _suspect_once(data: Tensor, camera: bool, least: float, mirror: Tensor | Non
         elements |= beyond
     near, wider = (_beside(varying, camera, reach)[0] for reach in (1, 3))
     stuck = (varying < _STUCK * near) | (varying < _STUCK**2 * wider)
-    elements |= stuck & (torch.maximum(wider, excess) > harmless)
+    never = varying == 0 if not camera else torch.zeros_like(stuck)  # as pixels that no photon reaches
+    elements |= stuck & ((torch.maximum(wider, excess) > harmless) | never)
     elements &= (camera or data.ndim == 2) and len(data) >= _VIEWS  # axes such as coils have no neighbours
     energy = data.abs().square().flatten(1).mean(1)
     return gather(far, elements, energy <= _EMPTY * _median(_neighbours(energy[None], False, _WIDE))[0])

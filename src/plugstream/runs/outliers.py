@@ -73,5 +73,5 @@ def describe_outliers(instrument: Instrument, found: Outliers) -> str:
     """For the log."""
     axes = instrument.data.shape
     element = "pixel" if len(axes) > 1 else str(axes[-1])
-    why, see = (", since they cannot be right", f"; see {PICTURE}") if bool(found.bad.any()) else ("", "")
-    return f"{found.describe(element)}{why} (--outliers none lets them count{see})"
+    see = f"; see {PICTURE}" if bool(found.bad.any()) else ""
+    return f"{found.describe(element)} (--outliers none lets them count{see})"

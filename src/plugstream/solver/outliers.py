@@ -44,7 +44,7 @@ def find_outliers(build: Callable[[Tensor | None], Model], data: Tensor, *, came
 
     First the neighbours (`suspect_data`). Where they leave any in doubt, an image x is fitted to the others, with TV
     and residuals clipped to 4 s, and judges all, twice. With r = y - H x and m the median of its neighbours, a number
-    has no weight if |r| > 8 s, |r| > 0.1 rms(y), |r| > |H x| / 2 and |y - m| > |r| / 2; an element in doubt, if the
+    has no weight if |r| > 8 s, |r| > 0.1 rms(H x), |r| > |H x| / 2 and |y - m| > |r| / 2; an element in doubt, if the
     upper quartile of |r| is four times its neighbours'; a view in doubt, if it leaves eight times what is usual, in all
     and as a part of its own.
 
@@ -96,7 +96,8 @@ def _look_at_rest(
     rest: Tensor, data: Tensor, away: Tensor, keep: Tensor, suspected: tuple[Tensor, Tensor], camera: bool, least: float
 ) -> Outliers:
     """What an image leaves of the data, beside the data; suspected, elements and views in doubt."""
-    size, predicted, scale = rest.abs(), (data - rest).abs(), float(data.abs().square().mean().sqrt())
+    size, predicted = rest.abs(), (data - rest).abs()
+    scale = float(predicted.square().mean().sqrt())
     kept = torch.where(keep, size, torch.nan)
     around = neighbour_median(size, camera)
     around = torch.stack([around.roll(shift, 0) for shift in (-1, 0, 1)]).median(0).values
