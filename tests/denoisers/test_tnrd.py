@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +14,12 @@ from hypothesis import given, strategies as st
 from PIL import Image
 
 from effort import effort, thorough
-from plugstream import TNRD, Clip, InputError
+from plugstream import TNRD, InputError
 from plugstream.denoisers.tnrd import ReactionDiffusion, denoiser as denoiser_module
 from plugstream.denoisers.tnrd.files import load_card, load_models, save_model
 from plugstream.denoisers.tnrd.influence import influence
 from plugstream.denoisers.tnrd.model import dct_filters, diffuse, pad_symmetric
 from plugstream.denoisers.tnrd.tables import REACH, polynomials
-from plugstream.runs.parts import build_denoiser
-from plugstream.settings import DenoiserSettings
 from small_run import main
 from tnrd_models import picture, random_model, written_out
 
@@ -440,13 +437,6 @@ def test_no_noise_changes_nothing(dtype: torch.dtype) -> None:
         assert torch.equal(tnrd(image, sigma), image)
 
 
-def test_constant_images_stay_as_they_are() -> None:
-    model = random_model()
-    model.weights.zero_()
-    image = torch.full((9, 9), 0.3)
-    torch.testing.assert_close(TNRD(model)(image, 0.1), image)
-
-
 def test_changed_parameters_are_noticed() -> None:
     tnrd, image = TNRD(random_model()), picture(9, 9, white=1.0)
     before = tnrd(image, 0.02)
@@ -494,33 +484,6 @@ def test_wrong_input_is_refused_in_one_line() -> None:
 
 
 # In the settings and on the command line.
-
-
-def test_settings_make_it(tmp_path: Path) -> None:
-    TNRD(random_model()).save(tmp_path / "model.safetensors")
-    made = build_denoiser(DenoiserSettings.of(name="tnrd", weights=str(tmp_path / "model.safetensors"), white=2.0))
-    assert isinstance(made, Clip)
-    assert isinstance(made.denoiser, TNRD)
-    assert made.denoiser.white == 2
-    assert made.min_size == 7
-    assert isinstance(build_denoiser(DenoiserSettings.of(name="tnrd", weights=str(tmp_path), low=None)), TNRD)
-
-
-def test_it_denoises_a_file(tmp_path: Path) -> None:
-    TNRD(random_model(stages=1)).save(tmp_path / "model.safetensors")
-    image = picture(16, 17, white=1.0)
-    np.save(tmp_path / "noisy.npy", image.numpy())
-    arguments = ["denoise", str(tmp_path / "noisy.npy"), str(tmp_path / "clean.npy"), "--denoiser", "tnrd"]
-    assert main([*arguments, "--weights", str(tmp_path / "model.safetensors"), "--sigma", "5/255"]) == 0
-    expected = TNRD.load(tmp_path / "model.safetensors")(image, 5 / 255)
-    np.testing.assert_allclose(np.load(tmp_path / "clean.npy"), expected.numpy(), atol=1e-6)
-
-
-def test_wrong_weights_are_one_line_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    np.save(tmp_path / "noisy.npy", picture(16, 17, white=1.0).numpy())
-    arguments = ["denoise", str(tmp_path / "noisy.npy"), str(tmp_path / "clean.npy"), "--denoiser", "tnrd"]
-    assert main([*arguments, "--weights", str(tmp_path / "none.mat"), "--sigma", "0.02"]) == 2
-    assert re.fullmatch(r"plugstream: .*there is no TNRD model.*\n", capsys.readouterr().err)
 
 
 def test_it_reconstructs(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from PIL import Image
 
 import plugstream as ps
 from effort import effort, thorough
-from fresnel_files import import_fresnel
 from plugstream import Born2D, ring
 from plugstream.base.capacity import reading_at_most
 from plugstream.base.errors import InputError
@@ -31,7 +30,6 @@ from plugstream.images.drawing import Panel, Shades, draw_rows
 from plugstream.images.pictures import load_picture, picture_y_axis, read_tiff, save_image
 from plugstream.images.space import ImageSpace
 from plugstream.images.volumes import read_volume
-from plugstream.instruments.born import born_geometry
 from plugstream.scans.importers.picture_stack import Stack
 from small_run import SMALL
 
@@ -175,19 +173,6 @@ def test_an_unknown_report_is_refused(scan, tmp_path, capsys):
     assert error.count("\n") == 1
     assert "png, pdf and svg" in error
     assert not (tmp_path / "run").exists()
-
-
-def test_the_fresnel_cylinder_is_above(shared_data, tmp_path):
-    source = shared_data / "fresnel" / "dielTM_dec8f.exp"
-    scan = import_fresnel(source, 2.0, size=32)
-    model = ps.BornModel(born_geometry(scan))
-    image = ps.LeastSquares(model, scan.data).backprojection()
-    ps.save_image(image, tmp_path / "b", ps.ImageSpace.of(scan))
-    with Image.open(tmp_path / "b.png") as picture:
-        weight = np.asarray(picture, dtype=float) ** 4
-    row = float((weight.sum(1) * np.arange(32)).sum() / weight.sum())
-    y = (15 - row) * 0.2 / 32  # row 15 of the flipped picture is y = 0
-    assert 0.015 < y < 0.045, f"the cylinder is at y = +29 mm, and the picture shows it at {1000 * y:.0f} mm"
 
 
 @pytest.fixture(scope="module")

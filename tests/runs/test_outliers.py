@@ -93,9 +93,8 @@ def test_noisy_views_count_less_and_a_run_that_goes_on_remembers(
     np.testing.assert_array_equal(images["half"], images["found"])
     off = {name: np.linalg.norm(images[name] - images["known"]) for name in ("found", "none")}
     assert off["found"] < 0.3 * off["none"]
-    notes = [note.text for note in replay(tmp_path / "found" / "events.jsonl").notes if "count less" in note.text]
-    assert len(notes) == 1
-    assert notes[0].startswith("15 of 60 views count less, with ")
+    (said,) = [note.text for note in replay(tmp_path / "found" / "events.jsonl").notes if "count less" in note.text]
+    assert said.startswith("15 of 60 views count less, with ")
     with pytest.raises(ps.InputError, match="weight of a view is above 0"):
         MemoryScan(scan.data, scan.instrument, columns={**known, "weight": known["weight"] * 2})
 
