@@ -154,7 +154,7 @@ def _suspect_once(data: Tensor, camera: bool, least: float, mirror: Tensor | Non
         elements |= beyond
     near, wider = (_beside(varying, camera, reach)[0] for reach in (1, 3))
     stuck = (varying < _STUCK * near) | (varying < _STUCK**2 * wider)
-    never = varying == 0 if not camera else torch.zeros_like(stuck)  # as pixels that no photon reaches
+    never = (varying == 0) & (near > harmless / 50) & (not camera)  # where no photon reaches some pixels
     elements |= stuck & ((torch.maximum(wider, excess) > harmless) | never)
     elements &= (camera or data.ndim == 2) and len(data) >= _VIEWS  # axes such as coils have no neighbours
     energy = data.abs().square().flatten(1).mean(1)
