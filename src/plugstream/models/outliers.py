@@ -153,8 +153,11 @@ def _suspect_once(data: Tensor, camera: bool, least: float, mirror: Tensor | Non
             beyond &= (twin < offset / 2) & (mirror >= 0)
         elements |= beyond
     near, wider = (_beside(varying, camera, reach)[0] for reach in (1, 3))
+    near, wider = (
+        torch.where(vary > harmless / 50, vary, 0.0) for vary in (near, wider)
+    )  # which is more than rounding
     stuck = (varying < _STUCK * near) | (varying < _STUCK**2 * wider)
-    never = (varying == 0) & (near > harmless / 50) & (not camera)  # where no photon reaches some pixels
+    never = (varying == 0) & (not camera)  # where no photon reaches some pixels
     elements |= stuck & ((torch.maximum(wider, excess) > harmless) | never)
     elements &= (camera or data.ndim == 2) and len(data) >= _VIEWS  # axes such as coils have no neighbours
     energy = data.abs().square().flatten(1).mean(1)
