@@ -34,7 +34,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS, 1) for room in room
 
 # At most this many lines of Python in the package and in its tests, and words in docs/, README, CONTRIBUTING and
 # CHANGELOG. They go down, and up only by what an issue grants. And the lines of the longest file.
-CEILING = {"src": 78_589, "tests": 60_800, "words": 122_924}
+CEILING = {"src": 78_590, "tests": 60_800, "words": 122_924}
 LONGEST = 700
 TEXTS = ("README", "CONTRIBUTING", "CHANGELOG")
 

@@ -83,7 +83,6 @@ def test_noisy_views_count_less_and_a_run_that_goes_on_remembers(
     save_scan(scan, tmp_path / "found.zarr")
     known = {**scan.columns, "weight": np.where(np.arange(VIEWS) % 4, 1, 500 / 3e4).astype(np.float32)}
     save_scan(MemoryScan(scan.data, scan.instrument, columns=known), tmp_path / "known.zarr")
-    images = {}
     for name, more in {"found": STEPS, "half": [*STEPS[:-3], "6", *STEPS[-2:]], "known": STEPS, "none": STEPS}.items():
         more = [*more, "--outliers", "none"] if name in ("known", "none") else more
         place = tmp_path / ("known.zarr" if name == "known" else "found.zarr")

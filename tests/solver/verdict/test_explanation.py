@@ -126,6 +126,7 @@ def _maps(scan: MemoryScan) -> MemoryScan:
         ("ct", _axis, "axis"),
         ("ct", _dead, "view"),
         ("ct", _dark, "bright or too dark"),
+        ("ct", lambda s: _with(s, data=s.data + 0.03 * torch.arange(s.data.shape[1]).square().sin()), "rings"),
         ("born-2d", _wave, "wavelength"),
         ("born-2d", _conjugate, "conjugate"),
         ("ptychography", _probe, "probe"),

@@ -44,7 +44,8 @@ _CLEAR = 3.0  # instead of _EVIDENCE, for data explained to a thousandth: real d
 _ALIKE = 1.03  # instead of _RESOLVED, where views that follow each other are off alike
 _BRIGHT = 2.5  # times the noise of the sums of views, from which on they are off
 _FAINT = 1e-5  # of the data: what is left need not be noise below it
-_RINGS = 2.2  # times the noise of elements' means over views, from which on they disagree
+# Elements disagree whose means over views have so many times their noise, by gains beyond the rounding of exact data.
+_RINGS, _LEAST_GAIN = 2.2, 1e-3
 _FILTERED = 0.03  # of the noise by differences; a band of the spectrum below it was filtered away
 _STILL = 1e-4  # of the noise before; samples that differ less from view to view were not measured
 # A prior is too strong if a few steps without it leave this many times less; the second number is for a bound.
@@ -177,7 +178,7 @@ def explain(
     factor = None if early else change_evidence(model, rest, views)
     changes = [] if factor is None else [Cause(_CHANGED, factor, _CHANGED_ADVICE)]
     gains, seen = ring_level(compared) if model.rays is not None else (0.0, 1.0)
-    if seen > _RINGS:
+    if seen > _RINGS and gains > _LEAST_GAIN:
         changes.append(Cause(f"rings: elements of the detector disagree by {gains:.1%}", seen, _RINGS_ADVICE))
     smooth = structure(rest) if misfit >= _FAINT else 1.0
     if misfit >= _FAINT and smooth <= _FACTOR and not (early or model.rays is None or model.intensities):
